@@ -1,0 +1,82 @@
+"""Every exception that Rubato raises, in one tree.
+
+    RubatoError
+    |- UserError                 something the user can mend; the message says how
+    |  |- SpecError              a job spec that does not hold; carries every finding, not only the first
+    |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
+    |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
+    |  `- PackageError           a working folder that cannot be packed or unpacked safely
+    |- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside the engine
+    |- ProtocolError             a message that breaks the protocol: stale, doubled, or from another wire version
+    |  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
+    |- Diverged                  members that must be byte-equal are not
+    `- CheckpointError           a checkpoint cannot be written, or fails its hashes
+       `- CheckpointCorrupt      the bytes on storage are not those the manifest names
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class RubatoError(Exception):
+    """Root of the tree."""
+
+
+class UserError(RubatoError):
+    """Something the user can mend; the message says how."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with an input: where it is (`workers.max`), and what to do about it."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class SpecError(UserError):
+    """A job spec that does not hold; `findings` lists every problem, not only the first."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("; ".join(str(finding) for finding in findings))
+
+
+class ModelError(UserError):
+    """The training program breaks a rule of the engine."""
+
+
+class EntrypointError(UserError):
+    """The file, module or function named by the spec cannot be loaded."""
+
+
+class PackageError(UserError):
+    """A working folder that cannot be packed or unpacked safely."""
+
+
+class GenerationLost(RubatoError):
+    """The present membership is over: a peer died, or the controller revoked the generation."""
+
+
+class ProtocolError(RubatoError):
+    """A message that breaks the protocol."""
+
+
+class StaleAttempt(ProtocolError):
+    """The sender's attempt was superseded."""
+
+
+class Diverged(RubatoError):
+    """Members that must be byte-equal are not."""
+
+
+class CheckpointError(RubatoError):
+    """A checkpoint cannot be written or read."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """The bytes on storage are not those that the manifest names."""

@@ -1,0 +1,267 @@
+"""What a cluster says to the service over /cluster/v1, and what it hears.
+
+Wishes go down as state (long polls), facts come up as a log (batches, kept and sent again until acknowledged). Every
+report carries the attempt: the number only the service grants, strictly growing, that fences a superseded controller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+RunWish = Literal["run", "pause", "stop"]
+ObservedState = Literal["starting", "running", "recovering", "stopping"]
+OutcomeState = Literal["succeeded", "failed", "paused", "cancelled", "requeue"]
+FailureClass = Literal["user", "infrastructure", "service"]
+
+
+# --- agent ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One living node of the cluster."""
+
+    node_id: str
+    address: str
+    cpu: float
+    """CPU slots in all."""
+    gpu: float = 0
+    cpu_used: float = 0
+    gpu_used: float = 0
+    hostname: str = ""
+    draining: bool = False
+
+
+@dataclass(frozen=True)
+class ControllerSeen:
+    """A controller actor the agent found."""
+
+    job_id: str
+    state: Literal["alive", "gone"]
+    attempt: int = 0
+    """With `gone`: the attempt whose process the agent has confirmed to be dead; 0 where it does not know."""
+
+
+@dataclass(frozen=True)
+class SyncRequest:
+    """POST /cluster/v1/clusters/{cluster_id}/sync: the agent's view; answered when something is to be done, or after `wait`."""
+
+    agent_id: str
+    """Random for each agent process; one agent acts for a cluster at a time (a lease of 15 s that each sync renews)."""
+    wire_version: int
+    nodes: tuple[NodeReport, ...]
+    controllers: tuple[ControllerSeen, ...] = ()
+    after: int = 0
+    """The version of the reply the agent has acted on."""
+    wait: float = 10.0
+    """Seconds to wait for a newer version."""
+
+
+@dataclass(frozen=True)
+class JobToRun:
+    """A job that should have a controller. `ticket` is good only for acquiring its attempts."""
+
+    job_id: str
+    ticket: str
+
+
+@dataclass(frozen=True)
+class SyncReply:
+    version: int
+    run: tuple[JobToRun, ...] = ()
+    """Jobs that should have a controller; every other controller of ours is to be stopped, with its workers."""
+    acting: bool = True
+    """False: another agent holds the lease; look on and do nothing."""
+
+
+# --- controller ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process that cannot be mistaken for another: pid and start time on one boot of one node."""
+
+    node_id: str
+    boot_id: str
+    pid: int
+    start_time: int
+    """Field 22 of /proc/PID/stat: clock ticks since boot."""
+
+
+@dataclass(frozen=True)
+class AcquireRequest:
+    """POST /cluster/v1/attempts/acquire with the job ticket as bearer token."""
+
+    job_id: str
+    wire_version: int
+    process: ProcessIdentity
+    gone: int = 0
+    """The predecessor attempt whose process this controller saw to be gone (same boot, pid and start time); 0: none."""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """GET /cluster/v1/jobs/{job_id}/desired?after=VERSION&wait=25: what the user wants now."""
+
+    version: int
+    run: RunWish
+    workers: int
+    checkpoint_request: int = 0
+    """Grows by one with every request for a checkpoint."""
+    force: bool = False
+    """With stop: do not wait for the grace."""
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """The grant of an attempt (200). A 409 `lease_held` names the predecessor and when to try again instead."""
+
+    attempt: int
+    token: str
+    """Bearer token of this attempt, for report, desired and packages."""
+    job_name: str
+    spec: dict[str, Any]
+    storage: str
+    """URI of the checkpoint root; all workers and the service see it. The job's folder is `{storage}/{job_id}`."""
+    desired: Desired
+    resume_step: int = 0
+    """Step the job had last reached, for progress until the first report."""
+    restarts: int = 0
+    scalings: int = 0
+    last_step: int = 0
+    """Highest step whose metric row the service has."""
+
+
+@dataclass(frozen=True)
+class EventReport:
+    seq: int
+    """1, 2, 3, ... within the attempt; (job, attempt, seq) is unique."""
+    time: str
+    """RFC 3339, UTC."""
+    kind: str
+    message: str
+    """A sentence in the past tense."""
+    step: int | None = None
+    generation: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One committed step. The newest attempt wins; within an attempt the newest report."""
+
+    step: int
+    time: str
+    generation: int
+    workers: int
+    values: dict[str, float]
+    """Always `loss`, `samples`, `step_seconds`, `samples_per_second`, `epoch`; and what the user logged."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    worker_id: str
+    rank: int | None
+    time: str
+    stream: Literal["stdout", "stderr", "system"]
+    line: str
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    worker_id: str
+    """`w1`, `w2`, ...: never used twice in a job."""
+    incarnation: str
+    rank: int | None
+    pid: int | None
+    """Of the training process."""
+    supervisor_pid: int | None
+    node: str
+    state: str
+    """A `WorkerState`."""
+    step: int | None = None
+    phase: str = ""
+    """What it does right now: compute, exchange, evaluate, checkpoint, wait."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed, as far as it is known."""
+
+    failure_class: FailureClass
+    reason: str
+    """user_code_error, out_of_memory, hang, worker_lost, max_restarts_exceeded, checkpoint_invalid, ..."""
+    message: str
+    """What happened and what to do, in a sentence or two."""
+    worker_id: str | None = None
+    rank: int | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    step: int | None = None
+    microbatch: int | None = None
+    traceback: str | None = None
+    last_output: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    step: int
+    digest: str
+    """SHA-256 over parameters, buffers and optimizer state in registration order."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of an attempt. The service stores it, acknowledges it, and the controller exits."""
+
+    state: OutcomeState
+    result: Result | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The controller's view of the job, the whole of it in every report (state, not deltas)."""
+
+    state: ObservedState
+    phase: str
+    generation: int
+    workers: int
+    """Training now."""
+    joining: int
+    step: int
+    """Committed steps."""
+    total_steps: int | None
+    restarts: int
+    scalings: int
+    reason: str = ""
+    """A sentence: why it is not otherwise (waiting for 2 slots, backing off for 5 s, ...)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """POST /cluster/v1/jobs/{job_id}/report: on change, at most one a second, at least one in 5 s.
+
+    `batch` grows by one; a batch is sent again unchanged until it is acknowledged, and applied once. Everything in it is
+    stored in one transaction with the cursor. Stale attempt: 409 `fenced`, and the controller exits.
+    """
+
+    attempt: int
+    batch: int
+    wire_version: int
+    observed: Observed
+    workers: tuple[WorkerReport, ...] = ()
+    events: tuple[EventReport, ...] = ()
+    metrics: tuple[MetricRow, ...] = ()
+    logs: tuple[LogLine, ...] = ()
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class ReportReply:
+    ack: int
+    """The batch that is stored."""
+    time: str
+    """The service's clock."""

@@ -1,0 +1,147 @@
+"""Dataclasses to JSON and back, by their type annotations.
+
+`from_json` is strict about types and collects every finding with its path, so that one reply names all mistakes.
+Unknown keys are an error where `strict` (a user's spec) and ignored otherwise (a newer peer may send more).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any, Literal, TypeVar
+
+from rubato.errors import Finding, SpecError
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON types for a dataclass, tuple, dict or scalar."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(cls: type[T], data: Any, *, strict: bool = False) -> T:
+    """Build `cls` from plain JSON types.
+
+    Raises:
+        SpecError: with every finding, each naming its path.
+    """
+    findings: list[Finding] = []
+    value = _decode(cls, data, "", findings, strict=strict)
+    if findings:
+        raise SpecError(findings)
+    return typing.cast(T, value)
+
+
+def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict: bool) -> Any:
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if kind is Any:
+        return data
+    if origin in (typing.Union, types.UnionType):
+        if data is None and type(None) in arguments:
+            return None
+        choices = [choice for choice in arguments if choice is not type(None)]
+        if len(choices) == 1:
+            return _decode(choices[0], data, path, findings, strict=strict)
+        for choice in choices:
+            attempt: list[Finding] = []
+            value = _decode(choice, data, path, attempt, strict=strict)
+            if not attempt:
+                return value
+        findings.append(Finding(path, f"expected {_describe(kind)}, got {_show(data)}"))
+        return None
+    if origin is Literal:
+        if data in arguments and not (isinstance(data, bool) and True not in arguments and False not in arguments):
+            return data
+        choices_text = ", ".join(repr(choice) for choice in arguments)
+        findings.append(Finding(path, f"must be one of {choices_text}, got {_show(data)}"))
+        return None
+    if origin is tuple:
+        if not isinstance(data, (list, tuple)):
+            findings.append(Finding(path, f"expected a list, got {_show(data)}"))
+            return None
+        return tuple(
+            _decode(arguments[0], item, f"{path}[{index}]", findings, strict=strict) for index, item in enumerate(data)
+        )
+    if origin is dict:
+        if not isinstance(data, dict):
+            findings.append(Finding(path, f"expected a mapping, got {_show(data)}"))
+            return None
+        return {
+            str(key): _decode(arguments[1], item, _join(path, str(key)), findings, strict=strict)
+            for key, item in data.items()
+        }
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, data, path, findings, strict=strict)
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(data, kind) and not (isinstance(data, bool) and kind is not bool):
+        return data
+    findings.append(Finding(path, f"expected {_describe(kind)}, got {_show(data)}"))
+    return None
+
+
+def _decode_dataclass(kind: Any, data: Any, path: str, findings: list[Finding], *, strict: bool) -> Any:
+    if not isinstance(data, dict):
+        findings.append(Finding(path, f"expected a mapping with the keys of {kind.__name__}, got {_show(data)}"))
+        return None
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    if strict:
+        for key in data:
+            if key not in fields:
+                near = difflib.get_close_matches(str(key), fields, n=1)
+                advice = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(fields)}"
+                findings.append(Finding(_join(path, str(key)), f"unknown field; {advice}"))
+    values: dict[str, Any] = {}
+    before = len(findings)
+    for name, field in fields.items():
+        if name in data:
+            parse = field.metadata.get("parse")
+            raw = data[name]
+            if parse is not None and raw is not None:
+                try:
+                    raw = parse(raw)
+                except ValueError as error:
+                    findings.append(Finding(_join(path, name), str(error)))
+                    continue
+            values[name] = _decode(hints[name], raw, _join(path, name), findings, strict=strict)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            findings.append(Finding(_join(path, name), "is required"))
+    if len(findings) > before:
+        return None
+    try:
+        return kind(**values)
+    except SpecError as error:
+        findings.extend(Finding(_join(path, finding.path), finding.message) for finding in error.findings)
+        return None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping"}
+
+
+def _describe(kind: Any) -> str:
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(repr(choice) for choice in arguments)
+    if arguments:
+        return " or ".join(_describe(choice) for choice in arguments if choice is not type(None))
+    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _show(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,41 @@
+"""The kinds of facts in a job's event log. Every event also carries a sentence for people and the step it belongs to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What happened. The comment names the keys of `data`."""
+
+    # Written by the service.
+    SUBMITTED = "job.submitted"  # by
+    STATUS = "job.status"  # from, to, reason
+    SCALE_REQUESTED = "job.scale_requested"  # from, to, by
+    PAUSE_REQUESTED = "job.pause_requested"  # by
+    RESUME_REQUESTED = "job.resume_requested"  # by
+    CANCEL_REQUESTED = "job.cancel_requested"  # by, force
+    CHECKPOINT_REQUESTED = "job.checkpoint_requested"  # by, request
+    ATTEMPT_ACQUIRED = "attempt.acquired"  # attempt, node, pid
+    # Reported by the controller.
+    ATTACHED = "controller.attached"  # workers: how many living workers it took over
+    CAPACITY_WAITING = "capacity.waiting"  # wanted, granted
+    WORKER_STARTED = "worker.started"  # worker_id, node, pid
+    WORKER_READY = "worker.ready"  # worker_id, seconds
+    WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
+    WORKER_LEFT = "worker.left"  # worker_id, rank
+    GENERATION_FORMED = "generation.formed"  # see GenerationFormed below
+    CHECKPOINT_COMMITTED = "checkpoint.committed"  # checkpoint_id, step, bytes, seconds, metrics, files[{name, bytes, sha256}]
+    CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id
+    CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
+    CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
+    RESTARTING = "job.restarting"  # restarts, seconds, cause
+    NON_FINITE = "non_finite"  # step
+    DIVERGED = "diverged"  # step, workers
+    USER_EVENT = "user.event"  # whatever the user code said
+
+
+# data of GENERATION_FORMED, written once the first step of the new generation has committed:
+#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "restart"), workers, from_workers, step (the first
+#   one trained in it), paused_seconds (gap between the last commit before and the first after, less the median step),
+#   redone_microbatches, members [{worker_id, rank}]

@@ -1,0 +1,328 @@
+"""The job spec: what a user submits, as one frozen tree of dataclasses.
+
+Every field is documented under its name. Unknown keys are refused. Values are checked in `__post_init__`, so a spec that
+exists is a valid one; `parse_spec` reports every finding at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rubato.errors import Finding, SpecError
+from rubato.wire.codec import from_json, to_json
+from rubato.wire.units import parse_duration_s, parse_size_bytes
+
+Autoscale = Literal["off", "capacity", "goodput"]
+NonFinite = Literal["deliver", "skip", "fail"]
+Device = Literal["auto", "cpu", "cuda"]
+
+MAX_WORKERS = 4096
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _check(*rules: tuple[bool, str, str]) -> None:
+    """Raise every broken rule: (holds, field, message)."""
+    findings = [Finding(path, message) for holds, path, message in rules if not holds]
+    if findings:
+        raise SpecError(findings)
+
+
+def _duration(default: float | None) -> Any:
+    return field(default=default, metadata={"parse": parse_duration_s})
+
+
+@dataclass(frozen=True)
+class WorkersSpec:
+    initial: int = 1
+    """Workers wanted at the start."""
+    min: int = 1
+    """The job never trains with fewer; it queues until so many slots are free."""
+    max: int | None = None
+    """The job is never given more; default: 8, or `initial` where that is more."""
+    autoscale: Autoscale = "off"
+    """`off`: only the user changes the count."""
+
+    def __post_init__(self) -> None:
+        if self.max is None:
+            object.__setattr__(self, "max", max(8, self.initial, self.min))
+        assert self.max is not None
+        _check(
+            (self.min >= 1, "min", f"must be at least 1, got {self.min}"),
+            (self.max <= MAX_WORKERS, "max", f"must be at most {MAX_WORKERS}, got {self.max}"),
+            (self.min <= self.max, "max", f"must be at least workers.min ({self.min}), got {self.max}"),
+            (
+                self.min <= self.initial <= self.max,
+                "initial",
+                f"must lie in workers.min..workers.max ({self.min}..{self.max}), got {self.initial}",
+            ),
+        )
+
+    @property
+    def upper(self) -> int:
+        """`max`, resolved."""
+        assert self.max is not None
+        return self.max
+
+
+@dataclass(frozen=True)
+class ResourcesSpec:
+    cpu: float = 1
+    """CPU slots a worker takes."""
+    gpu: float = 0
+    """GPUs a worker takes."""
+    memory: int | None = field(default=None, metadata={"parse": parse_size_bytes})
+    """Bytes of memory a worker takes; `2GiB` is understood."""
+    accelerator_type: str | None = None
+    """A Ray accelerator type such as `H100`; null: any."""
+
+    def __post_init__(self) -> None:
+        _check(
+            (self.cpu >= 0, "cpu", f"must not be negative, got {self.cpu}"),
+            (self.gpu >= 0, "gpu", f"must not be negative, got {self.gpu}"),
+            (self.cpu + self.gpu > 0, "cpu", "a worker needs at least one CPU or GPU"),
+        )
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    global_size: int = 256
+    """Samples in one optimizer step, whatever the worker count."""
+    num_microbatches: int | Literal["auto"] = "auto"
+    """Fixed for the job: the unit that workers share out. `auto`: see `resolve_num_microbatches`."""
+
+    def __post_init__(self) -> None:
+        count = self.num_microbatches
+        _check(
+            (self.global_size >= 1, "global_size", f"must be at least 1, got {self.global_size}"),
+            (
+                count == "auto" or 1 <= count <= max(1, self.global_size),
+                "num_microbatches",
+                f"must lie in 1..global_size ({self.global_size}), got {count}",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class KeepBestSpec:
+    metric: str = "loss"
+    """The metric to compare."""
+    mode: Literal["min", "max"] = "min"
+    """Whether less or more is better."""
+    keep: int = 1
+    """How many to keep."""
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    every_steps: int | None = None
+    """A checkpoint every so many steps; null: every 30 seconds."""
+    keep_last: int = 3
+    """The newest so many are kept."""
+    keep_best: KeepBestSpec | None = None
+    """Also keep the best by a metric."""
+    resume_from: str | None = None
+    """Id of a checkpoint to start from."""
+
+    def __post_init__(self) -> None:
+        _check(
+            (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
+            (self.keep_last >= 1, "keep_last", f"must be at least 1, got {self.keep_last}"),
+        )
+
+
+@dataclass(frozen=True)
+class BackoffSpec:
+    initial: float = _duration(5.0)
+    """Seconds before the first restart."""
+    factor: float = 2.0
+    """Each wait is so many times the one before."""
+    max: float = _duration(300.0)
+    """Seconds, at most."""
+
+
+@dataclass(frozen=True)
+class RestartSpec:
+    max_restarts: int = 5
+    """Restarts after a loss of all workers before the job fails."""
+    backoff: BackoffSpec = BackoffSpec()
+    """Waits between restarts."""
+    no_retry_on_exit_codes: tuple[int, ...] = ()
+    """Exit codes of a training process that fail the job at once."""
+
+    def __post_init__(self) -> None:
+        _check((self.max_restarts >= 0, "max_restarts", f"must not be negative, got {self.max_restarts}"))
+
+
+@dataclass(frozen=True)
+class LimitsSpec:
+    max_duration: float | None = _duration(None)
+    """Seconds the job may run."""
+    stop_grace: float = _duration(30.0)
+    """Seconds between asking workers to leave and killing them."""
+    hang_timeout: float | Literal["auto"] = field(
+        default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
+    )
+    """Seconds without progress before a worker is fenced; `auto`: 30, and 600 for the first step."""
+    queue_timeout: float | None = _duration(None)
+    """Seconds the job may wait for slots; null: for ever."""
+
+
+@dataclass(frozen=True)
+class SchedulingSpec:
+    priority: int = 50
+    """0 to 100, more is sooner."""
+    preemptible: bool = True
+    """Whether the job may be paused for a more important one."""
+
+    def __post_init__(self) -> None:
+        _check((0 <= self.priority <= 100, "priority", f"must lie in 0..100, got {self.priority}"))
+
+
+@dataclass(frozen=True)
+class NotificationSpec:
+    on: tuple[str, ...]
+    """Statuses to tell of."""
+    webhook: str
+    """Name of a webhook."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    name: str
+    """Unique among a project's non-final jobs: lower-case letters, digits, `.`, `_`, `-`."""
+    project: str = "default"
+    """The project the job belongs to."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Free key-value marks to filter by."""
+    entrypoint: str | None = None
+    """`train.py:train` or `package.module:train`: file or module, then the function (default `train`)."""
+    recipe: str | None = None
+    """Instead of an entrypoint: a program that ships with Rubato, such as `image-classifier`."""
+    working_dir: str | None = None
+    """The folder that the CLI packs, relative to the spec file; the service itself only reads `package`."""
+    package: str | None = None
+    """SHA-256 of the packed working folder; set by the CLI and the SDK."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Handed to the function as `run.config`."""
+    workers: WorkersSpec = WorkersSpec()
+    """How many workers, and between which bounds."""
+    resources_per_worker: ResourcesSpec = ResourcesSpec()
+    """What one worker takes of a node."""
+    batch: BatchSpec = BatchSpec()
+    """The global batch and how it is cut."""
+    seed: int = 0
+    """Of the sample order and of every random number."""
+    reproducible: bool = True
+    """Bit-identical weights whatever the worker count. `false` is not supported by this release."""
+    on_non_finite: NonFinite = "deliver"
+    """What to do with a gradient that is not finite: deliver it as it is, skip the step's gradients, or fail the job."""
+    device: Device = "auto"
+    """`auto`: CUDA where a worker has a GPU, else CPU."""
+    aggregation: dict[str, Any] = field(default_factory=dict)
+    """Communication strategy; this release knows the canonical tree only (an empty mapping)."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When to save and what to keep."""
+    restart: RestartSpec = RestartSpec()
+    """What to do when all workers are lost."""
+    limits: LimitsSpec = LimitsSpec()
+    """Time limits."""
+    scheduling: SchedulingSpec = SchedulingSpec()
+    """Order among jobs."""
+    env: dict[str, str | None] = field(default_factory=dict)
+    """Environment of the training processes; a null value must be given at submit (`--env NAME=value`)."""
+    secrets: tuple[str, ...] = ()
+    """Names of stored secrets to pass; not supported by this release."""
+    notifications: tuple[NotificationSpec, ...] = ()
+    """Who is told; not supported by this release."""
+
+    def __post_init__(self) -> None:
+        sources = [source for source in (self.entrypoint, self.recipe) if source is not None]
+        unset = sorted(name for name, value in self.env.items() if value is None)
+        _check(
+            (
+                bool(_NAME.fullmatch(self.name)),
+                "name",
+                f"{self.name!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
+                "and begin and end with a letter or digit",
+            ),
+            (self.project == "default", "project", "this release has the one project 'default'"),
+            (len(sources) == 1, "entrypoint", "give exactly one of entrypoint ('train.py:train') and recipe"),
+            (
+                self.entrypoint is None or (bool(_ENTRYPOINT.fullmatch(self.entrypoint)) and ".." not in self.entrypoint),
+                "entrypoint",
+                f"{self.entrypoint!r} is not of the form 'train.py:train' or 'package.module:train'",
+            ),
+            (
+                self.package is None or bool(re.fullmatch(r"[0-9a-f]{64}", self.package)),
+                "package",
+                "must be the SHA-256 (64 hexadecimal digits) that PUT /api/v1/packages/{sha256} took",
+            ),
+            (0 <= self.seed < 2**63, "seed", f"must lie in 0..2**63-1, got {self.seed}"),
+            (self.reproducible, "reproducible", "false is not supported by this release; leave it out"),
+            (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
+            (not self.secrets, "secrets", "not supported by this release; use env"),
+            (not self.notifications, "notifications", "not supported by this release"),
+            (
+                self.batch.num_microbatches == "auto" or self.batch.num_microbatches >= self.workers.upper,
+                "batch.num_microbatches",
+                f"must be at least workers.max ({self.workers.upper}), else workers would have nothing to do; "
+                f"got {self.batch.num_microbatches}; lower workers.max or cut the batch finer",
+            ),
+            (
+                self.batch.global_size >= self.workers.upper,
+                "batch.global_size",
+                f"must be at least workers.max ({self.workers.upper}), got {self.batch.global_size}",
+            ),
+            (not unset, "env", f"{', '.join(unset)} must be given at submit: --env {unset[0] if unset else 'NAME'}=value"),
+            *(
+                (bool(_ENV_NAME.fullmatch(name)), f"env.{name}", "is not a valid environment variable name")
+                for name in self.env
+            ),
+        )
+
+    @property
+    def num_microbatches(self) -> int:
+        """V, resolved."""
+        count = self.batch.num_microbatches
+        if count != "auto":
+            return count
+        return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper)
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """Build a spec from JSON or YAML data.
+
+    Raises:
+        SpecError: with every finding, each naming its field and what to do.
+    """
+    return from_json(JobSpec, data, strict=True)
+
+
+def spec_to_json(spec: JobSpec) -> dict[str, Any]:
+    """The spec as plain JSON types, with `num_microbatches` resolved so that the record names it."""
+    resolved = replace(spec, batch=replace(spec.batch, num_microbatches=spec.num_microbatches))
+    return dict(to_json(resolved))
+
+
+def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: int) -> int:
+    """Choose V for `num_microbatches: auto`.
+
+    Of the counts 2^a and 3*2^a with at least one microbatch a worker and at least 32 samples a microbatch, the one that
+    keeps the worker counts min..max busiest on average (W workers take ceil(V/W) rounds, so V/(W*ceil(V/W)) of their time
+    is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves 32 samples, the
+    smallest that gives every worker one.
+    """
+    counts = sorted({factor * 2**power for factor in (1, 3) for power in range(14)})
+    enough = [count for count in counts if max_workers <= count <= global_size] or [global_size]
+    roomy = [count for count in enough if count * 32 <= global_size] or enough[:1]
+
+    def busy(count: int) -> float:
+        worlds = range(min_workers, max_workers + 1)
+        return sum(count / (world * -(-count // world)) for world in worlds) / len(worlds)
+
+    best = max(busy(count) for count in roomy)
+    return min(count for count in roomy if busy(count) >= best - 0.02)

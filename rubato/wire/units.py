@@ -1,0 +1,48 @@
+"""Durations ("1h30m", 90) and sizes ("2GiB", 1024) as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?")
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def parse_duration_s(value: object) -> float:
+    """Seconds of `90`, `1.5`, `"90"`, `"1h30m"` or `"250ms"`-free text such as `"2d"`.
+
+    Raises:
+        ValueError: with advice.
+    """
+    advice = "write seconds (90) or a duration such as '90s', '1h30m' or '2d'"
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is no duration; {advice}")
+    if isinstance(value, (int, float)):
+        seconds = float(value)
+    elif isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
+        seconds = float(value)
+    elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
+        days, hours, minutes, rest = (float(part or 0) for part in match.groups())
+        seconds = days * 86400 + hours * 3600 + minutes * 60 + rest
+    else:
+        raise ValueError(f"{value!r} is no duration; {advice}")
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"{value!r} is out of range; {advice}")
+    return seconds
+
+
+def parse_size_bytes(value: object) -> int:
+    """Bytes of `1024`, `"2GiB"` or `"500 MB"`.
+
+    Raises:
+        ValueError: with advice.
+    """
+    advice = "write bytes (1048576) or a size such as '500MB' or '2GiB'"
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is no size; {advice}")
+    if isinstance(value, int) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match.group(1)) * _FACTORS[match.group(2) or ""])
+    raise ValueError(f"{value!r} is no size; {advice}")
