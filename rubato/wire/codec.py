@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from typing import Any, Literal, TypeVar
@@ -90,11 +91,16 @@ def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict:
     return None
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _decode_dataclass(kind: Any, data: Any, path: str, findings: list[Finding], *, strict: bool) -> Any:
     if not isinstance(data, dict):
         findings.append(Finding(path, f"expected a mapping with the keys of {kind.__name__}, got {_show(data)}"))
         return None
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     if strict:
         for key in data:

@@ -1,0 +1,376 @@
+"""What a controller and its training processes say to each other, through the supervisor of each.
+
+Messages go up, commands go down; both are JSON objects with a `type`. Every command carries the attempt of the controller
+that gives it: a training process follows the highest it has heard and refuses anything lower. Every message carries the
+incarnation of its sender. All of them are idempotent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rubato.errors import ProtocolError
+from rubato.wire.cluster import MetricRow
+from rubato.wire.codec import from_json, to_json
+
+Cause = Literal["start", "scale_up", "scale_down", "recovery", "restart", "replace"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker of a generation; its place in `members` is its rank."""
+
+    worker_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the state of a generation comes from."""
+
+    kind: Literal["members", "fresh", "checkpoint"]
+    folder: str = ""
+    """With `checkpoint`: the folder that holds the manifest."""
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """One fixed membership. Immutable: any change of members, owners or store is another generation."""
+
+    attempt: int
+    number: int
+    members: tuple[Member, ...]
+    owners: tuple[int, ...]
+    """The rank that computes each microbatch."""
+    store: str
+    """host:port of the TCPStore of a ready member."""
+    origin: Origin
+    cause: Cause
+    follows: int
+    """The generation whose members switch to this one; 0: none, all begin here."""
+
+    @property
+    def world(self) -> int:
+        """Number of members."""
+        return len(self.members)
+
+    def rank_of(self, incarnation: str) -> int | None:
+        """The rank of a worker in this generation; None where it is no member."""
+        for rank, member in enumerate(self.members):
+            if member.incarnation == incarnation:
+                return rank
+        return None
+
+
+# --- commands: controller -> training process ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first line a training process reads."""
+
+    attempt: int
+    job_id: str
+    worker_id: str
+    incarnation: str
+    spec: dict[str, Any]
+    host: str
+    """Address under which this worker is reachable by the others."""
+    last_step: int = 0
+    """Rows up to this step are stored already."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Form this generation in the background; switch to it when every header says ready."""
+
+    attempt: int
+    record: GenerationRecord
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Every generation up to this number is over. Answered by `Broken` as soon as the main thread is in the engine."""
+
+    attempt: int
+    through: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Write a checkpoint at the next boundary that all headers agree on."""
+
+    attempt: int
+    request: int
+    folder: str
+    """Root of the job's checkpoints; the folder of this one is `{attempt}-{step}` beneath."""
+
+
+@dataclass(frozen=True)
+class Leave:
+    """End training at the next common boundary: `pause` saves first, `stop` does not."""
+
+    attempt: int
+    how: Literal["pause", "stop"]
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Release:
+    """The controller has what it needs of a finished or paused worker: exit with code 0."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """Rows up to this step are stored; forget them."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Attach:
+    """A new controller took over. Raise the attempt and answer with `Snapshot`; train on."""
+
+    attempt: int
+
+
+Command = Start | Prepare | Revoke | Checkpoint | Leave | Release | Acknowledge | Attach
+
+
+# --- messages: training process (or its supervisor) -> controller ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """By the supervisor: the training process exists."""
+
+    incarnation: str
+    pid: int
+    supervisor_pid: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Imports are done and the store is open."""
+
+    incarnation: str
+    store: str
+    code_digest: str
+    """Of the user's code and the versions of torch and rubato: members must be equal."""
+
+
+@dataclass(frozen=True)
+class Standby:
+    """The user's program has entered `steps()` and is warm; it waits for a generation."""
+
+    incarnation: str
+    layout_digest: str
+    """Of the names, shapes and types of the state: members must be equal."""
+    total_steps: int
+
+
+@dataclass(frozen=True)
+class Formed:
+    """The group of this generation stands (or, from a leaver: I am ready to go)."""
+
+    incarnation: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Entered:
+    """This worker trains in the generation now; its state is that of the start of step `step` (0-based)."""
+
+    incarnation: str
+    generation: int
+    step: int
+    redone_microbatches: int = 0
+    """Microbatches of the interrupted step that somebody has to compute again."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Steps done. Rows come from the lowest rank only."""
+
+    incarnation: str
+    generation: int
+    step: int
+    """Committed steps, counted from 1."""
+    rows: tuple[MetricRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Once a second: what the main thread does, and since when."""
+
+    incarnation: str
+    generation: int
+    step: int
+    stage: str
+    """setup, standby, compute, exchange, enter, evaluate, checkpoint, long_phase, done."""
+    stage_seconds: float
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The main thread is in the engine and has left every generation up to `through`; it waits for the next one."""
+
+    incarnation: str
+    through: int
+    has_state: bool
+    step: int
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class StripeWritten:
+    """This worker's part of a checkpoint is on storage."""
+
+    incarnation: str
+    request: int
+    generation: int
+    step: int
+    folder: str
+    index: int
+    count: int
+    files: tuple[dict[str, Any], ...]
+    """name, bytes, sha256 of each."""
+    terms: dict[str, Any] = field(default_factory=dict)
+    """From rank 0: what the manifest says besides (versions, metrics)."""
+
+
+@dataclass(frozen=True)
+class StripeFailed:
+    """This worker could not write its part."""
+
+    incarnation: str
+    request: int
+    step: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A planned leave is done; the process exits by itself."""
+
+    incarnation: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """This worker stopped at a boundary all agreed on, and waits for `Release`."""
+
+    incarnation: str
+    how: Literal["finished", "paused", "stopped"]
+    step: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class UserFailed:
+    """The user's code raised. The process exits with code 1 after this."""
+
+    incarnation: str
+    where: Literal["import", "setup", "step"]
+    error: str
+    traceback: str
+    step: int | None = None
+    microbatch: int | None = None
+
+
+@dataclass(frozen=True)
+class StateDiverged:
+    """Digests of members that must be equal are not; this worker is not among a majority, and exits."""
+
+    incarnation: str
+    generation: int
+    step: int
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A fact for the event log, from the training process."""
+
+    incarnation: str
+    kind: str
+    message: str
+    step: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Answer to `Attach`: everything a controller must know to take over."""
+
+    incarnation: str
+    hello: Hello | None
+    standby: Standby | None
+    record: GenerationRecord | None
+    """The generation it trains in; None: none yet."""
+    pending: int
+    """Highest generation number it has heard of."""
+    broken: Broken | None
+    ended: Ended | None
+    step: int
+    rows: tuple[MetricRow, ...] = ()
+    """Not yet acknowledged."""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """By the supervisor: the training process is gone, its process group with it."""
+
+    incarnation: str
+    exit_code: int | None
+    signal: str | None
+    last_output: tuple[str, ...] = ()
+    cause: str = ""
+
+
+Message = (
+    Spawned
+    | Hello
+    | Standby
+    | Formed
+    | Entered
+    | Committed
+    | Beat
+    | Broken
+    | StripeWritten
+    | StripeFailed
+    | Left
+    | Ended
+    | UserFailed
+    | StateDiverged
+    | Notice
+    | Snapshot
+    | Exited
+)
+
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (*Command.__args__, *Message.__args__)}
+
+
+def encode(message: Command | Message) -> dict[str, Any]:
+    """As a JSON object with a `type`."""
+    return {"type": type(message).__name__, **to_json(message)}
+
+
+def decode(data: dict[str, Any]) -> Any:
+    """The dataclass of a JSON object with a `type`.
+
+    Raises:
+        ProtocolError: an unknown type.
+        SpecError: a known type with fields of another kind.
+    """
+    kind = _TYPES.get(str(data.get("type")))
+    if kind is None:
+        raise ProtocolError(f"unknown message type {data.get('type')!r}")
+    return from_json(kind, {key: value for key, value in data.items() if key != "type"})

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.engine.tree import Partials, Tree, balanced_owners, heirs, radices_of
+
+counts = st.integers(1, 48)
+
+
+def reduce_in(tree: Tree, present: list[int], order: list[int], values: torch.Tensor) -> torch.Tensor:
+    partials: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
+    for leaf in order:
+        partials.put((0, leaf), values[leaf].clone())
+    return partials.root()
+
+
+@given(counts)
+def test_radices_multiply_to_the_count(count: int) -> None:
+    product = 1
+    for radix in radices_of(count):
+        product *= radix
+    assert product == count
+    assert Tree.of(count).num_leaves == count
+
+
+@given(st.data(), counts)
+def test_bits_do_not_depend_on_the_order_of_arrival(data: st.DataObject, count: int) -> None:
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    order = data.draw(st.permutations(present))
+    values = torch.randn(count, 7, generator=torch.Generator().manual_seed(count)) * 1e3
+    tree = Tree.of(count)
+    expected = reduce_in(tree, present, present, values)
+    assert torch.equal(reduce_in(tree, present, list(order), values), expected)
+
+
+@given(st.data(), counts, st.integers(1, 8))
+def test_bits_do_not_depend_on_who_held_what(data: st.DataObject, count: int, world: int) -> None:
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    owners = data.draw(st.lists(st.integers(0, world - 1), min_size=count, max_size=count))
+    values = torch.randn(count, 5, generator=torch.Generator().manual_seed(count)) * 1e3
+    tree = Tree.of(count)
+    whole: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
+    for rank in range(world):
+        mine = [leaf for leaf in present if owners[leaf] == rank]
+        part: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
+        for leaf in mine:
+            part.put((0, leaf), values[leaf].clone())
+        assert sorted(part.nodes) == sorted(tree.frontier(mine, present))
+        for node in tree.frontier(mine, present):
+            whole.put(node, part.nodes[node])
+    assert torch.equal(whole.root(), reduce_in(tree, present, present, values))
+
+
+def test_a_doubled_microbatch_is_an_error() -> None:
+    partials: Partials[float] = Partials(Tree.of(4), range(4), lambda left, right: left + right)
+    partials.put((0, 0), 1.0)
+    partials.put((0, 1), 1.0)
+    with pytest.raises(ValueError, match="counted twice"):
+        partials.put((0, 1), 1.0)
+
+
+def test_a_missing_microbatch_is_an_error() -> None:
+    partials: Partials[float] = Partials(Tree.of(4), range(4), lambda left, right: left + right)
+    for leaf in (0, 1, 3):
+        partials.put((0, leaf), 1.0)
+    with pytest.raises(ValueError, match=r"\[2\] are missing"):
+        partials.root()
+
+
+@given(counts, st.integers(1, 16))
+def test_owners_are_balanced_and_contiguous(count: int, world: int) -> None:
+    owners = balanced_owners(count, world)
+    assert list(owners) == sorted(owners)
+    sizes = [owners.count(rank) for rank in range(world)]
+    assert sum(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_power_of_two_world_holds_one_node_each() -> None:
+    tree = Tree.of(16)
+    for world in (1, 2, 4, 8, 16):
+        owners = balanced_owners(16, world)
+        for rank in range(world):
+            assert len(tree.frontier([leaf for leaf in range(16) if owners[leaf] == rank], range(16))) == 1
+
+
+def test_orphans_go_to_those_with_the_least_of_them() -> None:
+    assert heirs((0, None, None, 1, None), 2) == (0, 0, 1, 1, 0)
