@@ -1,22 +1,28 @@
 """Every exception that Rubato raises, in one tree.
 
-    RubatoError
-    |- UserError                 something the user can mend; the message says how
-    |  |- SpecError              a job spec that does not hold; carries every finding, not only the first
-    |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
-    |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
-    |  `- PackageError           a working folder that cannot be packed or unpacked safely
-    |- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside the engine
-    |- ProtocolError             a message that breaks the protocol: stale, doubled, or from another wire version
-    |  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
-    |- Diverged                  members that must be byte-equal are not
-    `- CheckpointError           a checkpoint cannot be written, or fails its hashes
-       `- CheckpointCorrupt      the bytes on storage are not those the manifest names
+RubatoError
+|- UserError                 something the user can mend; the message says how
+|  |- SpecError              a job spec that does not hold; carries every finding, not only the first
+|  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
+|  |- EntrypointError        the file, module or function named by the spec cannot be loaded
+|  `- PackageError           a working folder that cannot be packed or unpacked safely
+|- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside the engine
+|- ProtocolError             a message that breaks the protocol: stale, doubled, or from another wire version
+|  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
+|- Diverged                  members that must be byte-equal are not
+|- ApiError                  the service refused a request; carries its problem document
+|  |- ApiUnauthenticated     no token, or one that the service does not know (401, 403)
+|  `- ApiNotFound            there is no such job, checkpoint, ... (404)
+|- ServiceUnreachable        nothing answers at the service's address
+|- KeeperError               the processes of a RUBATO_HOME cannot be started or ended
+`- CheckpointError           a checkpoint cannot be written, or fails its hashes
+   `- CheckpointCorrupt      the bytes on storage are not those the manifest names
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 class RubatoError(Exception):
@@ -72,6 +78,44 @@ class StaleAttempt(ProtocolError):
 
 class Diverged(RubatoError):
     """Members that must be byte-equal are not."""
+
+
+class ApiError(RubatoError):
+    """The service refused a request.
+
+    Attributes:
+        status: HTTP status, or 0 where the reply was no HTTP at all.
+        code: the problem's code, such as `invalid_spec`; empty where the reply held no problem document.
+        findings: what is wrong with the input, each with its path.
+        problem: the whole document.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, problem: dict[str, Any] | None = None) -> None:
+        self.status = status
+        self.problem = problem or {}
+        self.code = str(self.problem.get("code", ""))
+        self.findings = [
+            Finding(str(error.get("path", "")), str(error.get("message", "")))
+            for error in self.problem.get("errors") or []
+            if isinstance(error, dict)
+        ]
+        super().__init__(message)
+
+
+class ApiUnauthenticated(ApiError):
+    """The service knows no such token, or the token may not do this."""
+
+
+class ApiNotFound(ApiError):
+    """The service has no such thing."""
+
+
+class ServiceUnreachable(RubatoError):
+    """Nothing answers at the service's address."""
+
+
+class KeeperError(RubatoError):
+    """The processes of a RUBATO_HOME cannot be started or ended; the message says why and what to do."""
 
 
 class CheckpointError(RubatoError):

@@ -1,0 +1,41 @@
+"""A typed HTTP client of the Rubato service. Never imports torch.
+
+from rubato.client import Client
+
+with Client() as client:
+    job = client.submit({"name": "digits", "recipe": "image-classifier"})
+    job = client.scale(job.id, 4)
+    for event in client.follow_events(job.id):
+        print(event.message)
+"""
+
+from rubato.client.api import Client
+from rubato.client.models import (
+    Checkpoint,
+    Cluster,
+    Event,
+    Job,
+    JobUpdate,
+    LogLine,
+    MetricPoint,
+    Node,
+    Worker,
+)
+from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
+
+__all__ = [
+    "ApiError",
+    "ApiNotFound",
+    "ApiUnauthenticated",
+    "Checkpoint",
+    "Client",
+    "Cluster",
+    "Event",
+    "Job",
+    "JobUpdate",
+    "LogLine",
+    "MetricPoint",
+    "Node",
+    "ServiceUnreachable",
+    "Worker",
+]

@@ -1,0 +1,279 @@
+"""`Client`: one method for each thing a person does with the service."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from rubato.client.models import Checkpoint, Cluster, Event, Job, JobUpdate, LogLine, MetricPoint, Worker, decode
+from rubato.client.transport import Transport
+from rubato.errors import ApiError, ServiceUnreachable
+from rubato.home import Home, find_token, find_url
+from rubato.packaging import PackedFolder
+from rubato.wire.status import FINAL
+
+API = "/api/v1"
+WAIT_S = 25.0
+"""Seconds a single `?wait=` request asks for; proxies commonly cut idle requests at 30 to 60 s."""
+UPLOAD_TIMEOUT_S = 600.0
+GapListener = Callable[[ServiceUnreachable], None]
+
+
+class Client:
+    """The service at one address.
+
+    Args:
+        url: default: RUBATO_URL, else the address in the home's run.json, else http://127.0.0.1:8642.
+        token: default: RUBATO_TOKEN, else the home's token file (for this machine's service only).
+        home: default: RUBATO_HOME, else ~/.rubato.
+        transport: an httpx transport, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        home: Home | None = None,
+        environment: Mapping[str, str] = os.environ,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        home = home or Home.from_environment(environment)
+        self.url = find_url(url, home, environment)
+        self._transport = Transport(self.url, find_token(token, self.url, home, environment), transport=transport)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: dict[str, Any], *, idempotency_key: str | None = None) -> Job:
+        """Submit a job. Sent again with the same key after a lost reply, it makes no second job.
+
+        Raises:
+            ApiError: `invalid_spec` with every finding, `name_taken`, `package_unknown`, ...
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        return decode(Job, self._post("/jobs", spec, headers={"Idempotency-Key": key}))
+
+    def check(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """The spec as the service would take it, with all defaults; nothing is submitted."""
+        return dict(self._post("/jobs", spec, params={"dry_run": "true"})["spec"])
+
+    def job(self, job: str) -> Job:
+        """A job by id, or the newest of a name."""
+        return decode(Job, self._get(f"/jobs/{job}"))
+
+    def jobs(self, *, status: tuple[str, ...] = (), text: str | None = None, limit: int | None = None) -> Iterator[Job]:
+        """The jobs, newest first, page by page.
+
+        Args:
+            status: only these statuses.
+            text: only jobs whose name holds this.
+            limit: at most so many; None: all.
+        """
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            page = self._get(
+                "/jobs",
+                params={
+                    "status": ",".join(status) or None,
+                    "q": text,
+                    "cursor": cursor,
+                    "limit": min(200, left) if left is not None else 200,
+                },
+            )
+            for item in page["items"]:
+                yield decode(Job, item)
+            left = None if left is None else left - len(page["items"])
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+
+    def scale(self, job: str, workers: int) -> Job:
+        """Ask for another number of workers; the change itself shows as a `generation.formed` event."""
+        return decode(Job, self._post(f"/jobs/{job}/scale", {"workers": workers}))
+
+    def pause(self, job: str) -> Job:
+        """Checkpoint, then stop and keep the job for `resume`."""
+        return decode(Job, self._post(f"/jobs/{job}/pause"))
+
+    def resume(self, job: str) -> Job:
+        """Queue a paused job again."""
+        return decode(Job, self._post(f"/jobs/{job}/resume"))
+
+    def cancel(self, job: str, *, force: bool = False) -> Job:
+        """End a job; with `force` without waiting for the grace."""
+        return decode(Job, self._post(f"/jobs/{job}/cancel", {"force": force}))
+
+    def checkpoint(self, job: str) -> Job:
+        """Ask for a checkpoint now."""
+        return decode(Job, self._post(f"/jobs/{job}/checkpoint"))
+
+    def wait(self, job: str, *, statuses: tuple[str, ...] = (), timeout_s: float | None = None) -> Job:
+        """Wait until the job's status is one of `statuses`, or final. After `timeout_s` the job as it then stands."""
+        wanted = {*statuses, *(str(status) for status in FINAL)}
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
+            found = self.job(job) if left <= 0 else self._wait_once(job, wanted, left)
+            if found.status in wanted or left <= 0:
+                return found
+
+    def _wait_once(self, job: str, wanted: set[str], seconds: float) -> Job:
+        asked_at = time.monotonic()
+        reply = self._get(
+            f"/jobs/{job}",
+            params={"wait": f"{seconds:.1f}", "for": ",".join(sorted(wanted))},
+            timeout_s=seconds + 10,
+        )
+        found = decode(Job, reply)
+        if found.status not in wanted and time.monotonic() - asked_at < min(0.5, seconds):
+            time.sleep(0.5)  # A service that does not wait must not be asked in a tight loop.
+        return found
+
+    # --- what a job did ---------------------------------------------------------------------------------------------
+
+    def workers(self, job: str) -> list[Worker]:
+        """The workers of a job, by rank."""
+        return [decode(Worker, item) for item in self._get(f"/jobs/{job}/workers")["items"]]
+
+    def events(self, job: str, *, after: int = 0) -> Iterator[Event]:
+        """The events after a position, up to now."""
+        while True:
+            page = self._get(f"/jobs/{job}/events", params={"after": after, "limit": 500})
+            yield from (decode(Event, item) for item in page["items"])
+            if not page["items"]:
+                return
+            after = max(after, *(int(item["position"]) for item in page["items"]))
+
+    def follow(self, job: str, *, after: int = 0, on_gap: GapListener | None = None) -> Iterator[JobUpdate]:
+        """The job's live stream: every event after a position, and the job at each change; ends with the job."""
+        messages = self._transport.stream(
+            f"{API}/jobs/{job}/events", params={"after": after}, last_id=str(after), on_gap=on_gap
+        )
+        for message in messages:
+            if message.event == "event":
+                yield JobUpdate(event=decode(Event, message.data))
+            elif message.event == "job":
+                yield JobUpdate(job=decode(Job, message.data))
+
+    def follow_events(self, job: str, *, after: int = 0, on_gap: GapListener | None = None) -> Iterator[Event]:
+        """The job's events as they happen; ends with the job."""
+        for update in self.follow(job, after=after, on_gap=on_gap):
+            if update.event is not None:
+                yield update.event
+
+    def metrics(self, job: str, *, after: int = 0, names: tuple[str, ...] = ()) -> Iterator[MetricPoint]:
+        """The committed steps after a position, up to now."""
+        while True:
+            page = self._get(
+                f"/jobs/{job}/metrics", params={"after": after, "names": ",".join(names) or None, "limit": 1000}
+            )
+            yield from (decode(MetricPoint, item) for item in page["items"])
+            if not page["items"]:
+                return
+            after = max(after, *(int(item["position"]) for item in page["items"]))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        ranks: tuple[int, ...] = (),
+        attempt: int | None = None,
+        tail: int | None = None,
+        text: str | None = None,
+    ) -> list[LogLine]:
+        """The job's newest log lines, oldest first."""
+        params = {**_log_filter(ranks, attempt, text), "tail": tail}
+        return [decode(LogLine, item) for item in self._get(f"/jobs/{job}/logs", params=params)["items"]]
+
+    def follow_logs(
+        self,
+        job: str,
+        *,
+        ranks: tuple[int, ...] = (),
+        attempt: int | None = None,
+        tail: int | None = None,
+        text: str | None = None,
+        on_gap: GapListener | None = None,
+    ) -> Iterator[LogLine]:
+        """The newest `tail` lines, then every line as it is written; ends with the job."""
+        params = {**_log_filter(ranks, attempt, text), "tail": tail}
+        for message in self._transport.stream(f"{API}/jobs/{job}/logs", params=params, on_gap=on_gap):
+            if message.event == "log":
+                yield from (decode(LogLine, item) for item in message.data["items"])
+
+    def checkpoints(self, job: str) -> list[Checkpoint]:
+        """The job's checkpoints, as the service lists them."""
+        return [decode(Checkpoint, item) for item in self._get(f"/jobs/{job}/checkpoints")["items"]]
+
+    # --- packages, service ------------------------------------------------------------------------------------------
+
+    def upload(self, package: PackedFolder) -> bool:
+        """Bring a packed folder to the service; False where it was there already."""
+        path = f"{API}/packages/{package.sha256}"
+        if self._transport.send("HEAD", path, accept=(404,)).status_code != 404:
+            return False
+        with Path(package.path).open("rb") as content:
+            self._transport.send(
+                "PUT",
+                path,
+                content=content,
+                headers={"Content-Type": "application/zip", "Content-Length": str(package.packed_bytes)},
+                timeout_s=UPLOAD_TIMEOUT_S,
+            )
+        return True
+
+    def clusters(self) -> list[Cluster]:
+        """The clusters that the service knows."""
+        return [decode(Cluster, item) for item in self._get("/cluster")["clusters"]]
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """The training programs that ship with the service."""
+        return list(self._get("/recipes")["items"])
+
+    def version(self) -> dict[str, Any]:
+        """Release of the service."""
+        return dict(self._get("/version"))
+
+    def whoami(self) -> dict[str, Any]:
+        """User and role of the token."""
+        return dict(self._get("/me"))
+
+    def is_ready(self) -> bool:
+        """Whether the service takes requests; False also where nothing answers."""
+        try:
+            self._transport.send("GET", "/readyz", timeout_s=5.0)
+        except (ServiceUnreachable, ApiError):
+            return False
+        return True
+
+    # --- raw --------------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, **options: Any) -> Any:
+        return self._transport.send_json("GET", API + path, **options)
+
+    def _post(self, path: str, body: Any = None, **options: Any) -> Any:
+        return self._transport.send_json("POST", API + path, body=body, **options)
+
+
+def _log_filter(ranks: tuple[int, ...], attempt: int | None, text: str | None) -> dict[str, Any]:
+    return {"rank": ",".join(str(rank) for rank in ranks) or None, "attempt": attempt, "q": text}

@@ -1,0 +1,178 @@
+"""RUBATO_HOME: the folder that holds the state of one service, and how its address and token are found.
+
+token, cluster-token, ray-token   secrets, 0600
+rubato.db, logs/, packages/, checkpoints/   the service's
+run.json   which processes serve this home right now; there only while it is up
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rubato.errors import KeeperError
+from rubato.wire.codec import to_json
+
+DEFAULT_PORT = 8642
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+@dataclass(frozen=True)
+class RecordedProcess:
+    """A process that cannot be mistaken for another one that got its pid later."""
+
+    pid: int
+    start_time: int
+    """Field 22 of /proc/PID/stat: clock ticks since boot."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What `run.json` says: the address of this home's service, and its processes."""
+
+    url: str
+    ray_address: str
+    ray_temp_dir: str
+    started_at: str
+    slots: int = 0
+    boot_id: str = ""
+    """Start times count from boot: a record from before a reboot names no living process."""
+    processes: dict[str, RecordedProcess] = field(default_factory=dict)
+    """By role: keeper, ray, service, agent."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The files of one RUBATO_HOME."""
+
+    path: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Home:
+        """The home that RUBATO_HOME names, else `~/.rubato`."""
+        return cls(Path(environment.get("RUBATO_HOME") or "~/.rubato").expanduser().absolute())
+
+    @property
+    def token_file(self) -> Path:
+        """The admin token; written by the service at its first start."""
+        return self.path / "token"
+
+    @property
+    def run_file(self) -> Path:
+        """Which processes serve this home."""
+        return self.path / "run.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the keeper while it lives."""
+        return self.path / "keeper.lock"
+
+    def log_file(self, role: str) -> Path:
+        """Where a process's output goes."""
+        return self.path / f"{role}.log"
+
+    def create(self) -> None:
+        """Make the folder, for its owner only.
+
+        Raises:
+            KeeperError: it cannot be made or written.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeeperError(
+                f"cannot make the folder {self.path}: {error.strerror}; choose another with RUBATO_HOME"
+            ) from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise KeeperError(
+                f"the folder {self.path} is not writable; mend its owner, or choose another with RUBATO_HOME"
+            )
+
+    def read_record(self) -> RunRecord | None:
+        """The run record, or None where the home is down or the file is no record."""
+        try:
+            data = json.loads(self.run_file.read_text())
+            processes = {
+                role: RecordedProcess(int(entry["pid"]), int(entry["start_time"]))
+                for role, entry in data.get("processes", {}).items()
+            }
+            return RunRecord(
+                url=str(data["url"]),
+                ray_address=str(data.get("ray_address", "")),
+                ray_temp_dir=str(data.get("ray_temp_dir", "")),
+                started_at=str(data.get("started_at", "")),
+                slots=int(data.get("slots", 0)),
+                boot_id=str(data.get("boot_id", "")),
+                processes=processes,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replace the run record in one stroke: a reader sees the old or the new, never a part."""
+        write_atomically(self.run_file, json.dumps(to_json(record), indent=2) + "\n", mode=0o600)
+
+    def read_token(self) -> str | None:
+        """The admin token, or None where there is none yet."""
+        try:
+            return self.token_file.read_text().strip() or None
+        except OSError:
+            return None
+
+
+def write_atomically(path: Path, text: str, *, mode: int) -> None:
+    """Write a file beside `path`, flush it to the disk, and rename it into place."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        os.fchmod(descriptor, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def find_url(url: str | None, home: Home, environment: Mapping[str, str] = os.environ) -> str:
+    """The service's address: given > RUBATO_URL > the home's run.json > the default."""
+    record: RunRecord | None = None
+    found = url or environment.get("RUBATO_URL")
+    if not found:
+        record = home.read_record()
+        found = record.url if record else DEFAULT_URL
+    found = found.rstrip("/")
+    return found if "://" in found else f"http://{found}"
+
+
+def find_token(token: str | None, url: str, home: Home, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The bearer token: given > RUBATO_TOKEN > the home's token file.
+
+    The file's token opens this home's service; it goes to that service or to this machine only, never to a foreign host
+    that someone's `--url` names.
+    """
+    found = token or environment.get("RUBATO_TOKEN")
+    if found:
+        return found
+    record = home.read_record()
+    if is_loopback(url) or (record is not None and record.url.rstrip("/") == url.rstrip("/")):
+        return home.read_token()
+    return None
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL's host is this machine."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
