@@ -1,0 +1,97 @@
+# `make help` explains itself. Every target sets up what it needs first; a second set-up costs a fraction of a second.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+# Two test processes by default: the machine of CI has two cores. `make test JOBS=8` uses more.
+JOBS ?= 2
+CODE := rubato jobs service api benchmarks tests scripts
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Make .venv and the page from nothing but Python 3.11+
+	@scripts/setup.sh
+
+.PHONY: demo
+demo: setup ## Train on a local cluster: scale 1 -> 3 -> 2, kill a worker, compare the bits; leaves the service up
+	@$(BIN)/python -m rubato.cli.demo
+
+.PHONY: up
+up: setup ## Start the service, Ray and the agent on this machine
+	@$(BIN)/rubato up
+
+.PHONY: down
+down: setup ## Stop what `make up` or `make demo` started
+	@$(BIN)/rubato down
+
+.PHONY: test
+test: setup unit integration chaos-short e2e-short ## All tests: unit, integration, short chaos and browser samples
+
+.PHONY: unit
+unit: setup ## Unit tests
+	$(PYTEST) tests/unit -q -n $(JOBS) --dist loadfile
+
+.PHONY: integration
+integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
+	$(PYTEST) tests/integration -q
+
+.PHONY: chaos-short
+chaos-short: setup
+	$(PYTEST) tests/chaos -q -m short
+
+.PHONY: chaos
+chaos: setup ## All chaos tests (long)
+	$(PYTEST) tests/chaos -q
+
+.PHONY: e2e-short
+e2e-short: setup
+	@if scripts/find-chromium >/dev/null; then $(PYTEST) tests/e2e -q -m short; \
+	else echo "SKIPPED tests/e2e: no Chromium found; install one (apt-get install chromium) or set CHROMIUM=/path/to/it"; fi
+
+.PHONY: e2e
+e2e: setup ## The page in a real Chromium
+	@scripts/find-chromium
+	$(PYTEST) tests/e2e -q
+
+.PHONY: check
+check: setup lint types arch web docs test ## Exactly what CI runs; the tests come last
+
+.PHONY: fmt
+fmt: setup ## Format and fix what can be fixed
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+.PHONY: lint
+lint: setup ## Format and lint checks
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+.PHONY: types
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: arch
+arch: setup ## Import contracts: who may import whom
+	$(BIN)/lint-imports
+
+.PHONY: web
+web: setup ## Check, test and build the page
+	cd web && ../$(BIN)/npm run check
+
+.PHONY: docs
+docs: setup ## Check that generated parts of the documents are current (make docs-fix writes them)
+	$(BIN)/python scripts/status_diagram.py --check
+
+.PHONY: docs-fix
+docs-fix: setup
+	$(BIN)/python scripts/status_diagram.py
+
+.PHONY: bench
+bench: setup ## Measure the pause at scale-up, scale-down and SIGKILL
+	$(BIN)/python benchmarks/pause.py

@@ -1,0 +1,146 @@
+"""docker-compose.yml and deploy/ agree with the code: no container is needed to see that."""
+
+import itertools
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
+OUR_PACKAGES = ("api", "service", "jobs", "rubato")
+
+
+def words_of(command: list[str]) -> list[str]:
+    """The words of a command; where it is one of our scripts, the words of the script."""
+    script = ROOT / command[0]
+    return script.read_text().split() if script.is_file() else [str(word) for word in command]
+
+
+def modules_started_by(words: list[str]) -> list[str]:
+    return [module for flag, module in itertools.pairwise(words) if flag == "-m" and module.startswith(OUR_PACKAGES)]
+
+
+def test_the_services_are_those_of_the_design() -> None:
+    assert set(SERVICES) == {"service", "postgres", "ray-head", "ray-worker"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_says_how_its_health_is_seen(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries", "start_period"} <= set(check)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_dependencies_are_waited_for_until_healthy(name: str) -> None:
+    for other, condition in SERVICES[name].get("depends_on", {}).items():
+        assert other in SERVICES
+        assert condition == {"condition": "service_healthy"}
+
+
+def test_the_service_and_the_agent_are_started_as_modules_that_exist() -> None:
+    started = {name: modules_started_by(words_of(SERVICES[name]["command"])) for name in ("service", "ray-head")}
+    assert started == {"service": ["api"], "ray-head": ["jobs.agent"]}
+    for module in ("api", "jobs.agent"):
+        place = ROOT.joinpath(*module.split("."))
+        assert (place / "__main__.py").is_file() or place.with_suffix(".py").is_file(), module
+
+
+def test_rubato_variables_are_known_to_the_code() -> None:
+    named = {
+        key for service in SERVICES.values() for key in service.get("environment", {}) if key.startswith("RUBATO_")
+    }
+    source = "\n".join(path.read_text() for part in OUR_PACKAGES for path in (ROOT / part).rglob("*.py"))
+    scripts = "\n".join(path.read_text() for path in (ROOT / "deploy").iterdir() if path.is_file())
+    fields = set(re.findall(r"^    ([a-z_]+):", (ROOT / "service" / "settings.py").read_text(), flags=re.MULTILINE))
+    unknown = {
+        name
+        for name in named
+        if name not in source and name not in scripts and name.removeprefix("RUBATO_").lower() not in fields
+    }
+    assert named
+    assert unknown == set()
+
+
+def test_secrets_come_from_files_and_are_not_in_the_repository() -> None:
+    for name, secret in COMPOSE["secrets"].items():
+        assert secret == {"file": f"deploy/secrets/{name}"}
+    assert "deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    made = (ROOT / "deploy" / "make-secrets").read_text()
+    used = {name for service in SERVICES.values() for name in service.get("secrets", [])}
+    assert used == set(COMPOSE["secrets"])
+    assert all(name in made for name in used)
+
+
+def test_no_environment_carries_a_secret() -> None:
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            is_secret = re.search(r"PASSWORD|TOKEN|SECRET|KEY", key) and not key.endswith(("_FILE", "_PATH"))
+            assert not is_secret, f"{name}: {key}"
+            assert not re.search(r"://[^/@]*:[^/@]*@", str(value)), f"{name}: {key} carries a password"
+
+
+def test_only_loopback_is_published() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_secret_file_that_is_named_is_mounted() -> None:
+    for name, service in SERVICES.items():
+        paths = [value for value in service.get("environment", {}).values() if str(value).startswith("/run/secrets/")]
+        assert {Path(path).name for path in paths} <= set(service.get("secrets", [])), name
+
+
+def test_the_checkpoints_are_one_volume_at_one_place() -> None:
+    places = {
+        volume.partition(":")[2]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+        if volume.startswith("checkpoints:")
+    }
+    storage = SERVICES["service"]["environment"]["RUBATO_STORAGE"]
+    assert {f"file://{place}" for place in places} == {storage}
+    holders = {
+        name for name, service in SERVICES.items() if any("checkpoints:" in v for v in service.get("volumes", []))
+    }
+    assert holders == {"service", "ray-head", "ray-worker"}
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_images_are_built_in_stages_and_run_without_root(dockerfile: Path) -> None:
+    lines = dockerfile.read_text().splitlines()
+    assert sum(line.startswith("FROM ") for line in lines) >= 2
+    last_stage = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
+    assert "USER rubato" in last_stage
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_what_images_copy_from_the_checkout_exists(dockerfile: Path) -> None:
+    for line in dockerfile.read_text().splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists(), f"{dockerfile.name}: {source}"
+
+
+def test_images_and_pyproject_pin_the_same_torch() -> None:
+    pins = set(re.findall(r"torch==[\d.]+", (ROOT / "pyproject.toml").read_text()))
+    assert set(re.findall(r"torch==[\d.]+", (ROOT / "deploy" / "Dockerfile.cluster").read_text())) == pins
+    assert len(pins) == 1
+
+
+def test_scripts_can_be_executed() -> None:
+    for script in (
+        "deploy/ray-head",
+        "deploy/make-secrets",
+        "deploy/service-entrypoint",
+        "scripts/setup.sh",
+        ".ci/run",
+    ):
+        assert (ROOT / script).stat().st_mode & stat.S_IXUSR, script
