@@ -1,0 +1,6 @@
+"""What is saved of a job, and how it is found again.
+
+`tree` state to JSON and tensors · `layout` their types, shapes and bytes · `digest` hashes of it · `stripes` the
+tensors as files that workers write side by side · `manifest` what makes a checkpoint whole, and which is the newest ·
+`files` writing so that a crash leaves all or nothing. Nothing is ever unpickled. `manifest` and `files` need no torch.
+"""
