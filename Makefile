@@ -20,7 +20,7 @@ setup: ## Make .venv and the page from nothing but Python 3.11+
 
 .PHONY: demo
 demo: setup ## Train on a local cluster: scale 1 -> 3 -> 2, kill a worker, compare the bits; leaves the service up
-	@$(BIN)/python -m rubato.cli.demo
+	@$(BIN)/rubato demo
 
 .PHONY: up
 up: setup ## Start the service, Ray and the agent on this machine

@@ -2,12 +2,16 @@
 
 import itertools
 import re
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from service.auth import has_token_form
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -76,6 +80,21 @@ def test_secrets_come_from_files_and_are_not_in_the_repository() -> None:
     used = {name for service in SERVICES.values() for name in service.get("secrets", [])}
     assert used == set(COMPOSE["secrets"])
     assert all(name in made for name in used)
+
+
+def test_made_secrets_are_private_and_of_the_form_that_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "deploy" / "make-secrets"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "deploy" / "make-secrets", script)
+    first = subprocess.run([script], capture_output=True, text=True, check=True).stdout
+    made = {path.name: path.read_text() for path in (tmp_path / "deploy" / "secrets").iterdir()}
+    assert set(made) == set(COMPOSE["secrets"])
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "deploy" / "secrets").iterdir())
+    assert has_token_form(made["cluster_token"])
+    assert len(set(made.values())) == 3
+    assert first.count("made") == 3
+    subprocess.run([script], capture_output=True, check=True)
+    assert {path.name: path.read_text() for path in (tmp_path / "deploy" / "secrets").iterdir()} == made
 
 
 def test_no_environment_carries_a_secret() -> None:
