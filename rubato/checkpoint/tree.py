@@ -124,15 +124,15 @@ class _Encoder:
         tag = type(value).__name__
         if type(value) is not defaultdict and _MAPPINGS.get(tag) is not type(value):
             raise _refusal(value, path)
-        pairs = [[self._key(key, path), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()]
-        node = {"$": tag, "v": pairs}
+        pairs = [[self._key(key, path), self.encode(item, f"{path}[{_label(key)}]")] for key, item in value.items()]
+        node: dict[str, Any] = {"$": tag, "v": pairs}
         if type(value) is defaultdict:
             node["factory"] = _factory_name(value.default_factory, path)
         return node
 
     def _key(self, key: Any, path: str) -> Any:
         before = len(self.tensors)
-        encoded = self.encode(key, f"{path} key {key!r}")
+        encoded = self.encode(key, f"{path} key {_label(key)}")
         if len(self.tensors) != before:
             raise CheckpointError(f"{path}: a tensor cannot be saved as the key of a dict or the member of a set")
         return encoded
@@ -239,6 +239,15 @@ def _factory_name(factory: Callable[[], Any] | None, path: str) -> str | None:
         f"{path}: a defaultdict with the factory {factory!r} cannot be saved; save `dict(...)` of it, or use one of "
         f"{', '.join(_FACTORIES)}"
     )
+
+
+def _label(key: Any) -> str:
+    """A key as a path shows it."""
+    try:
+        text = repr(key)
+    except ValueError:  # an integer beyond Python's limit for decimal text
+        text = "..."
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refusal(value: Any, path: str) -> CheckpointError:

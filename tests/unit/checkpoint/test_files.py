@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rubato.checkpoint.files import FileRecord, hash_file, write_file
+from rubato.errors import CheckpointError
+
+
+def test_a_file_is_written_and_recorded(tmp_path: Path) -> None:
+    record = write_file(tmp_path / "a" / "b" / "name", [b"one ", memoryview(b"two"), b""])
+    assert (tmp_path / "a" / "b" / "name").read_bytes() == b"one two"
+    assert record == FileRecord("name", 7, hashlib.sha256(b"one two").hexdigest())
+    assert hash_file(tmp_path / "a" / "b" / "name") == record.sha256
+
+
+def test_an_error_halfway_leaves_the_old_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "name", [b"old"])
+
+    def chunks() -> Iterator[bytes]:
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "name", chunks())
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_full_disk_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot write name in .*: No space left on device; make room"):
+        write_file(tmp_path / "name", [b"x"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_visible_under_the_name_before_the_bytes_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    real = os.fsync
+
+    def watch(descriptor: int) -> None:
+        seen.append([path.name for path in tmp_path.iterdir()])
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write_file(tmp_path / "name", [b"x"])
+    assert seen[0] == [f"name.{os.getpid()}.partial"]
+    assert seen[-1] == ["name"]
