@@ -34,6 +34,12 @@ def test_the_services_are_those_of_the_design() -> None:
     assert set(SERVICES) == {"service", "postgres", "ray-head", "ray-worker"}
 
 
+def test_our_containers_give_up_what_they_do_not_need() -> None:
+    for name in ("service", "ray-head", "ray-worker"):
+        assert SERVICES[name]["cap_drop"] == ["ALL"]
+        assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_says_how_its_health_is_seen(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
@@ -87,14 +93,15 @@ def test_made_secrets_are_private_and_of_the_form_that_is_read(tmp_path: Path) -
     script.parent.mkdir()
     shutil.copy(ROOT / "deploy" / "make-secrets", script)
     first = subprocess.run([script], capture_output=True, text=True, check=True).stdout
-    made = {path.name: path.read_text() for path in (tmp_path / "deploy" / "secrets").iterdir()}
+    folder = tmp_path / "deploy" / "secrets"
+    made = {path.name: path.read_text() for path in folder.iterdir()}
     assert set(made) == set(COMPOSE["secrets"])
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "deploy" / "secrets").iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert has_token_form(made["cluster_token"])
     assert len(set(made.values())) == 3
     assert first.count("made") == 3
     subprocess.run([script], capture_output=True, check=True)
-    assert {path.name: path.read_text() for path in (tmp_path / "deploy" / "secrets").iterdir()} == made
+    assert {path.name: path.read_text() for path in folder.iterdir()} == made
 
 
 def test_no_environment_carries_a_secret() -> None:
