@@ -63,7 +63,7 @@ class GenerationRecord:
         return None
 
 
-# --- commands: controller -> training process ------------------------------------------------------------------------------
+# --- commands: controller -> training process -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Start:
     spec: dict[str, Any]
     host: str
     """Address under which this worker is reachable by the others."""
+    storage: str
+    """Folder of the job's checkpoints; one of step s lies in `{attempt of the generation}-{s}` beneath. Empty: none."""
     last_step: int = 0
     """Rows up to this step are stored already."""
 
@@ -103,8 +105,7 @@ class Checkpoint:
 
     attempt: int
     request: int
-    folder: str
-    """Root of the job's checkpoints; the folder of this one is `{attempt}-{step}` beneath."""
+    """Grows; the highest in the headers wins."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,6 @@ class Leave:
 
     attempt: int
     how: Literal["pause", "stop"]
-    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Attach:
 Command = Start | Prepare | Revoke | Checkpoint | Leave | Release | Acknowledge | Attach
 
 
-# --- messages: training process (or its supervisor) -> controller ------------------------------------------------------------
+# --- messages: training process (or its supervisor) -> controller -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,15 @@ class Formed:
 
     incarnation: str
     generation: int
+
+
+@dataclass(frozen=True)
+class FormFailed:
+    """The group of this generation could not be built; the controller mints another."""
+
+    incarnation: str
+    generation: int
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -232,16 +241,16 @@ class StripeWritten:
     """This worker's part of a checkpoint is on storage."""
 
     incarnation: str
-    request: int
     generation: int
     step: int
     folder: str
+    """Name of the checkpoint's folder, `{attempt}-{step}`."""
     index: int
     count: int
     files: tuple[dict[str, Any], ...]
     """name, bytes, sha256 of each."""
     terms: dict[str, Any] = field(default_factory=dict)
-    """From rank 0: what the manifest says besides (versions, metrics)."""
+    """What the manifest says besides: code digest, versions, metrics."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ class StripeFailed:
     """This worker could not write its part."""
 
     incarnation: str
-    request: int
+    folder: str
     step: int
     cause: str
 
@@ -340,6 +349,7 @@ Message = (
     | Hello
     | Standby
     | Formed
+    | FormFailed
     | Entered
     | Committed
     | Beat

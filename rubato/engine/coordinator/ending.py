@@ -1,0 +1,137 @@
+"""The ends of an attempt: finished, paused, cancelled, failed. Nothing is ended before its processes are gone."""
+
+from __future__ import annotations
+
+from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.roster import WorkerView
+from rubato.engine.coordinator.state import JobState
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Failure, Outcome, Result
+
+
+class Ending:
+    """Watches for an end; once one is decided nothing else is."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._failure: Failure | None = None
+        self._result: Result | None = None
+        self._is_released = False
+        self._is_told = False
+        self._leave_sent: set[str] = set()
+        self._deadline: float | None = None
+        self._unsaved_step = -1
+
+    @property
+    def is_leaving(self) -> bool:
+        """An end is wished for or decided: exits are expected, and nobody is started."""
+        return self._job.wish.run != "run" or self._failure is not None or self._is_released
+
+    @property
+    def is_over(self) -> bool:
+        """`End` was ordered."""
+        return self._is_told
+
+    @property
+    def is_decided(self) -> bool:
+        """The outcome stands: no repair any more."""
+        return self._failure is not None or self._is_released
+
+    def fail(self, failure: Failure) -> None:
+        """The job fails; the first cause counts."""
+        if self._failure is None and not self._is_released:
+            self._failure = failure
+
+    def on_save_failed(self, step: int) -> None:
+        """A checkpoint could not be written: an end does not wait for it."""
+        self._unsaved_step = max(self._unsaved_step, step)
+
+    def is_expected(self, worker: WorkerView) -> bool:
+        """Whether the exit of this worker is no loss."""
+        return self.is_decided or self._job.wish.run == "stop" or worker.doom == "no longer wanted"
+
+    def advance(self, now: float) -> None:
+        """One look; orders what brings the end about."""
+        if self._is_told:
+            return
+        if self._failure is not None:
+            self._kill_all("the job failed")
+            self._end_when_empty(Outcome("failed", failure=self._failure))
+        elif self._is_released:
+            self._after_release(now)
+        elif self._have_ended("finished"):
+            self._finish(now)
+        elif self._job.wish.run == "stop":
+            self._leave("stop", now)
+            self._end_when_empty(Outcome("cancelled"))
+        elif self._job.wish.run == "pause":
+            if self._have_ended("paused") and self._is_saved():
+                self._release(now)
+            else:
+                self._leave("pause", now)
+                self._end_when_empty(Outcome("paused"))
+
+    def _have_ended(self, how: str) -> bool:
+        members = self._job.roster.of(self._job.current)
+        if self._job.current is None or len(members) < self._job.current.world:
+            return False
+        return all(worker.ended is not None and worker.ended.how == how for worker in members)
+
+    def _is_saved(self) -> bool:
+        """The state at the end is on storage, or cannot be."""
+        job = self._job
+        return not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
+
+    def _finish(self, now: float) -> None:
+        ended = [worker.ended for worker in self._job.roster.of(self._job.current) if worker.ended is not None]
+        digests = {one.digest for one in ended}
+        if len(digests) > 1:
+            listed = ", ".join(sorted(digests))
+            message = f"The workers ended with different states ({listed}). Register what influences training."
+            self.fail(Failure("user", "diverged", message, step=ended[0].step))
+            self.advance(now)
+        elif self._is_saved():
+            self._result = Result(step=ended[0].step, digest=ended[0].digest)
+            self._release(now)
+
+    def _leave(self, how: str, now: float) -> None:
+        """Ask members to stop at a boundary; end the others, and those too that do not stop in time."""
+        job = self._job
+        if self._deadline is None:
+            self._deadline = now + job.terms.stop_grace_s
+        for worker in job.roster:
+            if not job.is_member(worker):
+                job.kill(worker, "no longer wanted")
+            elif worker.incarnation not in self._leave_sent:
+                self._leave_sent.add(worker.incarnation)
+                job.send(worker.incarnation, wire.Leave(job.terms.attempt, "stop" if how == "stop" else "pause"))
+            elif worker.ended is not None and worker.ended.how == "stopped":
+                job.send(worker.incarnation, wire.Release(job.terms.attempt))
+                worker.ended = None
+        if job.wish.force or now >= self._deadline:
+            self._kill_all("it did not stop within limits.stop_grace")
+
+    def _release(self, now: float) -> None:
+        self._is_released = True
+        self._deadline = now + self._job.terms.stop_grace_s
+        for worker in self._job.roster:
+            if self._job.is_member(worker):
+                self._job.send(worker.incarnation, wire.Release(self._job.terms.attempt))
+            else:
+                self._job.kill(worker, "no longer wanted")
+        self._after_release(now)
+
+    def _after_release(self, now: float) -> None:
+        if self._deadline is not None and now >= self._deadline:
+            self._kill_all("it did not exit after its release")
+        done = Outcome("succeeded", result=self._result) if self._result else Outcome("paused")
+        self._end_when_empty(done)
+
+    def _kill_all(self, because: str) -> None:
+        for worker in self._job.roster:
+            self._job.kill(worker, because)
+
+    def _end_when_empty(self, outcome: Outcome) -> None:
+        if not len(self._job.roster):
+            self._is_told = True
+            self._job.put(orders.End(outcome))

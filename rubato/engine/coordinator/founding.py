@@ -1,0 +1,84 @@
+"""Found a generation where no worker has state: at the start, and after all were lost."""
+
+from __future__ import annotations
+
+from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.orders import CheckpointFound
+from rubato.engine.coordinator.rows import RowBook
+from rubato.engine.coordinator.state import JobState
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Failure
+from rubato.wire.events import EventKind
+from rubato.wire.status import WorkerState
+
+PLACEMENT_GRACE_S = 2.0
+"""How long those that stand by wait for workers that have no slot yet, before training starts without them."""
+
+
+class Founding:
+    """Spawn, wait until those that have a slot stand by, mint."""
+
+    def __init__(self, job: JobState, rows: RowBook) -> None:
+        self._job = job
+        self._rows = rows
+        self._found: CheckpointFound | None = None
+        self._has_asked = False
+
+    def on_checkpoint_found(self, found: CheckpointFound) -> None:
+        """The host's answer."""
+        self._found = found
+        for cause in found.corrupt:
+            self._job.emit(EventKind.CHECKPOINT_CORRUPT, f"a checkpoint failed its check and was passed over: {cause}")
+
+    def advance(self, now: float) -> None:
+        """One look; orders what is missing."""
+        job = self._job
+        if now < job.spawn_after or job.pending is not None:
+            return
+        if not self._has_asked:
+            self._has_asked = True
+            job.put(orders.FindCheckpoint())
+        usable = [worker for worker in job.roster if not worker.doom]
+        wanted, extra = usable[: job.wish.workers], usable[job.wish.workers :]
+        for worker in extra:
+            job.kill(worker, "no longer wanted")
+        job.spawn(job.wish.workers - len(wanted), now)
+        ready = [worker for worker in wanted if worker.state is WorkerState.STANDBY]
+        warming = [worker for worker in wanted if worker.state is WorkerState.WARMING]
+        unplaced = len(wanted) - len(ready) - len(warming)
+        job.reason = f"{unplaced} of {job.wish.workers} workers wait for a slot" if unplaced else ""
+        if self._found is None or warming or len(ready) < min(job.terms.min_workers, job.wish.workers):
+            return
+        if len(ready) < job.wish.workers and now < max(one.standby_at for one in ready) + PLACEMENT_GRACE_S:
+            return
+        found, self._found, self._has_asked = self._found, None, False
+        job.step = found.step
+        self._rows.rewind(found.step)
+        origin = wire.Origin("checkpoint", found.folder) if found.folder else wire.Origin("fresh")
+        job.mint(ready, origin, "restart" if job.highest else "start", follows=0)
+
+    def restart(self, because: str, now: float) -> Failure | None:
+        """Nobody has the state: back to the newest checkpoint after a wait; the failure where that was too often."""
+        job = self._job
+        job.current, job.pending, job.entered = None, None, set()
+        self._found, self._has_asked = None, False
+        job.restarts += 1
+        if job.restarts > job.terms.max_restarts:
+            return Failure(
+                "infrastructure",
+                "max_restarts_exceeded",
+                f"All workers were lost {job.restarts} times, more than restart.max_restarts allows "
+                f"({job.terms.max_restarts}); the last time because {because}.",
+                step=job.step,
+            )
+        wait = job.terms.backoff_initial_s * job.terms.backoff_factor ** (job.restarts - 1)
+        wait = min(wait, job.terms.backoff_max_s)
+        job.spawn_after = now + wait
+        job.emit(
+            EventKind.RESTARTING,
+            f"all workers were lost ({because}); restarting from the last checkpoint in {wait:.1f} s",
+            restarts=job.restarts,
+            seconds=wait,
+            cause=because,
+        )
+        return None

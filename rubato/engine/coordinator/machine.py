@@ -1,0 +1,416 @@
+"""The coordinator: takes in messages, answers and ticks, and lets the procedures act on what they changed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.ending import Ending
+from rubato.engine.coordinator.founding import Founding
+from rubato.engine.coordinator.hangs import decide_hung, decide_stuck
+from rubato.engine.coordinator.orders import Order, Terms, Wish
+from rubato.engine.coordinator.repair import Repair
+from rubato.engine.coordinator.resizing import Resizing
+from rubato.engine.coordinator.roster import WorkerView
+from rubato.engine.coordinator.rows import RowBook
+from rubato.engine.coordinator.state import JobState
+from rubato.engine.coordinator.verdicts import SPAWN_FAILURES, describe_exit
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Failure, Observed, ObservedState, WorkerReport
+from rubato.wire.events import EventKind
+from rubato.wire.status import Phase, WorkerState
+
+
+class Coordinator:
+    """One attempt at a job. `now` is an argument everywhere, in seconds of any steady clock."""
+
+    def __init__(self, terms: Terms, wish: Wish, *, row_step: int = 0, restarts: int = 0, scalings: int = 0) -> None:
+        self.job = JobState(terms, wish, restarts, scalings)
+        self._rows = RowBook(self.job, row_step)
+        self._founding = Founding(self.job, self._rows)
+        self._resizing = Resizing(self.job)
+        self._repair = Repair(self.job)
+        self._ending = Ending(self.job)
+        self._diverged_step = -1
+
+    # --- what goes in ------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Any, now: float) -> list[Order]:
+        """Take in a message of a worker or an answer of the host.
+
+        Args:    event: a `rubato.wire.worker.Message`, or one of `orders` that go in.
+        Returns: the orders that follow.
+        """
+        handler = getattr(self, "_on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower())
+        if hasattr(event, "incarnation"):
+            worker = self.job.roster.get(event.incarnation)
+            if worker is None:
+                return []  # of a worker that is gone: its late messages change nothing
+            worker.heard_at = now
+            handler(worker, event, now)
+        else:
+            handler(event, now)
+        self._advance(now)
+        return self.job.flush()
+
+    def tick(self, now: float) -> list[Order]:
+        """Time passes: deadlines, checkpoints that are due."""
+        job = self.job
+        for hung in decide_hung(list(job.roster), job.terms.hangs, job.first_step, now):
+            worker = job.roster.get(hung.incarnation)
+            if worker is not None:
+                job.kill(worker, f"hang: {hung.because}")
+        if not self._repair.is_active and job.is_settled and decide_stuck(job.roster.of(job.current), job.terms.hangs):
+            self._repair.begin("all workers waited for each other past the deadline")
+        self._advance(now)
+        return job.flush()
+
+    def adopt(self, snapshots: list[wire.Snapshot], placed: list[wire.Spawned], now: float) -> list[Order]:
+        """Take over the living workers of a predecessor. Members that are whole train on; else they are repaired."""
+        job = self.job
+        where = {one.incarnation: one for one in placed}
+        for snapshot in snapshots:
+            job.roster.add(_adopted(snapshot, where.get(snapshot.incarnation), now))
+            job.highest = max(job.highest, snapshot.pending, snapshot.record.number if snapshot.record else 0)
+            job.step = max(job.step, snapshot.step)
+            if snapshot.standby is not None:
+                job.total_steps = snapshot.standby.total_steps
+        records = [snapshot.record for snapshot in snapshots if snapshot.record is not None]
+        if records:
+            job.current = max(records, key=lambda record: record.number)
+            job.first_step = job.step
+            job.entered = {one.incarnation for one in snapshots if one.record == job.current and not one.broken}
+            if len(job.entered) < job.current.world or job.highest > job.current.number:
+                self._repair.begin("the membership changed while no controller was there")
+        for snapshot in sorted(snapshots, key=lambda one: one.rows[0].step if one.rows else 0):
+            self._rows.take(snapshot.rows, now)
+        job.ledger.start(now)
+        job.emit(EventKind.ATTACHED, f"a new controller took over {len(snapshots)} workers", workers=len(snapshots))
+        self._advance(now)
+        return job.flush()
+
+    # --- what it looks like ------------------------------------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        """The whole view, for the service."""
+        job = self.job
+        training = [one for one in job.roster.of(job.current) if one.state is WorkerState.ACTIVE]
+        joining = [one for one in job.roster.outside(job.current) if one.state is not WorkerState.DRAINING]
+        state: ObservedState = "running"
+        if self._ending.is_leaving:
+            state = "stopping"
+        elif job.current is None or (job.number == 1 and job.step == 0):
+            state = "recovering" if job.restarts and job.current is None else "starting"
+        return Observed(
+            state=state,
+            phase=self._phase().value,
+            generation=job.number,
+            workers=len(training),
+            joining=len(joining),
+            step=job.step,
+            total_steps=job.total_steps,
+            restarts=job.restarts,
+            scalings=job.scalings,
+            reason=job.reason,
+        )
+
+    def workers(self) -> tuple[WorkerReport, ...]:
+        """Every living worker, by rank, then by age."""
+        job = self.job
+        members = job.roster.of(job.current)
+        return tuple(one.report(job.rank_of(one)) for one in [*members, *(w for w in job.roster if w not in members)])
+
+    def _phase(self) -> Phase:
+        if self._ending.is_leaving:
+            return Phase.DRAINING
+        if self._repair.is_active:
+            return Phase.REPAIRING
+        if self.job.current is None:
+            return Phase.FORMING
+        return (
+            Phase.TRAINING if self.job.is_settled and self.job.current.world == self.job.wish.workers else Phase.SCALING
+        )
+
+    # --- messages of workers -----------------------------------------------------------------------------------------------
+
+    def _on_spawned(self, worker: WorkerView, event: wire.Spawned, now: float) -> None:
+        worker.pid, worker.supervisor_pid, worker.node = event.pid, event.supervisor_pid, event.node
+        worker.state, worker.spawned_at = WorkerState.WARMING, now
+        self.job.emit(
+            EventKind.WORKER_STARTED,
+            f"{worker.worker_id} started on {event.node} (pid {event.pid})",
+            worker_id=worker.worker_id,
+            node=event.node,
+            pid=event.pid,
+        )
+
+    def _on_hello(self, worker: WorkerView, event: wire.Hello, now: float) -> None:
+        worker.hello = event
+
+    def _on_standby(self, worker: WorkerView, event: wire.Standby, now: float) -> None:
+        mismatch = self._mismatch(worker, event)
+        if mismatch:
+            self.job.kill(worker, mismatch)
+            return
+        seconds = now - worker.spawned_at
+        worker.standby, worker.standby_at, worker.state = event, now, WorkerState.STANDBY
+        self.job.total_steps = event.total_steps
+        message = f"{worker.worker_id} is warm after {seconds:.1f} s"
+        self.job.emit(EventKind.WORKER_READY, message, worker_id=worker.worker_id, seconds=round(seconds, 3))
+
+    def _mismatch(self, worker: WorkerView, event: wire.Standby) -> str:
+        """Why this worker cannot train with the others; empty: it can."""
+        for other in self.job.roster:
+            if other is worker or other.standby is None or other.doom or other.hello is None or worker.hello is None:
+                continue
+            if other.hello.code_digest != worker.hello.code_digest:
+                return f"its code or library versions differ from those of {other.worker_id}"
+            if other.standby.layout_digest != event.layout_digest:
+                return f"the names, shapes or types of its state differ from those of {other.worker_id}"
+        return ""
+
+    def _on_formed(self, worker: WorkerView, event: wire.Formed, now: float) -> None:
+        """Nothing to do: the members themselves switch when every header says ready."""
+
+    def _on_form_failed(self, worker: WorkerView, event: wire.FormFailed, now: float) -> None:
+        job = self.job
+        if job.pending is None or event.generation != job.pending.number:
+            return
+        if job.pending.follows:
+            job.pending = None  # members train on; the next generation supersedes this one
+        else:
+            self._repair.begin(f"generation {event.generation} could not be formed: {event.cause}")
+
+    def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
+        job = self.job
+        worker.state, worker.broken, worker.ended = WorkerState.ACTIVE, None, None
+        worker.generation, worker.step = event.generation, event.step
+        if job.pending is not None and event.generation == job.pending.number:
+            self._switch(job.pending, event, now)
+        if event.generation == job.number:
+            job.entered.add(worker.incarnation)
+
+    def _switch(self, record: wire.GenerationRecord, event: wire.Entered, now: float) -> None:
+        """The first member of the pending generation trains in it: it is the current one, and any repair is done."""
+        job = self.job
+        self._rows.settle(now, force=True)
+        from_workers = job.current.world if job.current else 0
+        if record.cause == "recovery":
+            self._resizing.world_before_loss = max(self._resizing.world_before_loss, from_workers)
+        else:
+            self._resizing.world_before_loss = record.world if record.cause != "replace" else from_workers
+        if record.cause in ("scale_up", "scale_down"):
+            job.scalings += 1
+        self._rows.watch(record, from_workers, event.redone_microbatches)
+        job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
+        job.verdicts.spawn_failures = 0
+        self._repair.finish()
+
+    def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:
+        worker.step = max(worker.step, event.step)
+        self.job.step = max(self.job.step, event.step)
+        self.job.ledger.start(now)
+        self._rows.take(event.rows, now)
+
+    def _on_beat(self, worker: WorkerView, event: wire.Beat, now: float) -> None:
+        worker.beat = event
+        worker.step = max(worker.step, event.step)
+
+    def _on_broken(self, worker: WorkerView, event: wire.Broken, now: float) -> None:
+        worker.broken, worker.ended = event, None
+        if not self._repair.is_active and self.job.is_member(worker) and event.through >= self.job.number:
+            self._repair.begin(event.cause or f"{worker.worker_id} lost touch with the others")
+
+    def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
+        whole = self.job.ledger.on_written(event)
+        if whole is not None:
+            self.job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms))
+
+    def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
+        self.job.ledger.on_failed(event)
+        self._save_failed(event.step, event.cause)
+
+    def _save_failed(self, step: int, cause: str) -> None:
+        self._ending.on_save_failed(step)
+        message = f"the checkpoint of step {step} was skipped: {cause}"
+        self.job.emit(EventKind.CHECKPOINT_FAILED, message, step=step, cause=cause)
+
+    def _on_left(self, worker: WorkerView, event: wire.Left, now: float) -> None:
+        worker.state = WorkerState.DRAINING
+        worker.has_left = True
+
+    def _on_ended(self, worker: WorkerView, event: wire.Ended, now: float) -> None:
+        worker.ended = event
+        worker.step = max(worker.step, event.step)
+
+    def _on_user_failed(self, worker: WorkerView, event: wire.UserFailed, now: float) -> None:
+        worker.error, worker.traceback = event.error, event.traceback
+        is_joiner = self.job.current is not None and self.job.rank_of(worker) is None
+        failure = self.job.verdicts.on_user_error(event, has_trained=self.job.step > 0 or is_joiner)
+        if failure is not None:
+            self._ending.fail(self.job.located(failure, worker))
+
+    def _on_state_diverged(self, worker: WorkerView, event: wire.StateDiverged, now: float) -> None:
+        worker.error = "its state differed from the others'"
+        if self._diverged_step == event.step:
+            return  # another one of the same step
+        job = self.job
+        is_first = job.current is not None and job.current.origin.kind == "fresh" and event.step <= job.first_step + 1
+        message = f"the states of the workers differ at step {event.step}"
+        job.emit(EventKind.DIVERGED, message, step=event.step, digests=list(event.digests))
+        if is_first or self._diverged_step >= 0:
+            advice = (
+                "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing that "
+                "differs between processes (time, pid, os.urandom, the order of a set)."
+                if is_first
+                else "Something that influences training is not registered with run.register, or a layer is not deterministic."
+            )
+            self._ending.fail(
+                Failure("user", "diverged", f"{message[0].upper()}{message[1:]}. {advice}", step=event.step)
+            )
+        self._diverged_step = event.step
+
+    def _on_notice(self, worker: WorkerView, event: wire.Notice, now: float) -> None:
+        self.job.put(orders.Emit(event.kind, event.message, event.step, self.job.number or None, dict(event.data)))
+        if event.kind == EventKind.NON_FINITE and self.job.terms.fail_on_non_finite:
+            message = f"{event.message}; on_non_finite is 'fail'."
+            self._ending.fail(Failure("user", "non_finite", message, step=event.step))
+
+    def _on_snapshot(self, worker: WorkerView, event: wire.Snapshot, now: float) -> None:
+        """Only `adopt` takes these; a late one tells nothing new."""
+
+    def _on_exited(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
+        job = self.job
+        job.roster.remove(worker.incarnation)
+        is_planned = worker.has_left or self._ending.is_expected(worker)
+        self._tell_exit(worker, event, is_planned=is_planned)
+        if is_planned or self._ending.is_decided:
+            return
+        is_pending = job.pending is not None and job.pending.rank_of(worker.incarnation) is not None
+        if (
+            job.rank_of(worker) is not None
+            or self._repair.is_awaited(worker.incarnation)
+            or (is_pending and not job.number)
+        ):
+            if not self._repair.is_active:
+                self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
+        elif is_pending:
+            job.pending = None  # a joiner: the next generation supersedes the one it was to be in
+        if not worker.error and not worker.doom and not self._ending.is_leaving:
+            failure = job.verdicts.on_crash(event, worker.step, no_retry=job.terms.no_retry_exit_codes)
+            if failure is not None:
+                self._ending.fail(job.located(failure, worker))
+        if worker.generation == 0 and not self._ending.is_leaving:
+            self._on_start_failure(worker, event, now)
+
+    def _tell_exit(self, worker: WorkerView, event: wire.Exited, *, is_planned: bool) -> None:
+        rank = self.job.rank_of(worker)
+        if is_planned:
+            message = f"{worker.worker_id} left" + (f" after step {worker.step}" if worker.step else "")
+            self.job.emit(EventKind.WORKER_LEFT, message, worker_id=worker.worker_id, rank=rank)
+            return
+        cause = worker.doom or worker.error or event.cause or describe_exit(event)
+        self.job.emit(
+            EventKind.WORKER_LOST,
+            worker.worker_id + (f" (rank {rank})" if rank is not None else "") + f" was lost: {cause}",
+            step=worker.step,
+            worker_id=worker.worker_id,
+            rank=rank,
+            exit_code=event.exit_code,
+            signal=event.signal,
+            cause=cause,
+            traceback=worker.traceback or None,
+            last_output=list(event.last_output[-20:]),
+        )
+
+    def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
+        """A worker died before it ever trained: wait longer each time, and give up in the end."""
+        job = self.job
+        job.verdicts.spawn_failures += 1
+        job.spawn_after = max(job.spawn_after, now + min(30.0, 0.25 * 2**job.verdicts.spawn_failures))
+        if job.verdicts.spawn_failures < SPAWN_FAILURES:
+            return
+        detail = worker.error or worker.doom or event.cause or describe_exit(event)
+        message = f"{job.verdicts.spawn_failures} workers in a row died before they could train; the last one: {detail}"
+        if job.current is None:
+            failure = Failure(
+                "infrastructure",
+                "start_failed",
+                f"{message}. Look at its last output.",
+                exit_code=event.exit_code,
+                signal=event.signal,
+                last_output=event.last_output,
+            )
+            self._ending.fail(job.located(failure, worker))
+        else:
+            job.spawn_after = float("inf")
+            job.reason = f"{message}; no more are added until the wish changes"
+
+    # --- answers of the host -----------------------------------------------------------------------------------------------
+
+    def _on_wish(self, event: Wish, now: float) -> None:
+        job = self.job
+        if event.workers != job.wish.workers:
+            job.verdicts.spawn_failures, job.reason = 0, ""
+            job.spawn_after = 0.0 if job.spawn_after == float("inf") else job.spawn_after
+        is_asked = event.checkpoint_request > job.wish.checkpoint_request
+        job.wish = event
+        if is_asked:
+            self._request_checkpoint(job.ledger.ask())
+
+    def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:
+        self._founding.on_checkpoint_found(event)
+
+    def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
+        if event.error:
+            self._save_failed(event.step, event.error)
+        else:
+            self.job.ledger.committed_step = max(self.job.ledger.committed_step, event.step)
+
+    def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
+        self._rows.on_stored(event.step)
+
+    # --- what follows ------------------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        job = self.job
+        self._rows.settle(now, force=self._ending.is_decided)
+        self._ending.advance(now)
+        if self._ending.is_decided or self._ending.is_over:
+            self._rows.settle(now, force=True)
+            return
+        if self._repair.is_active and not self._repair.advance():
+            failure = self._founding.restart(self._repair.because, now)
+            if failure is not None:
+                self._ending.fail(failure)
+                self._ending.advance(now)
+        if self._ending.is_leaving or self._repair.is_active:
+            return
+        if job.current is None:
+            self._founding.advance(now)
+        elif job.is_settled:
+            self._resizing.advance(now)
+            request = job.ledger.next_request(now)
+            if request is not None:
+                self._request_checkpoint(request)
+        self._rows.acknowledge(now)
+
+    def _request_checkpoint(self, request: int) -> None:
+        for worker in self.job.roster.of(self.job.current):
+            self.job.send(worker.incarnation, wire.Checkpoint(self.job.terms.attempt, request))
+
+
+def _adopted(snapshot: wire.Snapshot, placed: wire.Spawned | None, now: float) -> WorkerView:
+    """The view of a worker that a predecessor started."""
+    worker = WorkerView("w" + snapshot.incarnation, snapshot.incarnation, 0, now, heard_at=now)
+    if placed is not None:
+        worker.pid, worker.supervisor_pid, worker.node = placed.pid, placed.supervisor_pid, placed.node
+    worker.hello, worker.standby, worker.ended = snapshot.hello, snapshot.standby, snapshot.ended
+    worker.step, worker.standby_at, worker.broken = snapshot.step, now, snapshot.broken
+    worker.generation = snapshot.record.number if snapshot.record else 0
+    if snapshot.record is not None:
+        worker.state = WorkerState.ACTIVE
+    else:
+        worker.state = WorkerState.STANDBY if snapshot.standby is not None else WorkerState.WARMING
+    return worker

@@ -1,0 +1,166 @@
+"""What goes into the coordinator from its host, and what comes out: plain data, no effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rubato.engine.coordinator.hangs import HangPolicy
+from rubato.wire.cluster import MetricRow, Outcome, RunWish
+from rubato.wire.spec import JobSpec
+from rubato.wire.worker import Command
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is fixed for a job (and an attempt at it)."""
+
+    job_id: str
+    attempt: int
+    num_microbatches: int
+    min_workers: int = 1
+    max_workers: int = 8
+    max_restarts: int = 5
+    backoff_initial_s: float = 1.0
+    backoff_factor: float = 2.0
+    backoff_max_s: float = 300.0
+    stop_grace_s: float = 30.0
+    saves: bool = True
+    """Whether there is a storage to save checkpoints to."""
+    checkpoint_every_s: float | None = 30.0
+    """None: no checkpoints by time."""
+    no_retry_exit_codes: tuple[int, ...] = ()
+    hangs: HangPolicy = HangPolicy()
+    fail_on_non_finite: bool = False
+
+    @classmethod
+    def of(cls, job_id: str, attempt: int, spec: JobSpec, *, saves: bool = True) -> Terms:
+        """From a job spec. `saves`: whether there is a storage to save to."""
+        timeout = spec.limits.hang_timeout
+        return cls(
+            job_id=job_id,
+            attempt=attempt,
+            num_microbatches=spec.num_microbatches,
+            min_workers=spec.workers.min,
+            max_workers=spec.workers.upper,
+            max_restarts=spec.restart.max_restarts,
+            backoff_initial_s=spec.restart.backoff.initial,
+            backoff_factor=spec.restart.backoff.factor,
+            backoff_max_s=spec.restart.backoff.max,
+            stop_grace_s=spec.limits.stop_grace,
+            saves=saves,
+            checkpoint_every_s=30.0 if saves and spec.checkpoint.every_steps is None else None,
+            no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
+            hangs=HangPolicy() if timeout == "auto" else HangPolicy(stage_s=timeout),
+            fail_on_non_finite=spec.on_non_finite == "fail",
+        )
+
+
+# --- in: from the host, besides the messages of workers -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user wants now."""
+
+    run: RunWish
+    workers: int
+    checkpoint_request: int = 0
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointFound:
+    """Answer to `FindCheckpoint`: the newest that verifies, or none (folder empty)."""
+
+    folder: str = ""
+    step: int = 0
+    corrupt: tuple[str, ...] = ()
+    """Newer ones that failed their hashes, with the cause: told loudly."""
+
+
+@dataclass(frozen=True)
+class ManifestCommitted:
+    """Answer to `CommitManifest`."""
+
+    folder: str
+    step: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RowsStored:
+    """Metric rows up to this step are stored for good."""
+
+    step: int
+
+
+# --- out: commands to the host ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Start a worker. The host answers with `Spawned`, or `Exited` where it cannot."""
+
+    worker_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End a worker with SIGKILL, confirmed by `Exited`."""
+
+    incarnation: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Send:
+    """Pass a command to a training process."""
+
+    incarnation: str
+    command: Command
+
+
+@dataclass(frozen=True)
+class FindCheckpoint:
+    """Look for the newest checkpoint that verifies."""
+
+
+@dataclass(frozen=True)
+class CommitManifest:
+    """All stripes are written: write the manifest, then prune."""
+
+    folder: str
+    step: int
+    generation: int
+    files: tuple[dict[str, Any], ...]
+    terms: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Emit:
+    """A fact for the event log."""
+
+    kind: str
+    message: str
+    step: int | None = None
+    generation: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Metric rows, in order of their steps; answered by `RowsStored` some time."""
+
+    rows: tuple[MetricRow, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """The attempt is over and no worker is left."""
+
+    outcome: Outcome
+
+
+Order = Spawn | Kill | Send | FindCheckpoint | CommitManifest | Emit | Rows | End

@@ -1,0 +1,70 @@
+"""Recovery by survivors: revoke, wait until each of them is in the engine, go on with those that have state."""
+
+from __future__ import annotations
+
+from rubato.engine.coordinator.state import JobState
+from rubato.wire import worker as wire
+from rubato.wire.status import WorkerState
+
+
+class Repair:
+    """At most one repair at a time; a death within it begins it anew with a higher number."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self.because = ""
+        self._through = 0
+        """Everything up to this generation is revoked; 0: no repair."""
+        self._involved: dict[str, None] = {}
+        """Members of what was revoked, in order of their ranks."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a repair is under way."""
+        return self._through > 0
+
+    def is_awaited(self, incarnation: str) -> bool:
+        """Whether a worker takes part in it."""
+        return self.is_active and incarnation in self._involved
+
+    def begin(self, because: str) -> None:
+        """Revoke everything minted so far; in a repair: again, from who is left."""
+        job = self._job
+        if not self.is_active:
+            self._involved = {}
+        self.because = because
+        self._through = job.highest
+        for record in (job.current, job.pending):
+            self._involved |= {member.incarnation: None for member in record.members} if record else {}
+        if job.ledger.forget_unfinished() and job.ledger.due_at is not None:
+            job.ledger.due_at = 0.0  # a checkpoint in the making went with its writer: make another soon
+        for incarnation in self._involved:
+            if job.roster.get(incarnation) is not None:
+                job.send(incarnation, wire.Revoke(job.terms.attempt, self._through))
+
+    def finish(self) -> None:
+        """The generation that the repair minted is trained in."""
+        self._through = 0
+        self._involved = {}
+
+    def advance(self) -> bool:
+        """Mint from the survivors once all have answered. Returns False where nobody has the state any more."""
+        job = self._job
+        if job.pending is not None and job.pending.number > self._through:
+            broken = [one for one in job.roster.of(job.pending) if one.broken and one.broken.through > self._through]
+            if len(job.roster.of(job.pending)) == job.pending.world and not broken:
+                return True
+            self.begin("another worker was lost during the repair")
+        living = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
+        answered = [one for one in living if one.broken is not None and one.broken.through >= self._through]
+        if len(answered) < len(living):
+            return True
+        survivors = [one for one in answered if one.broken is not None and one.broken.has_state]
+        for worker in answered:
+            if worker not in survivors:
+                worker.state, worker.generation, worker.broken = WorkerState.STANDBY, 0, None
+        if not survivors:
+            self.finish()
+            return False
+        job.mint(survivors, wire.Origin("members"), "recovery", follows=0)
+        return True

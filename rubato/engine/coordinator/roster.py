@@ -1,0 +1,97 @@
+"""What the coordinator knows of each worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rubato.wire.cluster import WorkerReport
+from rubato.wire.status import WorkerState
+from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Standby
+
+
+@dataclass
+class WorkerView:
+    """One worker, from its spawn to its exit."""
+
+    worker_id: str
+    incarnation: str
+    number: int
+    spawned_at: float
+    state: WorkerState = WorkerState.STARTING
+    pid: int | None = None
+    supervisor_pid: int | None = None
+    node: str = ""
+    hello: Hello | None = None
+    standby: Standby | None = None
+    standby_at: float = 0.0
+    generation: int = 0
+    """The one it trains in; 0: none."""
+    step: int = 0
+    broken: Broken | None = None
+    ended: Ended | None = None
+    beat: Beat | None = None
+    heard_at: float = 0.0
+    doom: str = ""
+    """Why the coordinator has it killed; empty: it has not."""
+    has_left: bool = False
+    """It said good-bye: its exit is no loss."""
+    error: str = ""
+    """What it said of its own end."""
+    traceback: str = ""
+
+    @property
+    def is_placed(self) -> bool:
+        """Its training process exists."""
+        return self.pid is not None
+
+    def report(self, rank: int | None) -> WorkerReport:
+        """As the service shows it."""
+        return WorkerReport(
+            worker_id=self.worker_id,
+            incarnation=self.incarnation,
+            rank=rank,
+            pid=self.pid,
+            supervisor_pid=self.supervisor_pid,
+            node=self.node,
+            state=self.state.value,
+            step=self.step,
+            phase=self.beat.stage if self.beat else "",
+        )
+
+
+class Roster:
+    """All living workers, by incarnation, in order of their spawn."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, WorkerView] = {}
+
+    def __iter__(self) -> Iterator[WorkerView]:
+        return iter(list(self._workers.values()))
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def add(self, worker: WorkerView) -> None:
+        """Take in a worker."""
+        self._workers[worker.incarnation] = worker
+
+    def get(self, incarnation: str) -> WorkerView | None:
+        """The living worker of this incarnation."""
+        return self._workers.get(incarnation)
+
+    def remove(self, incarnation: str) -> WorkerView | None:
+        """Forget a worker that is gone."""
+        return self._workers.pop(incarnation, None)
+
+    def of(self, record: GenerationRecord | None) -> list[WorkerView]:
+        """The living members of a generation, by rank."""
+        if record is None:
+            return []
+        found = (self._workers.get(member.incarnation) for member in record.members)
+        return [worker for worker in found if worker is not None]
+
+    def outside(self, record: GenerationRecord | None) -> list[WorkerView]:
+        """The living workers that are no members and are not being ended."""
+        members = {member.incarnation for member in record.members} if record else set()
+        return [worker for worker in self if worker.incarnation not in members and not worker.doom]

@@ -1,0 +1,87 @@
+"""Metric rows on their way to storage, and the pauses read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.pauses import PauseMeter
+from rubato.engine.coordinator.state import JobState
+from rubato.wire import worker as wire
+from rubato.wire.cluster import MetricRow
+from rubato.wire.events import EventKind
+
+ACKNOWLEDGE_EVERY_S = 1.0
+
+
+class RowBook:
+    """One row a committed step, each passed on once; workers keep theirs until it is stored."""
+
+    def __init__(self, job: JobState, row_step: int) -> None:
+        self._job = job
+        self._step = row_step
+        self._stored = row_step
+        self._acknowledged_at = 0.0
+        self._last: MetricRow | None = None
+        self._meter: PauseMeter | None = None
+        self._redone = 0
+        self._from_workers = 0
+
+    def rewind(self, step: int) -> None:
+        """The job goes back to a checkpoint: steps after it come again."""
+        self._step = min(self._step, step)
+
+    def take(self, rows: Sequence[MetricRow], now: float) -> None:
+        """Pass on those that are new."""
+        fresh = [row for row in rows if row.step > self._step]
+        for row in fresh:
+            self._step = row.step
+            if self._meter is not None:
+                self._meter.see(row, now)
+            self._last = row
+        if fresh:
+            self._job.put(orders.Rows(tuple(fresh)))
+
+    def on_stored(self, step: int) -> None:
+        """The host has rows up to this step on storage."""
+        self._stored = max(self._stored, step)
+
+    def acknowledge(self, now: float) -> None:
+        """Tell the members, at most once a second, which rows they may forget."""
+        if self._stored and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
+            self._acknowledged_at = now
+            for worker in self._job.roster.of(self._job.current):
+                self._job.send(worker.incarnation, wire.Acknowledge(self._job.terms.attempt, self._stored))
+
+    def watch(self, record: wire.GenerationRecord, from_workers: int, redone: int) -> None:
+        """A generation begins: measure the pause it cost."""
+        self._meter = PauseMeter(record.number, self._last if record.cause != "start" else None)
+        self._redone, self._from_workers = redone, from_workers
+
+    def settle(self, now: float, *, force: bool = False) -> None:
+        """Tell of a new generation once its pause can be given (`force`: now or never)."""
+        meter, record = self._meter, self._job.current
+        if meter is None or record is None or not meter.rows or not (force or meter.is_ripe(now)):
+            return
+        self._meter = None
+        paused = meter.paused_s()
+        first = meter.rows[0].step
+        what = record.cause.replace("_", " ")
+        workers = "1 worker" if record.world == 1 else f"{record.world} workers"
+        self._job.emit(
+            EventKind.GENERATION_FORMED,
+            f"generation {record.number} formed ({what}), {workers}, step {first}"
+            + ("" if paused is None else f", paused {describe_duration(paused)}"),
+            step=first,
+            cause=record.cause,
+            workers=record.world,
+            from_workers=self._from_workers,
+            paused_seconds=None if paused is None else round(paused, 4),
+            redone_microbatches=self._redone,
+            members=[{"worker_id": one.worker_id, "rank": rank} for rank, one in enumerate(record.members)],
+        )
+
+
+def describe_duration(seconds: float) -> str:
+    """`41 ms` below a second, else `2.3 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,122 @@
+"""What all procedures of the coordinator share: the facts of the job, and the verbs that put orders out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.ledger import CheckpointLedger
+from rubato.engine.coordinator.orders import Order, Terms, Wish
+from rubato.engine.coordinator.roster import Roster, WorkerView
+from rubato.engine.coordinator.verdicts import Verdicts
+from rubato.engine.tree import balanced_owners
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Failure
+from rubato.wire.events import EventKind
+
+
+class JobState:
+    """The facts of one attempt at a job."""
+
+    def __init__(self, terms: Terms, wish: Wish, restarts: int, scalings: int) -> None:
+        self.terms = terms
+        self.wish = wish
+        self.roster = Roster()
+        self.current: wire.GenerationRecord | None = None
+        self.pending: wire.GenerationRecord | None = None
+        """Minted, and not known to be trained in yet."""
+        self.highest = 0
+        """The highest number ever minted."""
+        self.entered: set[str] = set()
+        """Members that train in the current generation."""
+        self.first_step = 0
+        """Where the current generation began."""
+        self.step = 0
+        self.total_steps: int | None = None
+        self.restarts = restarts
+        self.scalings = scalings
+        self.ledger = CheckpointLedger(terms.checkpoint_every_s)
+        self.verdicts = Verdicts()
+        self.reason = ""
+        """Why the job is not as the user wishes, in a sentence."""
+        self.spawn_after = 0.0
+        """No worker is started before."""
+        self._spawned = 0
+        self._out: list[Order] = []
+
+    # --- questions ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """Of the current generation; 0: none."""
+        return self.current.number if self.current else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Every member trains in the current generation, and no other is under way."""
+        return self.current is not None and self.pending is None and len(self.entered) == self.current.world
+
+    def is_member(self, worker: WorkerView) -> bool:
+        """Of the current generation or of the pending one."""
+        records = (self.current, self.pending)
+        return any(record is not None and record.rank_of(worker.incarnation) is not None for record in records)
+
+    def rank_of(self, worker: WorkerView) -> int | None:
+        """In the current generation."""
+        return self.current.rank_of(worker.incarnation) if self.current else None
+
+    def located(self, failure: Failure, worker: WorkerView) -> Failure:
+        """The failure, with the place where it happened."""
+        return replace(failure, worker_id=worker.worker_id, rank=self.rank_of(worker), node=worker.node or None)
+
+    # --- verbs -------------------------------------------------------------------------------------------------------------
+
+    def put(self, order: Order) -> None:
+        """Give an order to the host."""
+        self._out.append(order)
+
+    def send(self, incarnation: str, command: wire.Command) -> None:
+        """Give a command to a training process."""
+        self.put(orders.Send(incarnation, command))
+
+    def kill(self, worker: WorkerView, because: str) -> None:
+        """Have a worker ended; its exit will be reported."""
+        if not worker.doom:
+            worker.doom = because
+            self.put(orders.Kill(worker.incarnation, because))
+
+    def emit(self, kind: EventKind, message: str, *, step: int | None = None, **data: Any) -> None:
+        """Tell a fact."""
+        self.put(orders.Emit(kind.value, message, step, self.number or None, data))
+
+    def spawn(self, count: int, now: float) -> None:
+        """Start so many more workers."""
+        for _ in range(count):
+            self._spawned += 1
+            incarnation = f"{self.terms.attempt}.{self._spawned}"
+            self.roster.add(WorkerView("w" + incarnation, incarnation, self._spawned, now, heard_at=now))
+            self.put(orders.Spawn("w" + incarnation, incarnation))
+
+    def mint(self, workers: list[WorkerView], origin: wire.Origin, cause: wire.Cause, follows: int) -> None:
+        """Make the next generation and tell everybody who must act on it: old members, new members, leavers."""
+        self.highest += 1
+        record = wire.GenerationRecord(
+            attempt=self.terms.attempt,
+            number=self.highest,
+            members=tuple(wire.Member(worker.worker_id, worker.incarnation) for worker in workers),
+            owners=balanced_owners(self.terms.num_microbatches, len(workers)),
+            store=next((worker.hello.store for worker in workers if worker.hello is not None), ""),
+            origin=origin,
+            cause=cause,
+            follows=follows,
+        )
+        self.pending = record
+        leavers = self.roster.of(self.current) if follows else []
+        for incarnation in {worker.incarnation: None for worker in (*workers, *leavers)}:
+            self.send(incarnation, wire.Prepare(self.terms.attempt, record))
+
+    def flush(self) -> list[Order]:
+        """The orders given since the last call."""
+        out, self._out = self._out, []
+        return out

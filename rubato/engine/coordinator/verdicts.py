@@ -1,0 +1,91 @@
+"""What the end of a training process means: whose fault, and whether the job may go on. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rubato.wire.cluster import Failure
+from rubato.wire.worker import Exited, UserFailed
+
+CRASHES_AT_ONE_STEP = 3
+"""Rounds of crashes (SIGSEGV, an unexplained exit) without a step between them before the program is blamed."""
+SPAWN_FAILURES = 3
+"""Workers in a row that may die before they stand by, while others train, before scaling up is given up."""
+BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Sent from outside: never the program's own fault."""
+
+
+@dataclass
+class Verdicts:
+    """Remembers what went wrong, to tell a bug that repeats from bad luck."""
+
+    raised: Counter[tuple[int, int]] = field(default_factory=Counter)
+    crashed: Counter[int] = field(default_factory=Counter)
+    spawn_failures: int = 0
+
+    def on_user_error(self, error: UserFailed, *, has_trained: bool) -> Failure | None:
+        """The failure of the job, or None where the worker is replaced and the step tried again.
+
+        Before the first step any exception is final; later the same microbatch must raise twice (its heir counts), because
+        the first time may be the machine's fault.
+        """
+        final = not has_trained
+        if error.where == "step":
+            key = (error.step or 0, -1 if error.microbatch is None else error.microbatch)
+            self.raised[key] += 1
+            final = final or self.raised[key] >= 2
+        if not final:
+            return None
+        place = {
+            "import": "while loading the training program",
+            "setup": "before the first step",
+            "step": f"in step {error.step}" + ("" if error.microbatch is None else f", microbatch {error.microbatch}"),
+        }[error.where]
+        return Failure(
+            failure_class="user",
+            reason="user_code_error",
+            message=f"{error.error} ({place}). The traceback names the line; mend the program and submit again.",
+            step=error.step,
+            microbatch=error.microbatch,
+            traceback=error.traceback,
+        )
+
+    def on_crash(self, exited: Exited, step: int, *, no_retry: tuple[int, ...]) -> Failure | None:
+        """The failure of the job after an exit that the program did not explain, or None where it goes on."""
+        how = describe_exit(exited)
+        if exited.exit_code is not None and exited.exit_code in no_retry:
+            return Failure(
+                failure_class="user",
+                reason="user_code_error",
+                message=f"A training process {how}; restart.no_retry_on_exit_codes says not to try again.",
+                exit_code=exited.exit_code,
+                step=step,
+                last_output=exited.last_output,
+            )
+        if exited.signal in BENIGN_SIGNALS or exited.cause:
+            return None
+        self.crashed[step] += 1
+        if self.crashed[step] < CRASHES_AT_ONE_STEP:
+            return None
+        return Failure(
+            failure_class="user",
+            reason="user_code_error",
+            message=(
+                f"Training processes died {self.crashed[step]} times at step {step}, last one {how}. "
+                "Look at the last output; a native crash (SIGSEGV, SIGABRT) or os._exit leaves no traceback."
+            ),
+            exit_code=exited.exit_code,
+            signal=exited.signal,
+            step=step,
+            last_output=exited.last_output,
+        )
+
+
+def describe_exit(exited: Exited) -> str:
+    """In words: `was killed by SIGKILL`, `exited with code 3`."""
+    if exited.signal:
+        return f"was killed by {exited.signal}"
+    if exited.exit_code is not None:
+        return f"exited with code {exited.exit_code}"
+    return "was lost"
