@@ -41,6 +41,8 @@ class RunRecord:
     ray_temp_dir: str
     started_at: str
     slots: int = 0
+    mark: str = ""
+    """Value of RUBATO_KEEPER in the environment of each process, so that also one that left the tree is known."""
     boot_id: str = ""
     """Start times count from boot: a record from before a reboot names no living process."""
     processes: dict[str, RecordedProcess] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Home:
                 ray_temp_dir=str(data.get("ray_temp_dir", "")),
                 started_at=str(data.get("started_at", "")),
                 slots=int(data.get("slots", 0)),
+                mark=str(data.get("mark", "")),
                 boot_id=str(data.get("boot_id", "")),
                 processes=processes,
             )

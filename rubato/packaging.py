@@ -1,8 +1,8 @@
 """A working folder as one zip: packed the same way every time, and unpacked by a reader that trusts nothing.
 
-Packing is deterministic (sorted names, one date, two modes), so the same folder has the same SHA-256 and is uploaded once.
-Unpacking accepts regular files and folders with plain relative names only, counts the bytes it really writes, and puts the
-folder in place in one stroke: there is never half a package under the target's name.
+Packing is deterministic (sorted names, one date, two modes): the same folder has the same SHA-256 and is uploaded once.
+Unpacking accepts regular files and folders with plain relative names only, counts the bytes it really writes, and puts
+the folder in place in one stroke: there is never half a package under the target's name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PackedFolder:
     files: int
 
 
-# --- pack ----------------------------------------------------------------------------------------------------------------
+# --- pack -------------------------------------------------------------------------------------------------------------
 
 
 def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_LIMITS) -> PackedFolder:
@@ -132,7 +132,7 @@ def _walk(folder: Path, prefix: str, rules: tuple[IgnoreRule, ...]) -> Iterator[
     for entry in entries:
         name = f"{prefix}{entry.name}"
         is_folder = entry.is_dir(follow_symlinks=False)
-        if is_ignored(name, is_folder, rules):
+        if is_ignored(name, rules, is_folder=is_folder):
             continue
         path = Path(entry.path)
         if is_folder:
@@ -160,7 +160,7 @@ def _size(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-# --- ignore rules --------------------------------------------------------------------------------------------------------
+# --- ignore rules -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def read_ignore_rules(folder: Path) -> tuple[IgnoreRule, ...]:
 
 
 def parse_ignore_lines(lines: list[str]) -> tuple[IgnoreRule, ...]:
-    """Rules as in a .gitignore: `#` comments, `!` takes back, `/` anchors, a trailing `/` means folders, `*`, `?`, `**`."""
+    """Rules as in a .gitignore: `#` comments, `!` takes back, `/` anchors, a last `/` means folders, `*`, `?`, `**`."""
     rules = []
     for line in lines:
         text = line.strip()
@@ -204,7 +204,7 @@ def parse_ignore_lines(lines: list[str]) -> tuple[IgnoreRule, ...]:
     return tuple(rules)
 
 
-def is_ignored(name: str, is_folder: bool, rules: tuple[IgnoreRule, ...]) -> bool:  # noqa: FBT001
+def is_ignored(name: str, rules: tuple[IgnoreRule, ...], *, is_folder: bool) -> bool:
     """Whether a path is left out; the last rule that matches decides. An ignored folder is not looked into."""
     ignored = False
     for rule in rules:
@@ -240,7 +240,7 @@ def _translate(glob: str) -> str:
     return "".join(out)
 
 
-# --- unpack --------------------------------------------------------------------------------------------------------------
+# --- unpack -----------------------------------------------------------------------------------------------------------
 
 
 def unpack_folder(package: Path, target: Path, *, sha256: str, limits: PackageLimits = DEFAULT_LIMITS) -> None:
@@ -349,7 +349,7 @@ def _check_entry(entry: zipfile.ZipInfo, limits: PackageLimits) -> None:
     if len(entry.filename.encode()) > limits.name_bytes:
         raise PackageError(f"the name {entry.filename[:80]!r}... is longer than {limits.name_bytes} bytes")
     kind = stat.S_IFMT(entry.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) != entry.is_dir() and kind != 0:
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind != 0 and (kind == stat.S_IFDIR) != entry.is_dir()):
         raise PackageError(f"{entry.filename!r} is a link or a special file; a package holds files and folders only")
     if entry.flag_bits & 0x1:
         raise PackageError(f"{entry.filename!r} is encrypted")

@@ -165,7 +165,10 @@ class Client:
             after = max(after, *(int(item["position"]) for item in page["items"]))
 
     def follow(self, job: str, *, after: int = 0, on_gap: GapListener | None = None) -> Iterator[JobUpdate]:
-        """The job's live stream: every event after a position, and the job at each change; ends with the job."""
+        """The job's live stream: every event after a position, and the job at each change; ends with the job.
+
+        An update without either comes every few seconds while nothing happens.
+        """
         messages = self._transport.stream(
             f"{API}/jobs/{job}/events", params={"after": after}, last_id=str(after), on_gap=on_gap
         )
@@ -174,6 +177,8 @@ class Client:
                 yield JobUpdate(event=decode(Event, message.data))
             elif message.event == "job":
                 yield JobUpdate(job=decode(Job, message.data))
+            else:
+                yield JobUpdate()
 
     def follow_events(self, job: str, *, after: int = 0, on_gap: GapListener | None = None) -> Iterator[Event]:
         """The job's events as they happen; ends with the job."""
@@ -257,6 +262,10 @@ class Client:
     def whoami(self) -> dict[str, Any]:
         """User and role of the token."""
         return dict(self._get("/me"))
+
+    def login_link(self) -> str:
+        """A link that signs a browser in once, within a quarter of an hour."""
+        return f"{self.url}/login?code={self._post('/login-codes')['code']}"
 
     def is_ready(self) -> bool:
         """Whether the service takes requests; False also where nothing answers."""

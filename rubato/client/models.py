@@ -162,7 +162,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobUpdate:
-    """One message of a job's live stream: an event, or the job as it stands after a change."""
+    """One message of a job's live stream: an event, or the job as it stands after a change, or neither: it is quiet."""
 
     event: Event | None = None
     job: Job | None = None

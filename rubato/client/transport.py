@@ -14,6 +14,8 @@ from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnre
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
+KEEP_ALIVE = "keep-alive"
+"""A comment in the stream, passed on so that a reader's own deadlines are looked at while nothing happens."""
 STREAM_SILENCE_S = 35.0
 """A stream without a byte for so long is dead: the service sends a keep-alive every 10 s."""
 RETRY_INITIAL_S = 0.25
@@ -170,6 +172,9 @@ def read_messages(lines: Iterator[str]) -> Iterator[Message]:
             if data:
                 yield Message(event, _parse("\n".join(data)), identity)
             event, data, identity = "message", [], None
+            continue
+        if line.startswith(":"):
+            yield Message(KEEP_ALIVE, None)
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")

@@ -1,0 +1,86 @@
+"""The commands, put together, and what happens to their errors."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from rubato.cli import job_commands, local, service_commands, starter, submit
+from rubato.cli.exits import ExitCode, code_for_error
+from rubato.cli.output import fail, note, put
+from rubato.errors import ApiUnauthenticated, RubatoError
+
+app = typer.Typer(
+    name="rubato",
+    help="Elastic PyTorch training: scale workers mid-run, lose one, and get the same bits.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    starter.init,
+    local.run,
+    submit.submit,
+    job_commands.ps,
+    job_commands.get,
+    job_commands.logs,
+    job_commands.scale,
+    job_commands.pause,
+    job_commands.resume,
+    job_commands.cancel,
+    job_commands.checkpoint,
+    job_commands.wait,
+    service_commands.up,
+    service_commands.down,
+    service_commands.login,
+    service_commands.doctor,
+    service_commands.demo,
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _version_callback(wanted: bool) -> None:  # typer calls it by position
+    if wanted:
+        try:
+            put(importlib.metadata.version("rubato"))
+        except importlib.metadata.PackageNotFoundError:
+            put("unknown (run from a checkout that is not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the release and end.", is_eager=True, callback=_version_callback)
+    ] = False,
+) -> None:
+    """Elastic PyTorch training: scale workers mid-run, lose one, and get the same bits."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        app(arguments, prog_name="rubato")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:
+        note("Interrupted.")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader has enough (`rubato logs | head`). Point stdout away, else Python complains once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except RubatoError as error:
+        fail(str(error))
+        if isinstance(error, ApiUnauthenticated):
+            note("Give the token in RUBATO_TOKEN, or the home of the service in RUBATO_HOME (its file `token`).")
+        return code_for_error(error)
+    return ExitCode.OK

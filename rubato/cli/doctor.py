@@ -1,0 +1,176 @@
+"""`rubato doctor`: what on this machine, in the home or at the service would get in the way. Only looks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rubato.errors import ApiError, RubatoError, ServiceUnreachable
+from rubato.home import Home, find_token, find_url, is_loopback
+
+MIN_PYTHON = (3, 11)
+FIXED_SQLITE = (3, 51, 3)
+"""Older ones can lose a WAL page when a checkpoint is interrupted at the wrong moment."""
+LOW_DISK_BYTES = 2 * 10**9
+LOW_SHM_BYTES = 256 * 10**6
+LOW_MEMORY_BYTES = 2 * 10**9
+DISTRIBUTIONS = {
+    "train": ("torch", "numpy", "safetensors"),
+    "service": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "aiosqlite"),
+    "cluster": ("ray",),
+    "recipes": ("scikit-learn",),
+}
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Health:
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    detail: str
+
+
+def examine(home: Home, url: str | None) -> list[Health]:
+    """Look at everything; one failing look does not hide the others."""
+    looks: tuple[Callable[[], Iterator[Health]], ...] = (
+        look_at_python,
+        look_at_packages,
+        look_at_machine,
+        lambda: look_at_home(home),
+        lambda: look_at_service(home, url),
+    )
+    return [found for look in looks for found in look()]
+
+
+def look_at_python() -> Iterator[Health]:
+    """Interpreter and SQLite."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    fine = sys.version_info >= MIN_PYTHON
+    yield Health(
+        Level.OK if fine else Level.PROBLEM, "python", version if fine else f"{version}; 3.11 or newer is needed"
+    )
+    if sqlite3.sqlite_version_info >= FIXED_SQLITE:
+        yield Health(Level.OK, "sqlite", sqlite3.sqlite_version)
+    else:
+        yield Health(
+            Level.WARNING,
+            "sqlite",
+            f"{sqlite3.sqlite_version}; before {'.'.join(map(str, FIXED_SQLITE))} the write-ahead log has a rare fault; "
+            "fine for trying out, but for lasting service use PostgreSQL (RUBATO_DATABASE_URL) or a newer Python",
+        )
+
+
+def look_at_packages() -> Iterator[Health]:
+    """What is installed, by extra. Reads versions without importing: torch alone takes seconds."""
+    for extra, names in DISTRIBUTIONS.items():
+        found, missing = [], []
+        for name in names:
+            try:
+                found.append(f"{name} {importlib.metadata.version(name)}")
+            except importlib.metadata.PackageNotFoundError:
+                missing.append(name)
+        if missing:
+            advice = (
+                f"not installed: {', '.join(missing)}; needed here only for rubato[{extra}] (`make setup` installs all)"
+            )
+            yield Health(Level.WARNING, f"packages [{extra}]", advice)
+        else:
+            yield Health(Level.OK, f"packages [{extra}]", ", ".join(found))
+
+
+def look_at_machine() -> Iterator[Health]:
+    """Cores, memory, shared memory, and the folder for Ray's sockets."""
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    level = Level.OK if memory >= LOW_MEMORY_BYTES else Level.WARNING
+    yield Health(level, "machine", f"{cores} cores, {memory / 1e9:.1f} GB of memory free; a worker takes about 0.4 GB")
+    try:
+        shared = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        yield Health(Level.PROBLEM, "shared memory", "there is no /dev/shm; Ray needs it (containers: --shm-size=1g)")
+    else:
+        fine = shared >= LOW_SHM_BYTES
+        advice = "" if fine else "; Ray needs about 256 MB (containers: --shm-size=1g)"
+        yield Health(Level.OK if fine else Level.PROBLEM, "shared memory", f"{shared / 1e6:.0f} MB free{advice}")
+    if not hasattr(os, "pidfd_open"):
+        yield Health(Level.PROBLEM, "kernel", "pidfd_open is missing; `rubato up` needs Linux 5.3 or newer")
+    if not os.access(tempfile.gettempdir(), os.W_OK):
+        yield Health(Level.PROBLEM, "temporary folder", f"{tempfile.gettempdir()} is not writable; set TMPDIR")
+
+
+def look_at_home(home: Home) -> Iterator[Health]:
+    """Folder, disk, the permissions of secrets, and what is recorded as running."""
+    from rubato.cli.keeper.daemon import is_held
+    from rubato.cli.keeper.process_table import boot_id, is_alive
+
+    if not home.path.is_dir():
+        yield Health(Level.OK, "home", f"{home.path} does not exist yet; `rubato up` makes it")
+        return
+    free = shutil.disk_usage(home.path).free
+    fine = free >= LOW_DISK_BYTES
+    detail = f"{home.path}, {free / 1e9:.1f} GB free"
+    yield Health(Level.OK if fine else Level.WARNING, "home", detail if fine else f"{detail}; checkpoints need room")
+    for name in ("token", "cluster-token", "ray-token", "hmac-key"):
+        path = home.path / name
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")
+    record = home.read_record()
+    if record is None:
+        yield Health(Level.OK, "keeper", "down")
+        return
+    dead = [role for role, process in record.processes.items() if not is_alive(process)]
+    if not is_held(home):
+        detail = "run.json is there, but no keeper lives; `rubato up` takes over what still runs, `rubato down` ends it"
+        yield Health(Level.WARNING, "keeper", detail)
+    elif dead or record.boot_id != boot_id():
+        yield Health(Level.WARNING, "keeper", f"up, but not running just now: {', '.join(dead)}; see {home.path}/*.log")
+    else:
+        pids = ", ".join(f"{role} {process.pid}" for role, process in record.processes.items())
+        yield Health(Level.OK, "keeper", f"up since {record.started_at}, pids {pids}")
+
+
+def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
+    """Whether it answers, knows the token, and has a cluster."""
+    from rubato.client import Client
+
+    address = find_url(url, home)
+    if find_token(None, address, home) is None:
+        where = f"no token for {address}; set RUBATO_TOKEN" + (
+            "" if is_loopback(address) else " (files are for this machine)"
+        )
+        yield Health(Level.WARNING, "token", where)
+    try:
+        with Client(url, home=home) as client:
+            who = client.whoami()
+            yield Health(Level.OK, "service", f"answers at {address}, you are {who.get('user')} ({who.get('role')})")
+            clusters = client.clusters()
+    except ServiceUnreachable:
+        yield Health(Level.WARNING, "service", f"nothing answers at {address}; start it with `rubato up`")
+        return
+    except (ApiError, RubatoError) as error:
+        yield Health(Level.PROBLEM, "service", f"{address}: {error}")
+        return
+    if not clusters:
+        yield Health(Level.PROBLEM, "cluster", f"no agent has reported; see {home.log_file('agent')}")
+    for cluster in clusters:
+        fine = cluster.status == "online"
+        detail = f"{cluster.status}, {cluster.slots_used:.0f} of {cluster.slots_total:.0f} slots used"
+        level = Level.OK if fine else Level.PROBLEM
+        yield Health(level, f"cluster {cluster.id}", detail if fine else f"{detail}; last seen {cluster.last_seen}")

@@ -1,0 +1,225 @@
+"""Following a job in the terminal: a progress bar, what happens to it, and the end of a scaling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from rubato.cli.exits import ExitCode, code_for_status
+from rubato.cli.output import is_live, note, stderr_console
+from rubato.cli.render import describe_failure, describe_generation, format_number, format_workers
+from rubato.wire.events import EventKind
+
+if TYPE_CHECKING:
+    from rubato.client import Client, Event, Job
+    from rubato.errors import ServiceUnreachable
+
+TOLD = {
+    EventKind.GENERATION_FORMED,
+    EventKind.WORKER_LOST,
+    EventKind.RESTARTING,
+    EventKind.DIVERGED,
+    EventKind.NON_FINITE,
+    EventKind.CAPACITY_WAITING,
+    EventKind.CHECKPOINT_FAILED,
+    EventKind.CHECKPOINT_CORRUPT,
+    EventKind.USER_EVENT,
+}
+"""Events worth a line while one watches; `rubato get` and the page show them all."""
+PLAIN_EVERY_S = 5.0
+"""Where there is no terminal: at most one progress line in so many seconds."""
+
+
+class ProgressLine(Protocol):
+    """Shows how far a job is."""
+
+    def show(self, job: Job) -> None:
+        """The job changed."""
+
+    def tell(self, text: str) -> None:
+        """Something happened: a line that stays."""
+
+
+class PlainProgress:
+    """Lines, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._said_at = 0.0
+        self._status = ""
+
+    def show(self, job: Job) -> None:
+        """At most one line in a few seconds, and one at every change of status."""
+        now = time.monotonic()
+        if job.status == self._status and now - self._said_at < PLAIN_EVERY_S:
+            return
+        self._said_at, self._status = now, job.status
+        note(describe_progress(job))
+
+    def tell(self, text: str) -> None:
+        """A line."""
+        note(text)
+
+
+class LiveProgress:
+    """A bar that moves, for terminals."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[facts]}", style="dim"),
+            console=stderr_console(),
+            transient=True,
+        )
+        self._task = self.bar.add_task("waiting", total=1, facts="")
+
+    def show(self, job: Job) -> None:
+        """Move the bar."""
+        facts = describe_facts(job)
+        description = job.status if job.status != "running" else (job.phase or "running")
+        self.bar.update(
+            self._task, description=description, completed=job.step, total=job.total_steps or 1, facts=facts
+        )
+
+    def tell(self, text: str) -> None:
+        """A line above the bar."""
+        self.bar.console.print(text, markup=False, highlight=False)
+
+
+@contextmanager
+def progress_line() -> Iterator[ProgressLine]:
+    """A moving bar on a terminal, plain lines otherwise."""
+    if not is_live():
+        yield PlainProgress()
+        return
+    line = LiveProgress()
+    with line.bar:
+        yield line
+
+
+def describe_facts(job: Job) -> str:
+    """Workers, loss, accuracy and speed: what one wants to see beside the bar."""
+    metrics = job.metrics or {}
+    facts = [f"{format_workers(job)} workers"]
+    facts += [
+        f"{name} {format_number(metrics[name])}" for name in ("loss", "accuracy") if metrics.get(name) is not None
+    ]
+    speed = metrics.get("samples_per_second")
+    if speed:
+        facts.append(f"{speed:.0f} samples/s")
+    return ", ".join(facts)
+
+
+def describe_progress(job: Job) -> str:
+    """One line on a job."""
+    total = f"/{job.total_steps}" if job.total_steps else ""
+    why = f" ({job.message})" if job.message and job.status != "running" else ""
+    return f"{job.status}{why}: step {job.step}{total}, {describe_facts(job)}"
+
+
+def describe_event(event: Event) -> str:
+    """One line on an event."""
+    if event.kind == EventKind.GENERATION_FORMED:
+        cause = str(event.data.get("cause", "")).replace("_", " ")
+        return f"{describe_generation(event)} ({cause})" if cause else describe_generation(event)
+    at = f" at step {event.step}" if event.step is not None else ""
+    return f"{event.message}{at}"
+
+
+def gap_listener(line: ProgressLine) -> GapTold:
+    """Tells once that the service is away, and not at every attempt to reach it again."""
+    return GapTold(line)
+
+
+class GapTold:
+    """Called for every failed attempt to reach the service; says it once a gap."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self._last = 0.0
+
+    def __call__(self, error: ServiceUnreachable) -> None:
+        """One failed attempt."""
+        now = time.monotonic()
+        if now - self._last > 15:
+            self._line.tell("The service does not answer; training goes on without it. Trying again ...")
+        self._last = now
+
+
+def follow_to_end(client: Client, job_id: str) -> ExitCode:
+    """Show a job until it is final; Ctrl-C detaches. Returns the exit code that tells how the job ended."""
+    try:
+        with progress_line() as line:
+            line.show(client.job(job_id))
+            for update in client.follow(job_id, on_gap=gap_listener(line)):
+                if update.job is not None:
+                    line.show(update.job)
+                if update.event is not None and update.event.kind in TOLD:
+                    line.tell(describe_event(update.event))
+    except KeyboardInterrupt:
+        note(f"Detached; the job goes on. Come back with `rubato logs {job_id} -f`; `rubato cancel {job_id}` ends it.")
+        return ExitCode.NOT_FINISHED
+    job = client.job(job_id)
+    tell_end(job)
+    return code_for_status(job.status)
+
+
+def tell_end(job: Job) -> None:
+    """How the job ended, on stderr."""
+    if job.status == "succeeded":
+        result = job.result or {}
+        note(f"{job.name} succeeded at step {result.get('step', job.step)}, {describe_facts(job).partition(', ')[2]}")
+        note(f"digest {result.get('digest', '-')}")
+        return
+    note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
+    for title, value in describe_failure(job.failure or {}):
+        note(f"  {title}: {value}")
+
+
+def last_position(client: Client, job_id: str) -> int:
+    """Position of the newest event."""
+    return max((event.position for event in client.events(job_id)), default=0)
+
+
+def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float | None) -> ExitCode:
+    """Show a scaling until its generation has formed.
+
+    `job` is the job as it was after the request, `after` the position of the newest event before it.
+    """
+    wanted = job.desired_workers
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    before = job.workers
+    try:
+        with progress_line() as line:
+            for update in client.follow(job.id, after=after, on_gap=gap_listener(line)):
+                event, state = update.event, update.job
+                if (
+                    event is not None
+                    and event.kind == EventKind.GENERATION_FORMED
+                    and event.data.get("workers") == wanted
+                ):
+                    line.tell(describe_generation(event))
+                    return ExitCode.OK
+                if event is not None and event.kind in TOLD:
+                    line.tell(describe_event(event))
+                if state is not None and state.desired_workers != wanted:
+                    line.tell(f"Someone asked for {state.desired_workers} workers meanwhile.")
+                    return ExitCode.ERROR
+                if state is not None:
+                    before = state.workers
+                    line.show(state)
+                if deadline is not None and time.monotonic() > deadline:
+                    line.tell(f"Still {before} of {wanted} workers; the wish stands, and is met when slots are free.")
+                    return ExitCode.NOT_FINISHED
+    except KeyboardInterrupt:
+        note(f"Detached; the wish for {wanted} workers stands. `rubato get {job.id}` shows where it is.")
+        return ExitCode.NOT_FINISHED
+    job = client.job(job.id)
+    note(f"{job.name} {job.status} before it had {wanted} workers.")
+    return ExitCode.ERROR if job.status == "succeeded" else code_for_status(job.status)

@@ -1,0 +1,256 @@
+"""Commands on jobs: ps, get, logs, scale, pause, resume, cancel, checkpoint, wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rubato.cli.exits import ExitCode, code_for_status
+from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_ranks
+from rubato.cli.output import note, put, put_json, stdout_console
+from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
+from rubato.wire.status import FINAL, Status
+from rubato.wire.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from rubato.client import Client, Job
+
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show again every 2 seconds, until Ctrl-C.")]
+TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after so long: 90, 5m.")]
+UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
+
+
+def ps(
+    *,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
+    watch: WatchOption = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """List jobs, newest first."""
+    with connect(url) as client:
+        while True:
+            jobs = list(client.jobs(status=() if show_all else UNFINISHED, limit=limit))
+            if as_json:
+                put_json([job.raw for job in jobs])
+            elif jobs:
+                stdout_console().print(job_table(jobs, datetime.now(UTC)), soft_wrap=True)
+            else:
+                note("No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones.")
+            if not watch:
+                return
+            if _is_interrupted(2.0):
+                return
+
+
+def _is_interrupted(seconds: float) -> bool:
+    """Wait; True when the user pressed Ctrl-C."""
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Show one job: status and why, workers, progress, result or failure."""
+    with connect(url) as client:
+        found = client.job(job)
+        if as_json:
+            put_json(found.raw)
+            return
+        lines = describe_job(found, datetime.now(UTC))
+        width = max(len(title) for title, _ in lines)
+        for title, value in lines:
+            put(f"{title:<{width}}  {value}")
+        workers = client.workers(found.id) if not found.is_final else []
+        if workers:
+            put("")
+            stdout_console().print(worker_table(workers), soft_wrap=True)
+
+
+def logs(
+    job: JobArgument,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as lines are written. Ctrl-C detaches.")
+    ] = False,
+    rank: Annotated[str | None, typer.Option(metavar="0,3", help="Only these ranks.")] = None,
+    tail: Annotated[int, typer.Option(min=1, help="Begin with so many of the newest lines.")] = 100,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt.")] = None,
+    text: Annotated[str | None, typer.Option("--grep", help="Only lines that hold this text.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Print what the training processes wrote, line by line with its rank."""
+    ranks = parse_ranks(rank)
+    with connect(url) as client:
+        if not follow:
+            for line in client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text):
+                put_json(line.raw) if as_json else put(format_log_line(line))
+            return
+        found = client.job(job)
+        try:
+            for line in client.follow_logs(
+                found.id,
+                ranks=ranks,
+                attempt=attempt,
+                tail=tail,
+                text=text,
+                on_gap=lambda _: note("The service does not answer; trying again ..."),
+            ):
+                put_json(line.raw) if as_json else put(format_log_line(line))
+        except KeyboardInterrupt:
+            note(f"Detached; the job goes on. Come back with `rubato logs {found.id} -f`.")
+            return
+        ended = client.job(found.id)
+        note(f"{ended.name} {ended.status}{f': {ended.message}' if ended.message else ''}")
+
+
+def scale(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job, or run_... of a `rubato run`.")],
+    workers: Annotated[int, typer.Argument(min=1, help="How many workers.")],
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the change until the new generation has formed.")] = False,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Change the number of workers while the job trains."""
+    if job.startswith("run_"):
+        from rubato.cli.local import scale_local_run
+
+        raise typer.Exit(scale_local_run(job, workers))
+    timeout_s = read_timeout(timeout)
+    with connect(url) as client:
+        from rubato.cli.follow import last_position, wait_for_workers
+
+        found = client.job(job)
+        after = last_position(client, found.id) if wait else 0
+        wished = client.scale(found.id, workers)
+        code = ExitCode.OK
+        if wished.desired_workers == found.desired_workers and wished.workers == workers:
+            note(f"{wished.name} has {workers} workers already.")
+        elif wait:
+            code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
+        else:
+            note(f"Asked for {workers} workers; `rubato scale {wished.id} {workers} --wait` shows the change.")
+        if as_json:
+            put_json(client.job(wished.id).raw)
+        raise typer.Exit(code)
+
+
+def read_timeout(text: str | None) -> float | None:
+    """Seconds of a `--timeout`.
+
+    Raises:
+        typer.BadParameter: it is no duration.
+    """
+    try:
+        return None if text is None else parse_duration_s(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+
+
+def _change(
+    url: str | None,
+    job: str,
+    change: Callable[[Client, str], Job],
+    *,
+    until: tuple[str, ...],
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Ask for a change, wait for a status where that is wished, and print the job."""
+    with connect(url) as client:
+        changed = change(client, job)
+        if wait:
+            changed = client.wait(changed.id, statuses=until)
+        if as_json:
+            put_json(changed.raw)
+        else:
+            note(f"{changed.name} is {changed.status}{f': {changed.message}' if changed.message else ''}")
+        if wait and changed.status not in until:
+            raise typer.Exit(code_for_status(changed.status, until))
+
+
+def pause(
+    job: JobArgument,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is paused.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Checkpoint a job and free its slots; `rubato resume` goes on from there."""
+    _change(url, job, lambda client, name: client.pause(name), until=("paused",), wait=wait, as_json=as_json)
+
+
+def resume(
+    job: JobArgument,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it trains.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Queue a paused job again."""
+    until = ("running", "succeeded")
+    _change(url, job, lambda client, name: client.resume(name), until=until, wait=wait, as_json=as_json)
+
+
+def cancel(
+    job: JobArgument,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Do not wait for the grace.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until its processes are gone.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """End a job."""
+    _change(
+        url,
+        job,
+        lambda client, name: client.cancel(name, force=force),
+        until=("cancelled",),
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+def checkpoint(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Ask a job for a checkpoint now."""
+    _change(url, job, lambda client, name: client.checkpoint(name), until=(), wait=False, as_json=as_json)
+
+
+def wait(
+    job: JobArgument,
+    *,
+    statuses: Annotated[
+        list[str] | None,
+        typer.Option("--for", metavar="STATUS", help="Wait for this status; repeatable. Default: the end."),
+    ] = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Wait for the end of a job, or for a status.
+
+    Exit code: 0 as waited for, 100 failed, 103 cancelled, 101 not finished in time, 102 no such job.
+    """
+    wanted = tuple(part for text in statuses or [] for part in text.split(","))
+    known = [str(status) for status in Status]
+    for status in wanted:
+        if status not in known:
+            raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint="--for")
+    timeout_s = read_timeout(timeout)
+    with connect(url) as client:
+        found = client.wait(client.job(job).id, statuses=wanted, timeout_s=timeout_s)
+        if as_json:
+            put_json(found.raw)
+        else:
+            put(found.status)
+        raise typer.Exit(code_for_status(found.status, wanted))

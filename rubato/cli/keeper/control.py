@@ -1,0 +1,230 @@
+"""What `rubato up` and `rubato down` do: start a keeper and wait until jobs can run; end it, and what it left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rubato.cli.keeper import commands
+from rubato.cli.keeper.daemon import end_recorded, is_held
+from rubato.cli.keeper.ports import describe_holder, is_port_free
+from rubato.cli.keeper.process_table import (
+    boot_id,
+    identify,
+    is_alive,
+    read_table,
+    send_signal,
+    tree_of,
+    wait_until_gone,
+)
+from rubato.errors import KeeperError, RubatoError
+from rubato.home import Home, RecordedProcess, RunRecord
+
+if TYPE_CHECKING:
+    from rubato.client import Client
+
+UP_TIMEOUT_S = 120.0
+DOWN_TIMEOUT_S = 30.0
+CHECKPOINT_WAIT_S = 10.0
+_POLL_S = 0.1
+Teller = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class UpState:
+    """A home that is up."""
+
+    url: str
+    token_file: Path
+    slots: int
+    was_up: bool
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def bring_up(home: Home, *, port: int, slots: int, tell: Teller, timeout_s: float = UP_TIMEOUT_S) -> UpState:
+    """Start the keeper unless one lives, and wait until jobs can run.
+
+    Raises:
+        KeeperError: the port is taken, the home is held by a keeper with another port, or something did not start.
+    """
+    home.create()
+    record = home.read_record()
+    was_up = is_held(home)
+    if was_up:
+        if record is not None and record.url != f"http://{commands.HOST}:{port}":
+            raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
+    else:
+        check_port(port)
+        commands.find_checkout()
+        start_keeper(home, port=port, slots=slots)
+    return _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
+
+
+def check_port(port: int) -> None:
+    """Raise KeeperError where a port is taken, naming who holds it."""
+    if not is_port_free(port, commands.HOST):
+        raise KeeperError(
+            f"port {port} is taken by {describe_holder(port)}; end that, or take another: `rubato up --port {port + 1}`"
+        )
+
+
+def start_keeper(home: Home, *, port: int, slots: int) -> RecordedProcess:
+    """Start a keeper in a session of its own: it outlives this terminal."""
+    checkout = commands.find_checkout()
+    with home.log_file("keeper").open("ab") as output:
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "rubato.cli.keeper"),
+                *("--home", str(home.path), "--port", str(port), "--slots", str(slots)),
+            ],
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            cwd=home.path,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    child.returncode = 0  # It outlives this process: nobody here waits for it.
+    process = identify(child.pid)
+    if process is None:
+        raise KeeperError(f"the keeper ended at once; see {home.log_file('keeper')}")
+    return process
+
+
+def _wait_until_ready(home: Home, *, was_up: bool, tell: Teller, timeout_s: float) -> UpState:
+    deadline = time.monotonic() + timeout_s
+    said = ""
+    held_once = was_up
+    lock_deadline = time.monotonic() + 10
+    while True:
+        missing = find_missing(home)
+        record = home.read_record()
+        if missing is None and record is not None:
+            return UpState(record.url, home.token_file, record.slots, was_up)
+        if missing is not None and missing != said:
+            tell(f"waiting for {missing}")
+            said = missing
+        held = is_held(home)
+        held_once = held_once or held
+        if not held and (held_once or time.monotonic() > lock_deadline):
+            raise KeeperError(f"the keeper ended while starting:\n{tail(home.log_file('keeper'))}")
+        if time.monotonic() > deadline:
+            role = (missing or "").split(" ")[0]
+            log_file = home.log_file(role if role in ("ray", "service", "agent") else "keeper")
+            raise KeeperError(
+                f"after {timeout_s:.0f} s still waiting for {missing}; the end of {log_file}:\n{tail(log_file)}\n"
+                "`rubato down` ends what was started; `rubato doctor` looks for the cause"
+            )
+        time.sleep(_POLL_S)
+
+
+def find_missing(home: Home) -> str | None:
+    """What a home still lacks before it can run jobs, or None."""
+    from rubato.client import Client
+
+    record = home.read_record()
+    if record is None or "service" not in record.processes:
+        return "service to start"
+    with Client(record.url, home=home) as client:
+        if not client.is_ready():
+            return "service to answer"
+        if "ray" not in record.processes or "agent" not in record.processes:
+            return "ray to start"
+        try:
+            online = [cluster for cluster in client.clusters() if cluster.status == "online"]
+        except RubatoError as error:
+            return f"service to show its cluster ({error})"
+    return None if online else "agent to bring the cluster online"
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log, indented."""
+    try:
+        text = path.read_bytes()[-16384:].decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return "  (no log)"
+    return "\n".join(f"  {line}" for line in text) or "  (empty)"
+
+
+# --- down ------------------------------------------------------------------------------------------------------------
+
+
+def bring_down(home: Home, *, tell: Teller) -> bool:
+    """Ask running jobs for checkpoints, end the home's processes, and verify that none is left; False: nothing was up.
+
+    Jobs stay as they are wanted, and go on at the next `up`.
+
+    Raises:
+        KeeperError: a process could not be ended.
+    """
+    record = home.read_record()
+    held = is_held(home)
+    if record is None or record.boot_id != boot_id():
+        if held:
+            raise KeeperError(f"a keeper holds {home.path} but wrote no run.json; see {home.log_file('keeper')}")
+        home.run_file.unlink(missing_ok=True)
+        return False
+    if _has_life(record):
+        _save_jobs(home, record, tell)
+    before = tree_of(record.processes.values(), read_table())
+    keeper = record.processes.get("keeper")
+    if keeper is not None and is_alive(keeper):
+        tell("ending the processes")
+        send_signal(keeper, signal.SIGTERM)
+        for process in wait_until_gone([keeper], DOWN_TIMEOUT_S):
+            tell("the keeper does not end; killing it")
+            send_signal(process, signal.SIGKILL)
+            wait_until_gone([process], 5.0)
+    left = {*end_recorded(record), *(process for process in before if is_alive(process))}
+    left = {process for process in left if send_signal(process, signal.SIGKILL) and wait_until_gone([process], 5.0)}
+    if left:
+        raise KeeperError(f"these processes cannot be ended: {', '.join(str(process.pid) for process in left)}")
+    if Path(record.ray_temp_dir).name.startswith("rubato-"):
+        shutil.rmtree(record.ray_temp_dir, ignore_errors=True)
+    home.run_file.unlink(missing_ok=True)
+    return bool(before)
+
+
+def _has_life(record: RunRecord) -> bool:
+    service = record.processes.get("service")
+    return service is not None and is_alive(service)
+
+
+def _save_jobs(home: Home, record: RunRecord, tell: Teller) -> None:
+    """Ask running jobs for a checkpoint and wait a little; best effort, for the last manifest stands anyway."""
+    from rubato.client import Client
+
+    try:
+        with Client(record.url, home=home) as client:
+            before = {job.id: _newest_checkpoint(client, job.id) for job in client.jobs(status=("running",))}
+            if not before:
+                return
+            tell(f"saving {len(before)} running job{'s' if len(before) > 1 else ''}")
+            for job_id in before:
+                client.checkpoint(job_id)
+            deadline = time.monotonic() + CHECKPOINT_WAIT_S
+            while before and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                before = {
+                    job_id: newest
+                    for job_id, newest in before.items()
+                    if _newest_checkpoint(client, job_id) == newest and not client.job(job_id).is_final
+                }
+            if before:
+                tell(f"no new checkpoint of {', '.join(before)} within {CHECKPOINT_WAIT_S:.0f} s; its last one stands")
+    except RubatoError as error:
+        tell(f"could not ask for checkpoints ({error}); the last ones stand")
+
+
+def _newest_checkpoint(client: Client, job_id: str) -> tuple[int, int]:
+    return max(((found.attempt, found.step) for found in client.checkpoints(job_id)), default=(0, 0))

@@ -1,0 +1,77 @@
+"""`rubato run`: the same program with local worker processes, without a service; and `rubato scale run_...`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rubato.cli.exits import ExitCode
+from rubato.cli.options import parse_assignments
+from rubato.cli.output import fail, note
+from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
+from rubato.home import Home
+from rubato.wire.spec import parse_spec
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE[:FUNC]", help="train.py, train.py:func, or a job.yaml.")],
+    *,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 1,
+    config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples in one optimizer step.")] = None,
+    num_microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches a step is cut into.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the sample order and every random number.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="K=V", help="A field of the spec; repeatable.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="Environment of the training processes; repeatable."),
+    ] = None,
+    checkpoint_dir: Annotated[
+        Path | None, typer.Option(help="Keep checkpoints here, and go on from the newest one there.")
+    ] = None,
+) -> None:
+    """Train on this machine, without a service: with recovery, and with `rubato scale run_... N` from another terminal.
+
+    Digest and weights are those of the same job on a cluster.
+    """
+    from rubato.launch.local import run_local
+
+    draft = read_draft(file)
+    data = apply_flags(
+        draft.data,
+        name=None,
+        workers=workers,
+        config=parse_assignments(config or [], "--config"),
+        env=read_environment_flags(env or [], os.environ),
+    )
+    settings_given = parse_assignments(settings or [], "--set")
+    for path, value in (("batch.global_size", batch), ("batch.num_microbatches", num_microbatches), ("seed", seed)):
+        if value is not None:
+            settings_given.setdefault(path, str(value))
+    spec = parse_spec(apply_settings(data, settings_given))
+    folder = draft.folder / (spec.working_dir or ".")
+    code = run_local(
+        spec,
+        working_dir=folder.resolve(),
+        checkpoint_dir=checkpoint_dir.absolute() if checkpoint_dir else None,
+        home=Home.from_environment().path,
+    )
+    raise typer.Exit(code)
+
+
+def scale_local_run(run_id: str, workers: int) -> ExitCode:
+    """Change the workers of a `rubato run` in another terminal, over its control socket."""
+    from rubato.launch.local import scale_run
+
+    try:
+        scale_run(run_id, workers, home=Home.from_environment().path)
+    except (FileNotFoundError, ConnectionError):
+        fail(f"no run {run_id} is alive in this RUBATO_HOME; `rubato run` prints the id of each run")
+        return ExitCode.NOT_FOUND
+    note(f"Asked {run_id} for {workers} workers; its own terminal shows the change.")
+    return ExitCode.OK

@@ -1,0 +1,52 @@
+"""Where words go: data on stdout, everything else on stderr; colour and movement only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def put(text: str) -> None:
+    """One piece of data, on stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def put_json(value: Any) -> None:
+    """Data for programs, on stdout: indented for a person at a terminal, one line otherwise."""
+    put(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    stderr_console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def fail(text: str) -> None:
+    """An error, on stderr."""
+    console = stderr_console()
+    console.print("error: ", style="bold red", end="")
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def stderr_console() -> Console:
+    """A console on stderr. Made anew each time: tests and pagers replace sys.stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def stdout_console() -> Console:
+    """A console on stdout, for tables."""
+    from rich.console import Console
+
+    return Console()
+
+
+def is_live() -> bool:
+    """Whether moving progress lines may be drawn."""
+    return stderr_console().is_terminal

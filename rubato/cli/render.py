@@ -1,0 +1,149 @@
+"""Jobs, workers and log lines as text for people. Pure functions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rubato.client import Event, Job, LogLine, Worker
+
+STATUS_STYLES = {
+    "running": "green",
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "recovering": "yellow",
+    "starting": "cyan",
+    "queued": "cyan",
+    "cancelled": "dim",
+    "paused": "magenta",
+}
+
+
+def format_age(since: str | None, now: datetime) -> str:
+    """`3m`, `2h`, `5d` since an RFC 3339 time."""
+    if not since:
+        return "-"
+    seconds = max(0.0, (now - datetime.fromisoformat(since).astimezone(UTC)).total_seconds())
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def format_pause(seconds: float) -> str:
+    """A pause with a unit that fits."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def format_workers(job: Job) -> str:
+    """`2`, or `1/3` where 3 are wanted."""
+    return str(job.workers) if job.workers == job.desired_workers else f"{job.workers}/{job.desired_workers}"
+
+
+def format_steps(job: Job) -> str:
+    """`120/500`, or `120` where the total is not known yet."""
+    return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
+
+
+def format_number(value: Any) -> str:
+    """Four significant digits; `-` for nothing."""
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def job_table(jobs: list[Job], now: datetime) -> Table:
+    """`rubato ps`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"):
+        table.add_column(title, justify="right" if title in ("WORKERS", "STEP", "LOSS") else "left", no_wrap=True)
+    for job in jobs:
+        table.add_row(
+            job.id,
+            Text(job.name),
+            Text(job.status, style=STATUS_STYLES.get(job.status, "")),
+            format_workers(job),
+            format_steps(job),
+            format_number((job.metrics or {}).get("loss")),
+            format_age(job.created_at, now),
+        )
+    return table
+
+
+def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
+    """`rubato get`: titles and values."""
+    lines = [
+        ("id", job.id),
+        ("name", job.name),
+        ("status", job.status + (f" ({job.phase})" if job.phase and not job.is_final else "")),
+        ("workers", f"{job.workers} of {job.desired_workers} wanted, {job.min_workers} to {job.max_workers} allowed"),
+        ("step", format_steps(job)),
+        ("restarts", str(job.restarts)),
+        ("scalings", str(job.scalings)),
+        ("created", f"{job.created_at} ({format_age(job.created_at, now)} ago)" if job.created_at else "-"),
+    ]
+    if job.message:
+        lines.insert(3, ("why", job.message))
+    if job.joining:
+        lines.insert(4, ("joining", str(job.joining)))
+    if job.queue:
+        lines.append(("queue", f"position {job.queue.get('position')}: {job.queue.get('reason')}"))
+    lines += [(name, format_number(value)) for name, value in (job.metrics or {}).items()]
+    if job.result:
+        lines += [("result step", str(job.result.get("step"))), ("digest", str(job.result.get("digest")))]
+    return lines + describe_failure(job.failure or {})
+
+
+def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
+    """The failure record: what is known of it."""
+    lines = []
+    for key in ("failure_class", "reason", "message", "worker_id", "rank", "node", "exit_code", "signal", "step"):
+        if failure.get(key) is not None:
+            lines.append((f"failure {key}".replace("failure failure_class", "failure class"), str(failure[key])))
+    if failure.get("traceback"):
+        lines.append(("traceback", "\n" + str(failure["traceback"]).rstrip()))
+    elif failure.get("last_output"):
+        lines.append(("last output", "\n" + "\n".join(str(line) for line in failure["last_output"])))
+    return lines
+
+
+def worker_table(workers: list[Worker]) -> Table:
+    """The workers of a job."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("WORKER", "RANK", "STATE", "PHASE", "STEP", "PID", "NODE"):
+        table.add_column(title, no_wrap=True)
+    for worker in workers:
+        table.add_row(
+            worker.worker_id,
+            "-" if worker.rank is None else str(worker.rank),
+            worker.state,
+            worker.phase or "-",
+            "-" if worker.step is None else str(worker.step),
+            "-" if worker.pid is None else str(worker.pid),
+            worker.node or "-",
+        )
+    return table
+
+
+def format_log_line(line: LogLine) -> str:
+    """`[rank 0] text`; lines of the system and of joining workers name the worker."""
+    source = line.worker_id if line.rank is None else f"rank {line.rank}"
+    mark = "" if line.stream == "stdout" else f" {line.stream}"
+    return f"[{source}{mark}] {line.line}"
+
+
+def describe_generation(event: Event) -> str:
+    """`2 → 4 workers at step 1204, paused 41 ms`, from a `generation.formed` event."""
+    data = event.data
+    before, after = data.get("from_workers"), data.get("workers")
+    step = data.get("step", event.step)
+    change = f"{before} → {after} workers" if before and before != after else f"{after} workers"
+    paused = data.get("paused_seconds")
+    ending = "" if paused is None else f", paused {format_pause(float(paused))}"
+    return f"{change} at step {step}{ending}"

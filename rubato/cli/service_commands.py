@@ -1,0 +1,142 @@
+"""Commands on the service of this machine: up, down, login, doctor, demo."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Annotated
+
+import typer
+
+from rubato.cli.exits import ExitCode
+from rubato.cli.options import JsonOption, UrlOption
+from rubato.cli.output import is_live, note, put, put_json, stderr_console
+from rubato.errors import ApiError
+from rubato.home import DEFAULT_PORT, Home
+
+
+class StepLine(AbstractContextManager["StepLine"]):
+    """What one waits for: a spinner on a terminal, a line for each step otherwise."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._status = stderr_console().status(title) if is_live() else None
+
+    def __enter__(self) -> StepLine:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, text: str) -> None:
+        """The next step."""
+        if self._status is not None:
+            self._status.update(f"{self._title}: {text}")
+        else:
+            note(f"{self._title}: {text}")
+
+
+def up(
+    *,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the service on 127.0.0.1.")] = DEFAULT_PORT,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="CPU slots for workers. Default: the cores, but at least 8.")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C; for systemd and containers.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the service, Ray and the agent of this RUBATO_HOME, and wait until jobs can run."""
+    from rubato.cli.keeper import commands, control
+
+    home = Home.from_environment()
+    wanted_slots = slots or commands.default_slots()
+    if foreground:
+        from rubato.cli.keeper.daemon import keep
+
+        home.create()
+        control.check_port(port)
+        keep(home, port=port, slots=wanted_slots)
+        return
+    with StepLine("Starting") as tell:
+        state = control.bring_up(home, port=port, slots=wanted_slots, tell=tell)
+    link = make_login_link(state.url, home)
+    if as_json:
+        put_json(
+            {
+                "url": state.url,
+                "login": link,
+                "token_file": str(state.token_file),
+                "home": str(home.path),
+                "slots": state.slots,
+            }
+        )
+        return
+    note("Rubato was up already." if state.was_up else f"Rubato is up, with {state.slots} slots for workers.")
+    put(state.url)
+    if link:
+        note(f"  sign in (once)  {link}")
+    note(f"  token           {state.token_file}")
+    note(f"  state           {home.path}")
+    note("  next            rubato submit --recipe image-classifier --follow")
+
+
+def make_login_link(url: str, home: Home) -> str | None:
+    """A link that signs a browser in once; None where the service makes none."""
+    from rubato.client import Client
+
+    with Client(url, home=home) as client:
+        try:
+            return client.login_link()
+        except ApiError:
+            return None
+
+
+def down(*, as_json: JsonOption = False) -> None:
+    """Checkpoint the running jobs and end every process of this RUBATO_HOME; jobs go on at the next `rubato up`."""
+    from rubato.cli.keeper import control
+
+    home = Home.from_environment()
+    with StepLine("Stopping") as tell:
+        was_up = control.bring_down(home, tell=tell)
+    if as_json:
+        put_json({"was_up": was_up, "home": str(home.path)})
+    else:
+        note("Rubato is down; no process is left." if was_up else f"Nothing was up in {home.path}.")
+
+
+def login(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Print a link that signs a browser in, once."""
+    from rubato.cli.options import connect
+
+    with connect(url) as client:
+        link = client.login_link()
+    if as_json:
+        put_json({"login": link})
+    else:
+        put(link)
+
+
+def doctor(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Look at this machine and at the service, and say what would get in the way."""
+    from rubato.cli.doctor import Level, examine
+
+    findings = examine(Home.from_environment(), url)
+    if as_json:
+        put_json([{"level": found.level, "what": found.what, "detail": found.detail} for found in findings])
+    else:
+        marks = {Level.OK: "ok  ", Level.WARNING: "warn", Level.PROBLEM: "FAIL"}
+        for found in findings:
+            put(f"{marks[found.level]}  {found.what}: {found.detail}")
+    if any(found.level == Level.PROBLEM for found in findings):
+        raise typer.Exit(ExitCode.ERROR)
+
+
+def demo() -> None:
+    """Train a classifier; scale it, kill a worker, and compare the bits with an undisturbed run."""
+    from rubato.cli.demo import run_demo
+
+    raise typer.Exit(run_demo())

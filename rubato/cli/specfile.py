@@ -1,0 +1,138 @@
+"""From a file and the flags of `submit` to a spec ready to send. Pure but for reading the file."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rubato.errors import UserError
+
+SPEC_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A spec before its working folder is packed."""
+
+    data: dict[str, Any]
+    folder: Path
+    """What the spec's paths are relative to."""
+
+
+def read_draft(source: str) -> Draft:
+    """A draft from `job.yaml`, `job.json` or `train.py[:func]`.
+
+    Raises:
+        UserError: the file is missing, or is none of these, or does not hold a mapping.
+    """
+    name, colon, function = source.partition(":")
+    path = Path(name)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise UserError(f"there is no file {name}")
+        data = {"name": _unique_name(path.stem), "entrypoint": path.name + colon + function, "working_dir": "."}
+        return Draft(data, path.parent.absolute())
+    if path.suffix not in SPEC_SUFFIXES:
+        raise UserError(
+            f"{source} is neither a spec (job.yaml, job.json) nor a program (train.py); `rubato init` makes both"
+        )
+    if not path.is_file():
+        raise UserError(f"there is no file {source}; `rubato init` makes a first job.yaml and train.py")
+    return Draft(_read_mapping(path), path.parent.absolute())
+
+
+def draft_of_recipe(recipe: str) -> Draft:
+    """A draft that runs a program which ships with Rubato."""
+    return Draft({"name": _unique_name(recipe), "recipe": recipe}, Path.cwd())
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not well-formed: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} holds {type(data).__name__}, not the fields of a job spec; see `rubato init`")
+    return data
+
+
+def _unique_name(stem: str) -> str:
+    """A job name from a file or recipe name, with four random letters: names of unfinished jobs must differ."""
+    base = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._") or "job"
+    letters = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(4))
+    return f"{base[:58]}-{letters}"
+
+
+def apply_settings(data: dict[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """The data with `--set` applied: `workers.max=8` sets a field of a field; values are read as YAML.
+
+    Raises:
+        UserError: a path leads through something that is no mapping, or a value is not YAML.
+    """
+    import yaml
+
+    result: dict[str, Any] = json.loads(json.dumps(data, default=str))
+    for path, text in settings.items():
+        *parents, last = path.split(".")
+        place = result
+        for depth, name in enumerate(parents):
+            below = place.setdefault(name, {})
+            if not isinstance(below, dict):
+                raise UserError(
+                    f"--set {path}={text}: {'.'.join(parents[: depth + 1])} is {below!r}, which has no fields"
+                )
+            place = below
+        try:
+            place[last] = yaml.safe_load(text) if text else text
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {path}={text}: the value is not YAML; quote it") from error
+    return result
+
+
+def apply_flags(
+    data: dict[str, Any],
+    *,
+    name: str | None,
+    workers: int | None,
+    config: Mapping[str, str],
+    env: Mapping[str, str],
+) -> dict[str, Any]:
+    """The data with the dedicated flags applied."""
+    if name is not None:
+        data = {**data, "name": name}
+    if workers is not None:
+        own = data.get("workers")
+        data = {**data, "workers": {**(own if isinstance(own, dict) else {}), "initial": workers}}
+    if config:
+        data = apply_settings(data, {f"config.{key}": value for key, value in config.items()})
+    if env:
+        own_env = data.get("env")
+        data = {**data, "env": {**(own_env if isinstance(own_env, dict) else {}), **env}}
+    return data
+
+
+def read_environment_flags(flags: list[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """`--env NAME=value`, or `--env NAME` for the value in this shell.
+
+    Raises:
+        UserError: a bare name that this shell does not set.
+    """
+    found = {}
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if not equals:
+            if name not in environment:
+                raise UserError(f"--env {name}: this shell does not set {name}; write --env {name}=value")
+            value = environment[name]
+        found[name] = value
+    return found

@@ -1,0 +1,109 @@
+"""`rubato submit`: check the spec here, pack and upload the working folder, submit, and tell how to go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rubato.cli.options import JsonOption, UrlOption, connect, parse_assignments
+from rubato.cli.output import note, put, put_json
+from rubato.cli.specfile import (
+    apply_flags,
+    apply_settings,
+    draft_of_recipe,
+    read_draft,
+    read_environment_flags,
+)
+from rubato.packaging import PackedFolder, pack_folder
+from rubato.wire.spec import parse_spec
+
+if TYPE_CHECKING:
+    from rubato.client import Client, Job
+
+
+def submit(
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")] = None,
+    *,
+    recipe: Annotated[
+        str | None, typer.Option(help="A program that ships with Rubato, such as image-classifier.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers at the start (workers.initial).")] = None,
+    config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="K=V", help="A field of the spec, such as workers.max=8; repeatable."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="Environment of the training processes; repeatable."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show progress until the job ends. Ctrl-C detaches.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the spec and print it resolved; submit nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Submit a training job.
+
+    Paths in a spec are relative to its file. The working folder is packed (see .rubatoignore) and uploaded once.
+    """
+    if (file is None) == (recipe is None):
+        raise typer.BadParameter("give exactly one of FILE and --recipe")
+    draft = draft_of_recipe(recipe) if recipe else read_draft(str(file))
+    data = apply_flags(
+        draft.data,
+        name=name,
+        workers=workers,
+        config=parse_assignments(config or [], "--config"),
+        env=read_environment_flags(env or [], os.environ),
+    )
+    data = apply_settings(data, parse_assignments(settings or [], "--set"))
+    parse_spec(data)
+    with connect(url) as client:
+        if dry_run:
+            put_json(client.check({key: value for key, value in data.items() if key != "working_dir"}))
+            return
+        job = send(client, data, draft.folder)
+        _announce(job, client.url, as_json=as_json)
+        if follow:
+            from rubato.cli.follow import follow_to_end
+
+            raise typer.Exit(follow_to_end(client, job.id))
+
+
+def send(client: Client, data: dict[str, Any], folder: Path) -> Job:
+    """Pack and upload `working_dir` where there is one, then submit with `package` in its place."""
+    working_dir = data.get("working_dir")
+    spec = {key: value for key, value in data.items() if key != "working_dir"}
+    if working_dir is not None:
+        with tempfile.TemporaryDirectory(prefix="rubato-pack-") as scratch:
+            package = pack_folder(folder / working_dir, Path(scratch) / "package.zip")
+            if client.upload(package):
+                note(_describe(package))
+        spec["package"] = package.sha256
+    return client.submit(spec)
+
+
+def _describe(package: PackedFolder) -> str:
+    return f"Uploaded {package.files} files, {package.packed_bytes / 1e6:.2f} MB packed."
+
+
+def _announce(job: Job, url: str, *, as_json: bool) -> None:
+    if as_json:
+        put_json(job.raw)
+        return
+    put(job.id)
+    if sys.stderr.isatty() or not sys.stdout.isatty():
+        note(f"Submitted {job.name}: {url}/jobs/{job.id}")
+        note(f"  rubato logs {job.id} -f       follow its output")
+        note(f"  rubato scale {job.id} 4       change its workers while it trains")
+        note(f"  rubato wait {job.id}          wait for its end")
