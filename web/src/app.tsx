@@ -1,0 +1,110 @@
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { ApiError, get, onUnauthenticated, remove } from "./live/api";
+import { Icon } from "./parts/Icon";
+import { ToastHost } from "./parts/Toasts";
+import { useRoute } from "./router";
+import { type Theme, useTheme } from "./theme";
+import { JobsView } from "./views/JobsView";
+import { JobView } from "./views/JobView";
+import { SignInView } from "./views/SignInView";
+
+interface Me {
+  user: string;
+  role: string;
+}
+
+type Session =
+  | { phase: "asking" }
+  | { phase: "in"; me: Me }
+  | { phase: "out" }
+  | { phase: "error"; message: string };
+
+/** The whole page: who is it, and what is to be shown. */
+export function App() {
+  const theme = useTheme();
+  const [session, setSession] = useState<Session>({ phase: "asking" });
+  const ask = useCallback(() => {
+    get<Me>("/me").then(
+      (me) => setSession({ phase: "in", me }),
+      (error: unknown) => {
+        if (error instanceof ApiError && error.isUnauthenticated) setSession({ phase: "out" });
+        else setSession({ phase: "error", message: error instanceof Error ? error.message : String(error) });
+      },
+    );
+  }, []);
+  useEffect(() => {
+    onUnauthenticated(() => setSession({ phase: "out" }));
+    ask();
+  }, [ask]);
+
+  if (session.phase === "asking") return <div class="splash" role="status" aria-label="Loading" />;
+  if (session.phase === "out") return <SignInView onDone={ask} />;
+  if (session.phase === "error") return <Unreachable message={session.message} onRetry={ask} />;
+  const signOut = () => void remove("/session").finally(() => setSession({ phase: "out" }));
+  return (
+    <ToastHost>
+      <TopBar theme={theme} me={session.me} onSignOut={signOut} />
+      <Main theme={theme} />
+    </ToastHost>
+  );
+}
+
+function Main({ theme }: { theme: Theme }) {
+  const route = useRoute();
+  if (route.view === "jobs") return <JobsView />;
+  if (route.view === "job")
+    return <JobView key={route.id} id={route.id} tab={route.tab} theme={theme.shown} />;
+  return (
+    <main class="page center">
+      <h1>Nothing here</h1>
+      <p class="soft">There is no page at {route.path}.</p>
+      <a class="button" href="/">
+        All jobs
+      </a>
+    </main>
+  );
+}
+
+function TopBar({ theme, me, onSignOut }: { theme: Theme; me: Me; onSignOut: () => void }) {
+  return (
+    <header class="top">
+      <a class="brand" href="/" aria-label="Rubato, all jobs">
+        <Icon name="mark" />
+        Rubato
+      </a>
+      <span class="grow" />
+      <button
+        type="button"
+        class="icon-button"
+        onClick={theme.change}
+        aria-label={`Theme: ${theme.choice}. Change`}
+        title={`Theme: ${theme.choice}`}
+      >
+        <Icon name={theme.choice === "system" ? "system" : theme.choice === "light" ? "sun" : "moon"} />
+      </button>
+      <span class="soft who" title={`Role: ${me.role}`}>
+        {me.user}
+      </span>
+      <button type="button" class="icon-button" onClick={onSignOut} aria-label="Sign out" title="Sign out">
+        <Icon name="leave" />
+      </button>
+    </header>
+  );
+}
+
+function Unreachable({ message, onRetry }: { message: string; onRetry: () => void }) {
+  useEffect(() => {
+    const timer = setInterval(onRetry, 3000);
+    return () => clearInterval(timer);
+  }, [onRetry]);
+  return (
+    <main class="page center">
+      <h1>The service does not answer</h1>
+      <p class="soft">{message}</p>
+      <p class="soft">Training does not depend on it and goes on. This page tries again every few seconds.</p>
+      <button type="button" class="button" onClick={onRetry}>
+        Try now
+      </button>
+    </main>
+  );
+}

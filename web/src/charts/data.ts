@@ -1,0 +1,129 @@
+/** From metric rows to what a lane draws. Pure: rows in, columns out. */
+
+import type { MetricRow } from "../wire";
+
+export type XAxis = "step" | "time";
+export type Range = readonly [min: number, max: number];
+
+/** Columns of one lane. `y` holds what was measured; `trend` its moving average, where one is wanted. */
+export interface LaneData {
+  x: number[];
+  y: (number | null)[];
+  trend: (number | null)[] | null;
+}
+
+/** Metrics with a place of their own on the page; the rest are the user's. */
+const BUILT_IN = new Set(["samples", "step_seconds", "samples_per_second", "epoch"]);
+
+/** Names of the metrics that can have a lane: loss first, then the user's by name. */
+export function metricNames(rows: readonly MetricRow[]): string[] {
+  const names = new Set<string>();
+  for (const row of rows)
+    for (const name of Object.keys(row.values)) if (!BUILT_IN.has(name)) names.add(name);
+  return [...names].sort((a, b) => Number(b === "loss") - Number(a === "loss") || (a < b ? -1 : 1));
+}
+
+/** Where a row stands on the axis: its step, or seconds since `origin` (epoch milliseconds). */
+export function xOf(row: Pick<MetricRow, "step" | "time">, axis: XAxis, origin: number): number {
+  return axis === "step" ? row.step : (Date.parse(row.time) - origin) / 1000;
+}
+
+/** Rows in the order of the axis: an old row that is not yet trained again has a later step but an earlier time. */
+export function orderRows(rows: readonly MetricRow[], axis: XAxis): readonly MetricRow[] {
+  if (axis === "step") return rows;
+  return [...rows].sort((a, b) => Date.parse(a.time) - Date.parse(b.time));
+}
+
+/** Start and end of the axis; never empty, so that a first point has room. */
+export function extentOf(rows: readonly MetricRow[], axis: XAxis, origin: number): Range {
+  const first = rows[0];
+  const last = rows.at(-1);
+  if (!first || !last) return [0, 1];
+  const min = xOf(first, axis, origin);
+  const max = xOf(last, axis, origin);
+  return max > min ? [min, max] : [min, min + 1];
+}
+
+export interface LaneChoice {
+  axis: XAxis;
+  origin: number;
+  range: Range;
+  /** Points the lane can show apart: about two a pixel. */
+  maxPoints: number;
+  hasTrend: boolean;
+}
+
+/** The columns of one metric inside the visible range, thinned without losing a peak. */
+export function buildLane(
+  rows: readonly MetricRow[],
+  read: (row: MetricRow) => number | null | undefined,
+  choice: LaneChoice,
+): LaneData {
+  const x: number[] = [];
+  const y: (number | null)[] = [];
+  for (const row of rows) {
+    const value = read(row);
+    if (value === undefined) continue;
+    x.push(xOf(row, choice.axis, choice.origin));
+    y.push(value === null || Number.isFinite(value) ? value : null);
+  }
+  const trend = choice.hasTrend ? movingAverage(y) : null;
+  const [from, to] = visibleSpan(x, choice.range);
+  const kept = thin(y, from, to, choice.maxPoints);
+  return {
+    x: kept.map((index) => x[index] ?? 0),
+    y: kept.map((index) => y[index] ?? null),
+    trend: trend && kept.map((index) => trend[index] ?? null),
+  };
+}
+
+/** Indexes [from, to) inside the range and one neighbour on each side, so that lines leave the picture and not end in it. */
+export function visibleSpan(x: readonly number[], range: Range): [from: number, to: number] {
+  let from = 0;
+  while (from < x.length && (x[from] ?? 0) < range[0]) from += 1;
+  let to = x.length;
+  while (to > from && (x[to - 1] ?? 0) > range[1]) to -= 1;
+  return [Math.max(0, from - 1), Math.min(x.length, to + 1)];
+}
+
+/** Min-max thinning: of every bucket the first, least, greatest and last index stay, in order. */
+export function thin(y: readonly (number | null)[], from: number, to: number, maxPoints: number): number[] {
+  const length = to - from;
+  if (length <= maxPoints) return Array.from({ length }, (_, index) => from + index);
+  const buckets = Math.max(1, Math.floor(maxPoints / 4));
+  const kept: number[] = [];
+  for (let bucket = 0; bucket < buckets; bucket += 1) {
+    const start = from + Math.floor((bucket * length) / buckets);
+    const end = from + Math.floor(((bucket + 1) * length) / buckets);
+    const chosen = new Set([start, extreme(y, start, end, -1), extreme(y, start, end, 1), end - 1]);
+    kept.push(...[...chosen].sort((a, b) => a - b));
+  }
+  return kept;
+}
+
+function extreme(y: readonly (number | null)[], start: number, end: number, sign: 1 | -1): number {
+  let best = start;
+  let bestValue = Number.NEGATIVE_INFINITY;
+  for (let index = start; index < end; index += 1) {
+    const value = y[index];
+    if (value !== null && value !== undefined && value * sign > bestValue) {
+      best = index;
+      bestValue = value * sign;
+    }
+  }
+  return best;
+}
+
+/** Exponential moving average whose memory grows with the length of the run, corrected for its start. */
+export function movingAverage(y: readonly (number | null)[]): (number | null)[] {
+  const span = Math.min(200, Math.max(5, y.length / 40));
+  const keep = 1 - 2 / (span + 1);
+  let sum = 0;
+  let weight = 0;
+  return y.map((value) => {
+    if (value === null) return null;
+    sum = sum * keep + value * (1 - keep);
+    weight = weight * keep + (1 - keep);
+    return sum / weight;
+  });
+}

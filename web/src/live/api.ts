@@ -1,0 +1,87 @@
+/** Calls of /api/v1. Every failure is an `ApiError` whose message can be shown as it is. */
+
+import type { Problem } from "../wire";
+
+export const API = "/api/v1";
+
+export class ApiError extends Error {
+  readonly status: number;
+  readonly code: string;
+
+  constructor(status: number, code: string, message: string) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+
+  get isUnauthenticated(): boolean {
+    return this.status === 401;
+  }
+}
+
+let unauthenticated: () => void = () => {};
+
+/** Be told when the service no longer knows who this is, wherever that is noticed. */
+export function onUnauthenticated(listener: () => void): void {
+  unauthenticated = listener;
+}
+
+/** Turn a problem+json body (or whatever a proxy put in its place) into an error with one readable sentence. */
+export function describeProblem(status: number, body: unknown): ApiError {
+  const problem = (typeof body === "object" && body !== null ? body : {}) as Partial<Problem>;
+  const details = (problem.errors ?? []).map((one) =>
+    one.path ? `${one.path}: ${one.message}` : one.message,
+  );
+  const sentence = problem.detail || problem.title || `The service answered with status ${status}.`;
+  const extra = details.filter((detail) => !sentence.includes(detail));
+  return new ApiError(status, problem.code ?? "unknown", [sentence, ...extra].join(" "));
+}
+
+/** The error of an answer that is not ok. */
+export async function errorOf(response: Response): Promise<ApiError> {
+  const body: unknown = await response.json().catch(() => null);
+  if (response.status === 401) unauthenticated();
+  return describeProblem(response.status, body);
+}
+
+async function request<T>(path: string, init: RequestInit): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(API + path, { credentials: "same-origin", ...init });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreachable", "The service cannot be reached. Is it running? Try: rubato doctor");
+  }
+  if (!response.ok) throw await errorOf(response);
+  return (response.status === 204 ? null : await response.json()) as T;
+}
+
+/** Read one resource. */
+export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return request<T>(path, { headers: { Accept: "application/json" }, ...(signal ? { signal } : {}) });
+}
+
+/** Send a wish. The key makes a repeat by the browser or a proxy harmless. */
+export function post<T>(path: string, body: unknown = {}): Promise<T> {
+  return request<T>(path, {
+    method: "POST",
+    headers: {
+      "Content-Type": "application/json",
+      Accept: "application/json",
+      "Idempotency-Key": randomKey(),
+    },
+    body: JSON.stringify(body),
+  });
+}
+
+/** Remove one resource. */
+export function remove(path: string): Promise<null> {
+  return request<null>(path, { method: "DELETE" });
+}
+
+// crypto.randomUUID exists only on https and localhost; the page must also work behind a plain-http tunnel.
+function randomKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, "0"),
+  ).join("");
+}

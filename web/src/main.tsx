@@ -1,0 +1,13 @@
+import { render } from "preact";
+import { App } from "./app";
+import "uplot/dist/uPlot.min.css";
+import "./styles/tokens.css";
+import "./styles/base.css";
+import "./styles/controls.css";
+import "./styles/jobs.css";
+import "./styles/job.css";
+import "./styles/board.css";
+import "./styles/logs.css";
+
+const root = document.getElementById("page");
+if (root) render(<App />, root);

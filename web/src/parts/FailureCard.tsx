@@ -1,0 +1,87 @@
+import { jobPath } from "../router";
+import { parseAnsi } from "../text/ansi";
+import { words } from "../text/format";
+import type { Failure, Job } from "../wire";
+import { Copy } from "./Copy";
+import { LogText } from "./LogText";
+
+const CLASSES: Record<Failure["failure_class"], string> = {
+  user: "In the job's own code",
+  infrastructure: "In the infrastructure",
+  service: "In Rubato itself",
+};
+
+const ADVICE: Record<string, string> = {
+  user_code_error:
+    "Mend the program and submit it again; the last checkpoint is kept and can be resumed from.",
+  out_of_memory:
+    "Give a worker more memory (resources_per_worker.memory), cut the batch finer (batch.num_microbatches), or shrink the model.",
+  hang: "See what the last lines say; a step that is slow but right needs a greater limits.hang_timeout.",
+  worker_lost:
+    "Submit again with checkpoint.resume_from set to the last checkpoint; see the events for the node that was lost.",
+  max_restarts_exceeded:
+    "See why all workers were lost each time (events), then submit again from the last checkpoint.",
+  checkpoint_invalid: "Resume from an older checkpoint: checkpoint.resume_from.",
+  unschedulable: "Lower workers.min or resources_per_worker, or add nodes.",
+  queue_timeout: "Raise limits.queue_timeout, lower workers.min, or free slots.",
+  deadline_exceeded: "Raise limits.max_duration and submit again from the last checkpoint.",
+};
+
+/** Why a job failed, where it began, and what to do. */
+export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
+  const where: [string, string | number | null][] = [
+    ["First failing rank", failure.rank],
+    ["Worker", failure.worker_id],
+    ["Node", failure.node],
+    ["Exit", failure.signal ?? (failure.exit_code === null ? null : `code ${failure.exit_code}`)],
+    ["Step", failure.step],
+    ["Microbatch", failure.microbatch],
+  ];
+  const known = where.filter(([, value]) => value !== null && value !== undefined);
+  return (
+    <section class="card failure" aria-labelledby="failure-title" data-failure={failure.reason}>
+      <p class="failure-class">{CLASSES[failure.failure_class] ?? failure.failure_class}</p>
+      <h2 id="failure-title">{sentenceCase(words(failure.reason))}</h2>
+      <p>{failure.message}</p>
+      <dl class="facts">
+        {known.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      {failure.traceback && <Output title="Traceback" text={failure.traceback} />}
+      {failure.last_output.length > 0 && <Output title="Last lines" text={failure.last_output.join("\n")} />}
+      <p class="failure-advice">
+        <strong>What to do</strong>{" "}
+        {ADVICE[failure.reason] ?? "See the events and the logs around the failing step."}{" "}
+        <a href={jobPath(job.id, "logs")}>Logs</a> · <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
+      </p>
+    </section>
+  );
+}
+
+function Output({ title, text }: { title: string; text: string }) {
+  return (
+    <details class="output" open>
+      <summary>
+        {title}
+        <Copy text={text} label={`Copy: ${title.toLowerCase()}`} />
+      </summary>
+      <pre>
+        {text.split("\n").map((line, index) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: lines of a text that never changes
+          <div key={index}>
+            <LogText runs={parseAnsi(line)} />
+            {"\n"}
+          </div>
+        ))}
+      </pre>
+    </details>
+  );
+}
+
+function sentenceCase(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,77 @@
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { parseAnsi } from "../text/ansi";
+import { formatTime } from "../text/format";
+import type { LogLine } from "../wire";
+import { Icon } from "./Icon";
+import { LogText } from "./LogText";
+
+/** Height of a row; equal to --log-row in logs.css. Equal rows make 50 000 lines as cheap as 50. */
+const ROW_PX = 20;
+/** Rows drawn beyond the edges, so that a quick scroll shows no hole. */
+const MARGIN_ROWS = 20;
+
+interface LogListProps {
+  lines: readonly LogLine[];
+  needle: string;
+  now: number;
+  onEarlier: (() => void) | null;
+}
+
+/** Draws only the rows in sight. Follows the end until the reader scrolls up. */
+export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const [top, setTop] = useState(0);
+  const [height, setHeight] = useState(600);
+  const [isFollowing, setFollowing] = useState(true);
+
+  useEffect(() => {
+    if (!box.current) return;
+    const observer = new ResizeObserver(([entry]) => entry && setHeight(entry.contentRect.height));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (isFollowing && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [lines, isFollowing, height]);
+
+  const onScroll = () => {
+    const element = box.current;
+    if (!element) return;
+    setTop(element.scrollTop);
+    setFollowing(element.scrollHeight - element.scrollTop - element.clientHeight < ROW_PX * 1.5);
+  };
+  const first = Math.max(0, Math.floor(top / ROW_PX) - MARGIN_ROWS);
+  const last = Math.min(lines.length, Math.ceil((top + height) / ROW_PX) + MARGIN_ROWS);
+  return (
+    <div class="log-frame">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard */}
+      <div class="log-box" ref={box} onScroll={onScroll} role="log" aria-live="off" tabIndex={0}>
+        {onEarlier && (
+          <button type="button" class="button small log-earlier" onClick={onEarlier}>
+            Load earlier lines
+          </button>
+        )}
+        <div class="log-space" style={{ height: `${lines.length * ROW_PX}px` }}>
+          <div class="log-rows" style={{ transform: `translateY(${first * ROW_PX}px)` }}>
+            {lines.slice(first, last).map((line) => (
+              <div key={line.id} class={`log-row log-${line.stream}`}>
+                <time dateTime={line.time}>{formatTime(line.time, now)}</time>
+                <span class={`log-rank rank-${(line.rank ?? 0) % 6}`} title={line.worker_id}>
+                  {line.rank ?? line.worker_id}
+                </span>
+                <span class="log-text">
+                  <LogText runs={parseAnsi(line.line)} needle={needle} />
+                </span>
+              </div>
+            ))}
+          </div>
+        </div>
+      </div>
+      {!isFollowing && (
+        <button type="button" class="button small log-follow" onClick={() => setFollowing(true)}>
+          <Icon name="down" /> Follow
+        </button>
+      )}
+    </div>
+  );
+}

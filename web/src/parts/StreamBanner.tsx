@@ -1,0 +1,27 @@
+import { useNow } from "../live/hooks";
+import type { StreamState } from "../live/stream";
+import { formatCoarse } from "../text/format";
+
+/** Says when what is shown is no longer live, and since when. */
+export function StreamBanner({ states }: { states: StreamState[] }) {
+  const now = useNow();
+  const refused = states.find((state) => state.phase === "refused");
+  if (refused?.phase === "refused" && !refused.error.isUnauthenticated) {
+    return (
+      <div class="banner banner-bad" role="alert">
+        Live updates were refused: {refused.error.message}
+      </div>
+    );
+  }
+  const since = Math.min(
+    ...states.map((state) => (state.phase === "lost" ? state.since : Number.POSITIVE_INFINITY)),
+  );
+  if (!Number.isFinite(since)) return null;
+  return (
+    <div class="banner" role="status" data-banner="stale">
+      <i class="pulse" aria-hidden="true" />
+      Live updates lost {formatCoarse(Math.max(0, now - since) / 1000 < 1 ? 1 : (now - since) / 1000)} ago —
+      reconnecting
+    </div>
+  );
+}

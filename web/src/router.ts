@@ -1,0 +1,65 @@
+/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one. */
+
+import { useEffect, useState } from "preact/hooks";
+
+export const TABS = ["overview", "workers", "logs", "events", "checkpoints", "spec"] as const;
+export type Tab = (typeof TABS)[number];
+
+export type Route =
+  | { view: "jobs" }
+  | { view: "job"; id: string; tab: Tab }
+  | { view: "unknown"; path: string };
+
+export function parseRoute(path: string, hash: string): Route {
+  if (path === "/" || path === "/jobs" || path === "/jobs/") return { view: "jobs" };
+  const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
+  if (!match) return { view: "unknown", path };
+  const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";
+  return { view: "job", id: decodeURIComponent(match[1] ?? ""), tab };
+}
+
+export function jobPath(id: string, tab: Tab = "overview"): string {
+  return `/jobs/${encodeURIComponent(id)}${tab === "overview" ? "" : `#${tab}`}`;
+}
+
+/** The present route; links inside the page change it without a reload. */
+export function useRoute(): Route {
+  const read = () => parseRoute(location.pathname, location.hash);
+  const [route, setRoute] = useState(read);
+  useEffect(() => {
+    const update = () => setRoute(read());
+    const onClick = (event: MouseEvent) => {
+      const href = inPageLink(event);
+      if (href === null) return;
+      event.preventDefault();
+      const isNewPage = new URL(href).pathname !== location.pathname;
+      history.pushState(null, "", href);
+      if (isNewPage) window.scrollTo(0, 0);
+      update();
+    };
+    window.addEventListener("popstate", update);
+    document.addEventListener("click", onClick);
+    return () => {
+      window.removeEventListener("popstate", update);
+      document.removeEventListener("click", onClick);
+    };
+  }, []);
+  return route;
+}
+
+/** The address of a plain click on a link to the page itself; null for all that the browser should do. */
+function inPageLink(event: MouseEvent): string | null {
+  if (
+    event.defaultPrevented ||
+    event.button !== 0 ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    event.altKey
+  ) {
+    return null;
+  }
+  const link = event.target instanceof Element ? event.target.closest("a") : null;
+  if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return null;
+  return parseRoute(link.pathname, link.hash).view === "unknown" ? null : link.href;
+}

@@ -1,0 +1,68 @@
+/** What can be read from a job's events. Pure. */
+
+import type { Job, JobEvent } from "../wire";
+
+/** When the job came to its present status. */
+export function sinceOf(job: Job, events: readonly JobEvent[]): string {
+  const change = events.findLast((event) => event.kind === "job.status" && event.data.to === job.status);
+  return change?.time ?? job.finished_at ?? job.started_at ?? job.created_at;
+}
+
+export interface Pause {
+  seconds: number;
+  event: JobEvent;
+}
+
+/** The newest measured pause, if the membership ever changed. */
+export function lastPause(events: readonly JobEvent[]): Pause | null {
+  for (const event of [...events].reverse()) {
+    if (event.kind !== "generation.formed" || event.data.cause === "start") continue;
+    if (typeof event.data.paused_seconds === "number") return { seconds: event.data.paused_seconds, event };
+  }
+  return null;
+}
+
+export type EventTone = "plain" | "good" | "change" | "bad";
+
+const GOOD = new Set(["checkpoint.committed"]);
+const CHANGE = new Set([
+  "generation.formed",
+  "job.scale_requested",
+  "controller.attached",
+  "attempt.acquired",
+]);
+const BAD = new Set([
+  "worker.lost",
+  "checkpoint.failed",
+  "checkpoint.corrupt",
+  "job.restarting",
+  "non_finite",
+  "diverged",
+]);
+
+/** How loudly an event is shown. */
+export function toneOf(event: JobEvent): EventTone {
+  if (event.kind === "job.status") {
+    if (event.data.to === "failed" || event.data.to === "recovering") return "bad";
+    return event.data.to === "succeeded" ? "good" : "plain";
+  }
+  if (BAD.has(event.kind)) return "bad";
+  if (CHANGE.has(event.kind)) return "change";
+  return GOOD.has(event.kind) ? "good" : "plain";
+}
+
+/** What stands between the wish and the workers, in a sentence; null where nothing does. */
+export function scaleNote(job: Job, events: readonly JobEvent[]): string | null {
+  if (job.desired_workers === job.workers || job.status !== "running") return null;
+  const change = `${job.workers} → ${job.desired_workers}`;
+  if (job.workers > job.desired_workers) return `${change}, leaving…`;
+  const missing = job.desired_workers - job.workers - job.joining;
+  if (missing <= 0) return `${change}, joining…`;
+  const waiting = events.findLast(
+    (event) => event.kind === "capacity.waiting" || event.kind === "job.scale_requested",
+  );
+  if (waiting?.kind !== "capacity.waiting") return `${change}, joining…`;
+  const slots = missing === 1 ? "1 slot" : `${missing} slots`;
+  const joining = job.joining > 0 ? `${job.joining} joining, ` : "";
+  return `${change}, ${joining}waiting for ${slots}: the cluster has none free. They join when slots do.`;
+}

@@ -1,0 +1,93 @@
+/** One job, its events and its metric rows: a pure state machine. Replays after a reconnect change nothing. */
+
+import type { Job, JobEvent, MetricRow } from "../wire";
+
+export interface JobState {
+  job: Job | null;
+  events: readonly JobEvent[];
+  /** One row a step, by step. */
+  rows: readonly MetricRow[];
+}
+
+export type JobAction =
+  | { type: "job"; job: Job }
+  | { type: "events"; items: JobEvent[] }
+  | { type: "metrics"; items: MetricRow[] };
+
+export const NO_JOB: JobState = { job: null, events: [], rows: [] };
+
+export function reduceJob(state: JobState, action: JobAction): JobState {
+  switch (action.type) {
+    case "job":
+      return isOlder(action.job, state.job) ? state : { ...state, job: withSpec(action.job, state.job) };
+    case "events":
+      return { ...state, events: appendEvents(state.events, action.items) };
+    case "metrics":
+      return { ...state, rows: mergeRows(state.rows, action.items) };
+  }
+}
+
+function isOlder(job: Job, known: Job | null): boolean {
+  return known !== null && Date.parse(job.updated_at) < Date.parse(known.updated_at);
+}
+
+/** Live messages may leave out the spec, which never changes. */
+function withSpec(job: Job, known: Job | null): Job {
+  return job.spec === undefined && known?.spec !== undefined ? { ...job, spec: known.spec } : job;
+}
+
+/** Positions of a job's events have no gaps and only grow, so the last one known says what is new. */
+export function appendEvents(known: readonly JobEvent[], items: JobEvent[]): readonly JobEvent[] {
+  let last = known.at(-1)?.position ?? 0;
+  const fresh: JobEvent[] = [];
+  for (const item of items) {
+    if (item.position <= last) continue;
+    last = item.position;
+    fresh.push(item);
+  }
+  return fresh.length > 0 ? [...known, ...fresh] : known;
+}
+
+/**
+ * One row a step, ordered by step. A step that was trained again (after a restart from a checkpoint) comes back with a
+ * greater position and replaces the old row.
+ */
+export function mergeRows(known: readonly MetricRow[], items: MetricRow[]): readonly MetricRow[] {
+  if (items.length === 0) return known;
+  const lastStep = known.at(-1)?.step ?? -1;
+  if (isRising(items, lastStep)) return [...known, ...items];
+  const bySteps = new Map(known.map((row) => [row.step, row]));
+  let hasChanged = false;
+  for (const row of items) {
+    const before = bySteps.get(row.step);
+    if (before && before.position >= row.position) continue;
+    bySteps.set(row.step, row);
+    hasChanged = true;
+  }
+  return hasChanged ? [...bySteps.values()].sort((a, b) => a.step - b.step) : known;
+}
+
+function isRising(items: MetricRow[], lastStep: number): boolean {
+  let last = lastStep;
+  for (const row of items) {
+    if (row.step <= last) return false;
+    last = row.step;
+  }
+  return true;
+}
+
+/** Rows that the present pace is measured over: enough to be steady, few enough to follow a scaling. */
+const PACE_ROWS = 30;
+
+/** Median seconds a step of the newest rows trained with the present worker count. */
+export function paceOf(rows: readonly MetricRow[]): number | undefined {
+  const newest = rows.at(-1);
+  if (!newest) return undefined;
+  const seconds = rows
+    .slice(-PACE_ROWS)
+    .filter((row) => row.workers === newest.workers)
+    .map((row) => row.values.step_seconds)
+    .filter((value): value is number => typeof value === "number" && value > 0)
+    .sort((a, b) => a - b);
+  return seconds[Math.floor(seconds.length / 2)];
+}

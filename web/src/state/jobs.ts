@@ -1,0 +1,102 @@
+/** The list of all jobs: a pure state machine over snapshots, deltas and older pages. */
+
+import { isFinal, type Job, type Status } from "../wire";
+
+export interface JobsState {
+  /** False until the first snapshot: the list is loading, not empty. */
+  isLoaded: boolean;
+  jobs: ReadonlyMap<string, Job>;
+  /** Smoothed seconds a step, by job: what the time left is reckoned from. */
+  pace: ReadonlyMap<string, number>;
+}
+
+export type JobsAction =
+  | { type: "snapshot"; items: Job[] }
+  | { type: "job"; job: Job }
+  /** A page of older jobs, read by cursor. */
+  | { type: "older"; items: Job[] };
+
+export const NO_JOBS: JobsState = { isLoaded: false, jobs: new Map(), pace: new Map() };
+
+/** Weight of the newest step in the pace: steady enough to read, quick enough to follow a scaling within seconds. */
+const PACE_WEIGHT = 0.3;
+
+export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
+  const jobs = new Map(state.jobs);
+  const pace = new Map(state.pace);
+  let isLoaded = state.isLoaded;
+  for (const action of actions) {
+    if (action.type === "snapshot") {
+      forgetCovered(jobs, action.items);
+      isLoaded = true;
+    }
+    const items = action.type === "job" ? [action.job] : action.items;
+    for (const job of items) {
+      if (isNews(jobs.get(job.id), job)) jobs.set(job.id, job);
+      updatePace(pace, job);
+    }
+  }
+  return { isLoaded, jobs, pace };
+}
+
+/** A snapshot is the whole truth about its span of time: what it leaves out there was deleted. Older pages stay. */
+function forgetCovered(jobs: Map<string, Job>, items: Job[]): void {
+  const oldest = items.reduce((least, job) => (job.created_at < least ? job.created_at : least), "9999");
+  for (const [id, job] of jobs) if (items.length === 0 || job.created_at >= oldest) jobs.delete(id);
+}
+
+function isNews(known: Job | undefined, job: Job): boolean {
+  return !known || Date.parse(job.updated_at) >= Date.parse(known.updated_at);
+}
+
+function updatePace(pace: Map<string, number>, job: Job): void {
+  const seconds = job.metrics.step_seconds;
+  if (isFinal(job.status)) pace.delete(job.id);
+  else if (typeof seconds === "number" && seconds > 0) {
+    const before = pace.get(job.id);
+    pace.set(job.id, before === undefined ? seconds : before + PACE_WEIGHT * (seconds - before));
+  }
+}
+
+/** Seconds to go, or null where it cannot be known. */
+export function timeLeft(job: Job, paceSeconds: number | undefined): number | null {
+  if (job.status !== "running" || job.total_steps === null || paceSeconds === undefined) return null;
+  return Math.max(0, job.total_steps - job.step) * paceSeconds;
+}
+
+export interface JobsFilter {
+  status: "all" | "active" | Status;
+  text: string;
+}
+
+/** Newest first; the text is searched in name, id, labels and the sentence that tells what the job does. */
+export function selectJobs(state: JobsState, filter: JobsFilter): Job[] {
+  const needles = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
+  return [...state.jobs.values()]
+    .filter(
+      (job) => matchesStatus(job, filter.status) && needles.every((needle) => haystack(job).includes(needle)),
+    )
+    .sort((a, b) =>
+      a.created_at === b.created_at ? compare(b.id, a.id) : compare(b.created_at, a.created_at),
+    );
+}
+
+function matchesStatus(job: Job, wanted: JobsFilter["status"]): boolean {
+  return wanted === "all" || (wanted === "active" ? !isFinal(job.status) : job.status === wanted);
+}
+
+function haystack(job: Job): string {
+  const labels = Object.entries(job.labels ?? {}).map(([key, value]) => `${key}=${value}`);
+  return [job.name, job.id, job.message ?? "", job.reason ?? "", ...labels].join(" ").toLowerCase();
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/** How many jobs stand in each status, for the filter. */
+export function countByStatus(state: JobsState): Map<Status, number> {
+  const counts = new Map<Status, number>();
+  for (const job of state.jobs.values()) counts.set(job.status, (counts.get(job.status) ?? 0) + 1);
+  return counts;
+}

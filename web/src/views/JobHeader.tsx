@@ -1,0 +1,50 @@
+import { Copy } from "../parts/Copy";
+import { Icon } from "../parts/Icon";
+import { Progress } from "../parts/Progress";
+import { StatusChip } from "../parts/StatusChip";
+import { WorkerStepper } from "../parts/WorkerStepper";
+import { sinceOf } from "../state/events";
+import { formatCoarse, formatTime } from "../text/format";
+import { isFinal, type Job, type JobEvent } from "../wire";
+import { JobActions } from "./JobActions";
+
+interface JobHeaderProps {
+  job: Job;
+  events: readonly JobEvent[];
+  now: number;
+  onJob: (job: Job) => void;
+}
+
+/** What the job is, how it stands, why and since when, and what can be done about it. */
+export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
+  const since = sinceOf(job, events);
+  return (
+    <header class="job-head">
+      <div class="job-title">
+        <a class="icon-button" href="/" aria-label="All jobs" title="All jobs">
+          <Icon name="back" />
+        </a>
+        <h1>{job.name}</h1>
+        <StatusChip job={job} />
+        <span class="soft" title={formatTime(since, 0)}>
+          {isFinal(job.status)
+            ? `${formatCoarse((now - Date.parse(since)) / 1000)} ago`
+            : `for ${formatCoarse(Math.max(0, now - Date.parse(since)) / 1000)}`}
+        </span>
+        <span class="grow" />
+        <JobActions job={job} onJob={onJob} />
+      </div>
+      <div class="job-why">
+        <p>
+          {job.queue ? `Position ${job.queue.position} in the queue: ${job.queue.reason}` : job.message}
+          <span class="job-id soft">
+            <code>{job.id}</code>
+            <Copy text={job.id} label="Copy the job's id" />
+          </span>
+        </p>
+        {!isFinal(job.status) && <WorkerStepper job={job} events={events} onJob={onJob} />}
+      </div>
+      <Progress job={job} label="Progress" />
+    </header>
+  );
+}

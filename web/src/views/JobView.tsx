@@ -1,0 +1,169 @@
+import { useEffect, useReducer } from "preact/hooks";
+import { Board } from "../charts/Board";
+import { useNow, useResource, useStream } from "../live/hooks";
+import type { SseMessage } from "../live/sse";
+import { FailureCard } from "../parts/FailureCard";
+import { Icon } from "../parts/Icon";
+import { StreamBanner } from "../parts/StreamBanner";
+import { jobPath, TABS, type Tab } from "../router";
+import { type JobAction, type JobState, NO_JOB, reduceJob } from "../state/job";
+import type { Job, JobEvent, MetricRow } from "../wire";
+import { CheckpointsTab } from "./CheckpointsTab";
+import { EventsTab } from "./EventsTab";
+import { JobHeader } from "./JobHeader";
+import { LogsTab } from "./LogsTab";
+import { SpecTab } from "./SpecTab";
+import { Tiles } from "./Tiles";
+import { WorkersTab } from "./WorkersTab";
+
+function reduceAll(state: JobState, actions: JobAction[]): JobState {
+  return actions.reduce(reduceJob, state);
+}
+
+function readEvents(messages: SseMessage[]): JobAction[] {
+  const items = messages
+    .filter((one) => one.event === "event")
+    .map((one) => JSON.parse(one.data) as JobEvent);
+  const jobs = messages.filter((one) => one.event === "job").map((one) => JSON.parse(one.data) as Job);
+  return [{ type: "events", items }, ...jobs.slice(-1).map((job): JobAction => ({ type: "job", job }))];
+}
+
+function readMetrics(messages: SseMessage[]): JobAction[] {
+  const items = messages
+    .filter((one) => one.event === "metrics")
+    .flatMap((one) => (JSON.parse(one.data) as { items: MetricRow[] }).items);
+  return [{ type: "metrics", items }];
+}
+
+interface JobViewProps {
+  /** An id, or a name: then the newest job of that name. */
+  id: string;
+  tab: Tab;
+  theme: string;
+}
+
+/** One job, live. */
+export function JobView({ id, tab, theme }: JobViewProps) {
+  const [state, dispatch] = useReducer(reduceAll, NO_JOB);
+  const found = useResource<Job>(`/jobs/${encodeURIComponent(id)}`);
+  useEffect(() => {
+    if (found.value) dispatch([{ type: "job", job: found.value }]);
+  }, [found.value]);
+  const jobId = found.value?.id ?? null;
+  const path = jobId && `/jobs/${encodeURIComponent(jobId)}`;
+  const events = useStream({
+    path: path && `${path}/events`,
+    onMessages: (all) => dispatch(readEvents(all)),
+  });
+  const metrics = useStream({
+    path: path && `${path}/metrics`,
+    onMessages: (all) => dispatch(readMetrics(all)),
+  });
+  const now = useNow();
+  const { job } = state;
+  useEffect(() => {
+    document.title = job ? `${job.name} · ${job.status} · Rubato` : "Job · Rubato";
+  }, [job?.name, job?.status]);
+
+  if (!job)
+    return found.error ? (
+      <NoJob id={id} message={found.error.message} onRetry={found.reload} />
+    ) : (
+      <LoadingJob />
+    );
+  const onJob = (changed: Job) => dispatch([{ type: "job", job: changed }]);
+  return (
+    <main class="page">
+      <StreamBanner states={jobId ? [events, metrics] : []} />
+      <JobHeader job={job} events={state.events} now={now} onJob={onJob} />
+      <TabBar job={job} tab={tab} events={state.events.length} />
+      <div class="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+        {tab === "overview" && <Overview state={state} job={job} now={now} theme={theme} />}
+        {tab === "workers" && <WorkersTab job={job} />}
+        {tab === "logs" && <LogsTab job={job} now={now} />}
+        {tab === "events" && <EventsTab events={state.events} now={now} />}
+        {tab === "checkpoints" && <CheckpointsTab job={job} events={state.events} now={now} />}
+        {tab === "spec" && <SpecTab job={job} />}
+      </div>
+    </main>
+  );
+}
+
+function Overview({ state, job, now, theme }: { state: JobState; job: Job; now: number; theme: string }) {
+  return (
+    <>
+      {job.failure && <FailureCard job={job} failure={job.failure} />}
+      <Tiles job={job} rows={state.rows} events={state.events} />
+      <Board job={job} rows={state.rows} events={state.events} theme={theme} />
+      <EventsTab
+        events={state.events.slice(-6)}
+        now={now}
+        more={state.events.length > 6 ? jobPath(job.id, "events") : null}
+      />
+    </>
+  );
+}
+
+const TAB_NAMES: Record<Tab, string> = {
+  overview: "Overview",
+  workers: "Workers",
+  logs: "Logs",
+  events: "Events",
+  checkpoints: "Checkpoints",
+  spec: "Spec",
+};
+
+function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
+  const counts: Partial<Record<Tab, number>> = { workers: job.workers, events };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (step === 0) return;
+    const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length];
+    document.getElementById(`tab-${next}`)?.click();
+    document.getElementById(`tab-${next}`)?.focus();
+  };
+  return (
+    <div class="tabs" role="tablist" aria-label="Parts of the job" onKeyDown={onKeyDown}>
+      {TABS.map((name) => (
+        <a
+          key={name}
+          id={`tab-${name}`}
+          role="tab"
+          aria-selected={name === tab}
+          tabIndex={name === tab ? 0 : -1}
+          href={`${jobPath(job.id)}#${name}`}
+        >
+          {TAB_NAMES[name]}
+          {counts[name] ? <span class="count">{counts[name]}</span> : null}
+        </a>
+      ))}
+    </div>
+  );
+}
+
+function NoJob({ id, message, onRetry }: { id: string; message: string; onRetry: () => void }) {
+  return (
+    <main class="page center">
+      <h1>Cannot show {id}</h1>
+      <p class="soft">{message}</p>
+      <p class="actions">
+        <a class="button" href="/">
+          <Icon name="back" /> All jobs
+        </a>
+        <button type="button" class="button" onClick={onRetry}>
+          Try again
+        </button>
+      </p>
+    </main>
+  );
+}
+
+function LoadingJob() {
+  return (
+    <main class="page loading" aria-busy="true" aria-label="Loading the job">
+      <i class="bone bone-head" />
+      <i class="bone bone-tiles" />
+      <i class="bone bone-board" />
+    </main>
+  );
+}

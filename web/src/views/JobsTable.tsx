@@ -1,0 +1,120 @@
+import { Progress } from "../parts/Progress";
+import { StatusChip } from "../parts/StatusChip";
+import { jobPath } from "../router";
+import { timeLeft } from "../state/jobs";
+import {
+  formatAgo,
+  formatCoarse,
+  formatCount,
+  formatDuration,
+  formatTime,
+  formatValue,
+  plural,
+} from "../text/format";
+import { isFinal, type Job } from "../wire";
+
+interface JobsTableProps {
+  jobs: Job[];
+  pace: ReadonlyMap<string, number>;
+  now: number;
+}
+
+export function JobsTable({ jobs, pace, now }: JobsTableProps) {
+  return (
+    <table class="card jobs">
+      <thead>
+        <tr>
+          <th scope="col">Job</th>
+          <th scope="col">Status</th>
+          <th scope="col">Progress</th>
+          <th scope="col">Workers</th>
+          <th scope="col" class="number">
+            Loss
+          </th>
+          <th scope="col" class="number">
+            Samples / s
+          </th>
+          <th scope="col" class="number">
+            Age
+          </th>
+        </tr>
+      </thead>
+      <tbody>
+        {jobs.map((job) => (
+          <JobRow key={job.id} job={job} pace={pace.get(job.id)} now={now} />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function JobRow({ job, pace, now }: { job: Job; pace: number | undefined; now: number }) {
+  return (
+    <tr data-job={job.id}>
+      <th scope="row" class="job-name">
+        <a href={jobPath(job.id)}>{job.name}</a>
+        <span class="soft job-message">{sentenceOf(job)}</span>
+      </th>
+      <td data-label="Status">
+        <StatusChip job={job} />
+      </td>
+      <td data-label="Progress" class="job-progress">
+        <Progress job={job} label={`Progress of ${job.name}`} />
+        <span class="soft">
+          {formatCount(job.step)}
+          {job.total_steps !== null && ` / ${formatCount(job.total_steps)}`}
+          {leftOf(job, pace)}
+        </span>
+      </td>
+      <td data-label="Workers" class="job-workers">
+        <WorkersFigure job={job} />
+      </td>
+      <td data-label="Loss" class="number">
+        {formatValue(job.metrics.loss)}
+      </td>
+      <td data-label="Samples / s" class="number">
+        {job.status === "running" ? formatValue(job.metrics.samples_per_second) : "–"}
+      </td>
+      <td data-label="Age" class="number">
+        <span title={formatTime(job.created_at, 0)}>{formatAgo(job.created_at, now)}</span>
+        <span class="soft job-counts">{changesOf(job)}</span>
+      </td>
+    </tr>
+  );
+}
+
+/** Observed of desired, and between which bounds: "2/4 (1–8)". */
+export function WorkersFigure({ job }: { job: Job }) {
+  const text = isFinal(job.status)
+    ? plural(job.desired_workers, "worker")
+    : `${job.workers}/${job.desired_workers} workers, between ${job.min_workers} and ${job.max_workers}`;
+  return (
+    <span aria-label={text} role="img">
+      {isFinal(job.status) ? job.desired_workers : `${job.workers}/${job.desired_workers}`}{" "}
+      <span class="soft">
+        ({job.min_workers}–{job.max_workers})
+      </span>
+    </span>
+  );
+}
+
+function sentenceOf(job: Job): string {
+  if (job.queue) return `Position ${job.queue.position}: ${job.queue.reason}`;
+  if (job.status === "failed" && job.failure) return job.failure.message;
+  return job.message ?? "";
+}
+
+function leftOf(job: Job, pace: number | undefined): string {
+  const seconds = timeLeft(job, pace);
+  if (seconds !== null) return ` · ${formatCoarse(seconds)} left`;
+  if (!job.started_at || !job.finished_at) return "";
+  return ` · ${formatDuration((Date.parse(job.finished_at) - Date.parse(job.started_at)) / 1000)}`;
+}
+
+function changesOf(job: Job): string {
+  const parts = [
+    job.scalings > 0 && plural(job.scalings, "scaling"),
+    job.restarts > 0 && plural(job.restarts, "restart"),
+  ];
+  return parts.filter(Boolean).join(" · ");
+}

@@ -1,0 +1,188 @@
+import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
+import { get } from "../live/api";
+import { useNow, useResource, useStream } from "../live/hooks";
+import type { SseMessage } from "../live/sse";
+import { Copy } from "../parts/Copy";
+import { Icon } from "../parts/Icon";
+import { StreamBanner } from "../parts/StreamBanner";
+import { useSay } from "../parts/Toasts";
+import {
+  countByStatus,
+  type JobsAction,
+  type JobsFilter,
+  NO_JOBS,
+  reduceJobs,
+  selectJobs,
+} from "../state/jobs";
+import { plural } from "../text/format";
+import { type ClusterView, isFinal, type Job, STATUSES } from "../wire";
+import { JobsTable } from "./JobsTable";
+
+interface Page {
+  items: Job[];
+  next_cursor: string | null;
+}
+
+/** The snapshot holds this many; older jobs are read by cursor. */
+const SNAPSHOT_JOBS = 200;
+
+function readMessages(messages: SseMessage[]): JobsAction[] {
+  return messages.flatMap((message): JobsAction[] => {
+    if (message.event === "snapshot")
+      return [{ type: "snapshot", items: (JSON.parse(message.data) as Page).items }];
+    if (message.event === "job") return [{ type: "job", job: JSON.parse(message.data) as Job }];
+    return [];
+  });
+}
+
+/** All jobs, live. */
+export function JobsView() {
+  const [state, dispatch] = useReducer(reduceJobs, NO_JOBS);
+  const stream = useStream({ path: "/events", onMessages: (messages) => dispatch(readMessages(messages)) });
+  const [filter, setFilter] = useState<JobsFilter>({ status: "all", text: "" });
+  const now = useNow();
+  const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
+  useEffect(() => {
+    document.title = "Jobs · Rubato";
+  }, []);
+  return (
+    <main class="page">
+      <StreamBanner states={[stream]} />
+      <div class="page-head">
+        <h1>Jobs</h1>
+        <ClusterLine />
+      </div>
+      {state.isLoaded && state.jobs.size === 0 ? (
+        <NoJobs />
+      ) : (
+        <>
+          <Filters
+            filter={filter}
+            onChange={setFilter}
+            counts={countByStatus(state)}
+            total={state.jobs.size}
+          />
+          {state.isLoaded ? <JobsTable jobs={jobs} pace={state.pace} now={now} /> : <LoadingRows />}
+          {state.isLoaded && jobs.length === 0 && <p class="soft center">No job matches this filter.</p>}
+          {state.jobs.size >= SNAPSHOT_JOBS && (
+            <OlderJobs onItems={(items) => dispatch([{ type: "older", items }])} />
+          )}
+        </>
+      )}
+    </main>
+  );
+}
+
+interface FiltersProps {
+  filter: JobsFilter;
+  onChange: (filter: JobsFilter) => void;
+  counts: ReturnType<typeof countByStatus>;
+  total: number;
+}
+
+function Filters({ filter, onChange, counts, total }: FiltersProps) {
+  const active = [...counts].reduce((sum, [status, count]) => sum + (isFinal(status) ? 0 : count), 0);
+  const choices: [JobsFilter["status"], number][] = [
+    ["all", total],
+    ["active", active],
+  ];
+  for (const status of STATUSES)
+    if (counts.has(status) || filter.status === status) choices.push([status, counts.get(status) ?? 0]);
+  return (
+    <div class="filters">
+      <fieldset class="chips" aria-label="Filter by status">
+        {choices.map(([status, count]) => (
+          <button
+            type="button"
+            key={status}
+            class="chip-toggle"
+            aria-pressed={filter.status === status}
+            onClick={() => onChange({ ...filter, status })}
+          >
+            {status} <span class="count">{count}</span>
+          </button>
+        ))}
+      </fieldset>
+      <label class="search">
+        <Icon name="search" />
+        <input
+          type="search"
+          placeholder="Name, label, reason"
+          aria-label="Search jobs"
+          value={filter.text}
+          onInput={(event) => onChange({ ...filter, text: event.currentTarget.value })}
+        />
+      </label>
+    </div>
+  );
+}
+
+function ClusterLine() {
+  const now = useNow(5000);
+  const { value } = useResource<ClusterView>("/cluster", now);
+  if (!value) return null;
+  const online = value.clusters.filter((cluster) => cluster.status === "online");
+  if (online.length === 0)
+    return <p class="cluster-line warn">No cluster is online: jobs wait until an agent connects.</p>;
+  const total = online.reduce((sum, cluster) => sum + cluster.slots_total, 0);
+  const used = online.reduce((sum, cluster) => sum + cluster.slots_used, 0);
+  const nodes = online.reduce((sum, cluster) => sum + cluster.nodes.length, 0);
+  return (
+    <p class="cluster-line soft">
+      <meter min={0} max={total} value={used} aria-label="Slots in use" />
+      {used} of {plural(total, "slot")} in use · {plural(nodes, "node")}
+    </p>
+  );
+}
+
+function OlderJobs({ onItems }: { onItems: (items: Job[]) => void }) {
+  const [cursor, setCursor] = useState<string | null | undefined>(undefined);
+  const say = useSay();
+  const read = async () => {
+    try {
+      let page = await get<Page>(`/jobs?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+      // The first page is what the snapshot already showed.
+      if (cursor === undefined && page.next_cursor) {
+        page = await get<Page>(`/jobs?limit=200&cursor=${encodeURIComponent(page.next_cursor)}`);
+      }
+      onItems(page.items);
+      setCursor(page.next_cursor);
+    } catch (error) {
+      say("bad", error instanceof Error ? error.message : String(error));
+    }
+  };
+  if (cursor === null) return null;
+  return (
+    <p class="center">
+      <button type="button" class="button" onClick={() => void read()}>
+        Older jobs
+      </button>
+    </p>
+  );
+}
+
+const EXAMPLE = "rubato init && rubato submit job.yaml --follow";
+
+function NoJobs() {
+  return (
+    <div class="card empty">
+      <Icon name="mark" />
+      <h2>No jobs yet</h2>
+      <p class="soft">Write a starter and submit it. It appears here the moment it is accepted.</p>
+      <pre class="command">
+        <code>{EXAMPLE}</code>
+        <Copy text={EXAMPLE} label="Copy the command" />
+      </pre>
+    </div>
+  );
+}
+
+function LoadingRows() {
+  return (
+    <div class="card loading" role="status" aria-label="Loading jobs">
+      {[0, 1, 2, 3].map((row) => (
+        <i key={row} class="bone" />
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,56 @@
+import { useState } from "preact/hooks";
+import { post } from "../live/api";
+import { Icon } from "../parts/Icon";
+
+/** Asks for a token and trades it for a cookie that scripts cannot read. */
+export function SignInView({ onDone }: { onDone: () => void }) {
+  const [token, setToken] = useState("");
+  const [error, setError] = useState<string | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      await post("/session", { token: token.trim() });
+      onDone();
+    } catch (failure) {
+      setError(failure instanceof Error ? failure.message : String(failure));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <main class="sign-in">
+      <form class="card" onSubmit={(event) => void submit(event)}>
+        <div class="brand">
+          <Icon name="mark" />
+          Rubato
+        </div>
+        <h1>Sign in</h1>
+        <p class="soft">
+          Paste a token. On the machine that runs the service, <code>rubato login</code> opens this page
+          signed in, and <code>~/.rubato/token</code> holds the administrator's token.
+        </p>
+        <label for="token">Token</label>
+        <input
+          id="token"
+          type="password"
+          autocomplete="current-password"
+          placeholder="rbt_…"
+          spellcheck={false}
+          value={token}
+          onInput={(event) => setToken(event.currentTarget.value)}
+          aria-invalid={error !== null}
+          aria-describedby="token-error"
+        />
+        <p id="token-error" class="error" role="alert">
+          {error}
+        </p>
+        <button type="submit" class="button primary" disabled={isBusy || token.trim() === ""}>
+          {isBusy ? "Signing in…" : "Sign in"}
+        </button>
+      </form>
+    </main>
+  );
+}

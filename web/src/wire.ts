@@ -1,0 +1,173 @@
+/** The shapes of /api/v1 that the page reads. Fields are named as on the wire. */
+
+export type Status =
+  | "queued"
+  | "starting"
+  | "running"
+  | "recovering"
+  | "pausing"
+  | "paused"
+  | "stopping"
+  | "succeeded"
+  | "failed"
+  | "cancelled";
+
+export const STATUSES: readonly Status[] = [
+  "queued",
+  "starting",
+  "running",
+  "recovering",
+  "pausing",
+  "paused",
+  "stopping",
+  "succeeded",
+  "failed",
+  "cancelled",
+];
+
+const FINAL: ReadonlySet<Status> = new Set(["succeeded", "failed", "cancelled"]);
+
+/** Whether a status is written once and never left. */
+export function isFinal(status: Status): boolean {
+  return FINAL.has(status);
+}
+
+export interface Failure {
+  failure_class: "user" | "infrastructure" | "service";
+  reason: string;
+  message: string;
+  worker_id: string | null;
+  rank: number | null;
+  node: string | null;
+  exit_code: number | null;
+  signal: string | null;
+  step: number | null;
+  microbatch: number | null;
+  traceback: string | null;
+  last_output: string[];
+}
+
+export interface Job {
+  id: string;
+  name: string;
+  project: string;
+  labels: Record<string, string>;
+  status: Status;
+  reason: string | null;
+  message: string | null;
+  phase: string | null;
+  desired_workers: number;
+  workers: number;
+  joining: number;
+  min_workers: number;
+  max_workers: number;
+  step: number;
+  total_steps: number | null;
+  metrics: Record<string, number | null>;
+  attempt: number;
+  generation: number;
+  restarts: number;
+  scalings: number;
+  created_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+  updated_at: string;
+  result: { step: number; digest: string } | null;
+  failure: Failure | null;
+  queue: { position: number; reason: string } | null;
+  spec?: unknown;
+}
+
+export interface JobEvent {
+  position: number;
+  time: string;
+  kind: string;
+  message: string;
+  step: number | null;
+  generation: number | null;
+  attempt: number | null;
+  data: Record<string, unknown>;
+}
+
+export interface MetricRow {
+  position: number;
+  step: number;
+  time: string;
+  generation: number;
+  workers: number;
+  attempt: number;
+  values: Record<string, number | null>;
+}
+
+export interface LogLine {
+  id: string;
+  time: string;
+  worker_id: string;
+  rank: number | null;
+  attempt: number;
+  stream: "stdout" | "stderr" | "system";
+  line: string;
+}
+
+export interface Worker {
+  worker_id: string;
+  incarnation: string;
+  rank: number | null;
+  pid: number | null;
+  supervisor_pid: number | null;
+  node: string;
+  state: string;
+  phase: string;
+  step: number | null;
+}
+
+export interface CheckpointFile {
+  name: string;
+  bytes: number;
+  sha256: string;
+}
+
+export interface Checkpoint {
+  id: string;
+  checkpoint_id: string;
+  attempt: number;
+  step: number;
+  bytes: number;
+  created_at: string;
+  metrics: Record<string, number | null>;
+  files: CheckpointFile[];
+}
+
+export interface ClusterNode {
+  node_id: string;
+  hostname: string;
+  address: string;
+  cpu: number;
+  cpu_used: number;
+  gpu: number;
+  gpu_used: number;
+}
+
+export interface Cluster {
+  id: string;
+  status: "online" | "offline";
+  last_seen: string | null;
+  slots_total: number;
+  slots_used: number;
+  nodes: ClusterNode[];
+}
+
+export interface ClusterView {
+  clusters: Cluster[];
+  queue: { job_id: string; name: string; position: number; reason: string }[];
+}
+
+/** RFC 9457, as every error of the service. */
+export interface Problem {
+  title: string;
+  status: number;
+  detail: string;
+  code: string;
+  errors: { path: string; message: string }[];
+  request_id?: string;
+}
