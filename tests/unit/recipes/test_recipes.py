@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from rubato.errors import EntrypointError
+from rubato.recipes import RECIPES, find_recipe
+
+ALLOWED_IMPORTS = {
+    "image-classifier": {"rubato", "torch", "sklearn"},
+    "char-lm": {"rubato", "torch"},
+}
+STANDARD = set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_file_with_a_train_function(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.path.is_file()
+    module = importlib.import_module(recipe.module)
+    assert module.__file__ == str(recipe.path)
+    assert list(inspect.signature(module.train).parameters) == ["run"]
+    assert 'if __name__ == "__main__":\n    rubato.main(train)\n' in recipe.path.read_text()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_imports_only_what_a_copy_of_it_can(name: str) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(find_recipe(name).path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(str(node.module))
+    assert {path for path in imported if path.startswith("rubato")} == {"rubato"}
+    assert {path.split(".")[0] for path in imported} - STANDARD == ALLOWED_IMPORTS[name]
+
+
+def test_listing_recipes_imports_none_of_them() -> None:
+    code = "import sys, rubato.recipes; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    assert find_recipe("image_classifier").name == "image-classifier"
+    with pytest.raises(EntrypointError, match="no recipe is called 'image-clasifier'; did you mean 'image-classifier'"):
+        find_recipe("image-clasifier")
+    with pytest.raises(EntrypointError, match="there are: image-classifier, char-lm"):
+        find_recipe("zzz")
