@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,9 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
     """
     digest = hashlib.sha256()
     size = 0
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    # Random, not the process id: two nodes that share the storage may have equal ids and write the same stripe, the one
+    # of them for the other that was given up too early.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:

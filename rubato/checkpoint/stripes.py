@@ -11,6 +11,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,30 @@ class Slice(NamedTuple):
     tensor: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """The content of one stripe file, ready to be written while training changes the tensors it came from."""
+
+    index: int
+    count: int
+    slices: tuple[Slice, ...]
+    data: tuple[torch.Tensor, ...]
+    """Flat, one for each slice."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"stripe-{self.index:05d}-of-{self.count:05d}.safetensors"
+
+    def write(self, folder: Path) -> FileRecord:
+        """Write the file. Makes the folder.
+
+        Raises:
+            CheckpointError: the storage refused; no file is left.
+        """
+        return write_file(folder / self.name, _safetensors(self.slices, self.data))
 
 
 def cut(entries: Sequence[dict[str, Any]], index: int, count: int) -> list[Slice]:
@@ -75,10 +100,23 @@ def write_stripe(folder: Path, index: int, count: int, tensors: Sequence[torch.T
     Raises:
         CheckpointError: the storage refused; no file is left.
     """
+    return _stripe(index, count, tensors).write(folder)
+
+
+def copy_stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stripe:
+    """Copy what belongs to stripe `index` of `count` to the host's memory, to be written later, as by a thread.
+
+    This is all of a checkpoint that training waits for: 1/count of the state's bytes.
+    """
+    stripe = _stripe(index, count, tensors)
+    return replace(stripe, data=tuple(data.to("cpu", copy=True) for data in stripe.data))
+
+
+def _stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stripe:
     # Wide elements first keeps every slice aligned to its element in the file, as readers that map it want.
     slices = sorted(cut(layout(tensors), index, count), key=lambda piece: (-tensors[piece.tensor].itemsize, piece))
-    name = f"stripe-{index:05d}-of-{count:05d}.safetensors"
-    return write_file(folder / name, _safetensors(slices, tensors))
+    data = (tensors[piece.tensor].detach().reshape(-1)[piece.start : piece.stop] for piece in slices)
+    return Stripe(index, count, tuple(slices), tuple(data))
 
 
 def read_stripes(folder: Path, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:
@@ -133,12 +171,11 @@ def read_document(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise CheckpointCorrupt(f"{DOCUMENT_NAME} of checkpoint {folder.name} cannot be read: {error!r}") from error
 
 
-def _safetensors(slices: Sequence[Slice], tensors: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
+def _safetensors(slices: Sequence[Slice], data: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
     """The file in pieces: length of the header, header, data. By hand, because the library wants all bytes at once."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for piece in slices:
-        dtype = tensors[piece.tensor].dtype
+    for piece, dtype in zip(slices, (content.dtype for content in data), strict=True):
         size = (piece.stop - piece.start) * dtype.itemsize
         name = _NAMES.get(dtype)
         header[f"{piece.tensor}@{piece.start}"] = {
@@ -150,8 +187,8 @@ def _safetensors(slices: Sequence[Slice], tensors: Sequence[torch.Tensor]) -> It
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for piece in slices:
-        yield byte_view(tensors[piece.tensor].detach().reshape(-1)[piece.start : piece.stop])
+    for content in data:
+        yield byte_view(content)
 
 
 def _place(tensors: Sequence[torch.Tensor], key: str, data: torch.Tensor, where: str) -> Slice:

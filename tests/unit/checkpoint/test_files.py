@@ -52,5 +52,7 @@ def test_nothing_is_visible_under_the_name_before_the_bytes_are_on_disk(
 
     monkeypatch.setattr(os, "fsync", watch)
     write_file(tmp_path / "name", [b"x"])
-    assert seen[0] == [f"name.{os.getpid()}.partial"]
+    assert len(seen[0]) == 1
+    assert seen[0][0].startswith("name.")
+    assert seen[0][0].endswith(".partial")
     assert seen[-1] == ["name"]

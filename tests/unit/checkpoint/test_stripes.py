@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rubato.checkpoint.files import hash_file
 from rubato.checkpoint.layout import layout, raw_bytes
-from rubato.checkpoint.stripes import cut, read_document, read_stripes, write_document, write_stripe
+from rubato.checkpoint.stripes import copy_stripe, cut, read_document, read_stripes, write_document, write_stripe
 from rubato.checkpoint.tree import decode, encode
 from rubato.errors import CheckpointCorrupt, CheckpointError
 
@@ -60,6 +60,16 @@ def test_a_stripe_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     with safe_open(tmp_path / second.name, framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
         assert file.get_tensor("1@1").tolist() == [1, 2, 3, 4]
+
+
+def test_a_copied_stripe_keeps_the_state_that_training_goes_on_to_change(tmp_path: Path) -> None:
+    tensors = [torch.arange(10.0), torch.arange(4), torch.tensor([1 + 2j, 3j]).conj()]
+    before = [tensor.clone() for tensor in tensors]
+    stripes = [copy_stripe(index, 2, tensors) for index in range(2)]
+    for tensor in tensors:
+        tensor.zero_()
+    names = [stripe.write(tmp_path).name for stripe in stripes]
+    assert_same(read_stripes(tmp_path, layout(before), names), before)
 
 
 def test_no_tensors_at_all_are_a_state_too(tmp_path: Path) -> None:
