@@ -241,7 +241,7 @@ def compare(disturbed: Job, undisturbed: Job) -> None:
     """Raise DemoFailed unless both runs ended with the same bits."""
     if digest_of(disturbed) != digest_of(undisturbed):
         raise DemoFailed(
-            "the digests differ: the weights depend on what happened to the job. Please report this, with both job ids: "
+            "the digests differ: the weights depend on what happened to the job; please report this, with both ids: "
             f"{disturbed.id}, {undisturbed.id}"
         )
     put("  equal: whatever happened left no trace in the weights.")

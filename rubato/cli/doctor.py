@@ -72,7 +72,7 @@ def look_at_python() -> Iterator[Health]:
         yield Health(
             Level.WARNING,
             "sqlite",
-            f"{sqlite3.sqlite_version}; before {'.'.join(map(str, FIXED_SQLITE))} the write-ahead log has a rare fault; "
+            f"{sqlite3.sqlite_version}; {'.'.join(map(str, FIXED_SQLITE))} mends a rare fault of its write-ahead log; "
             "fine for trying out, but for lasting service use PostgreSQL (RUBATO_DATABASE_URL) or a newer Python",
         )
 

@@ -58,7 +58,7 @@ def up(
         from rubato.cli.keeper.daemon import keep
 
         home.create()
-        control.check_port(port)
+        control.check_port(home, port)
         keep(home, port=port, slots=wanted_slots)
         return
     with StepLine("Starting") as tell:

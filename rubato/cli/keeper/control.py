@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rubato.cli.keeper import commands
-from rubato.cli.keeper.daemon import end_recorded, is_held
+from rubato.cli.keeper.daemon import end_recorded, family_of, is_held
 from rubato.cli.keeper.ports import describe_holder, is_port_free
 from rubato.cli.keeper.process_table import (
     boot_id,
     identify,
     is_alive,
-    read_table,
     send_signal,
-    tree_of,
     wait_until_gone,
 )
 from rubato.errors import KeeperError, RubatoError
@@ -64,14 +62,18 @@ def bring_up(home: Home, *, port: int, slots: int, tell: Teller, timeout_s: floa
         if record is not None and record.url != f"http://{commands.HOST}:{port}":
             raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
     else:
-        check_port(port)
+        check_port(home, port)
         commands.find_checkout()
         start_keeper(home, port=port, slots=slots)
     return _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
 
 
-def check_port(port: int) -> None:
-    """Raise KeeperError where a port is taken, naming who holds it."""
+def check_port(home: Home, port: int) -> None:
+    """Raise KeeperError where a port is taken, naming who holds it; this home's own service (its keeper died) may."""
+    record = home.read_record()
+    service = record.processes.get("service") if record else None
+    if record is not None and record.url.endswith(f":{port}") and service is not None and is_alive(service):
+        return
     if not is_port_free(port, commands.HOST):
         raise KeeperError(
             f"port {port} is taken by {describe_holder(port)}; end that, or take another: `rubato up --port {port + 1}`"
@@ -107,15 +109,16 @@ def _wait_until_ready(home: Home, *, was_up: bool, tell: Teller, timeout_s: floa
     held_once = was_up
     lock_deadline = time.monotonic() + 10
     while True:
-        missing = find_missing(home)
+        held = is_held(home)
+        held_once = held_once or held
+        # A record without a keeper is that of a dead one: its successor takes over, or replaces, what it names.
+        missing = find_missing(home) if held else "keeper to start"
         record = home.read_record()
         if missing is None and record is not None:
             return UpState(record.url, home.token_file, record.slots, was_up)
         if missing is not None and missing != said:
             tell(f"waiting for {missing}")
             said = missing
-        held = is_held(home)
-        held_once = held_once or held
         if not held and (held_once or time.monotonic() > lock_deadline):
             raise KeeperError(f"the keeper ended while starting:\n{tail(home.log_file('keeper'))}")
         if time.monotonic() > deadline:
@@ -176,7 +179,7 @@ def bring_down(home: Home, *, tell: Teller) -> bool:
         return False
     if _has_life(record):
         _save_jobs(home, record, tell)
-    before = tree_of(record.processes.values(), read_table())
+    before = family_of(list(record.processes.values()), mark=record.mark)
     keeper = record.processes.get("keeper")
     if keeper is not None and is_alive(keeper):
         tell("ending the processes")

@@ -34,6 +34,7 @@ from rubato.cli.keeper.process_table import (
     marked_processes,
     read_table,
     reap_children,
+    session_of,
     tree_of,
 )
 from rubato.errors import KeeperError
@@ -41,8 +42,8 @@ from rubato.home import Home, RecordedProcess, RunRecord
 
 ROUND_S = 0.25
 RAY_START_TIMEOUT_S = 60.0
-TERM_GRACE_S = {"agent": 3.0, "service": 5.0, "ray": 8.0}
-"""Seconds between SIGTERM and SIGKILL. The service waits for open streams, so it needs its grace to the end."""
+TERM_GRACE_S = {"agent": 3.0, "service": 5.0, "ray": 2.0}
+"""Seconds between SIGTERM and SIGKILL. The service may wait for open streams; Ray has nothing to save, and waits long."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -84,7 +85,8 @@ class Keeper:
     def _round(self, now: float) -> None:
         codes = reap_children()
         for role, process in list(self.processes.items()):
-            if role != "keeper" and not is_alive(process):
+            # Ray's end takes the agent with it, in the middle of this loop.
+            if role in self.processes and not is_alive(process):
                 self._note_end(role, codes.get(process.pid), now)
         if self._is_due("ray", now):
             self._start_ray()
@@ -98,7 +100,7 @@ class Keeper:
         return role not in self.processes and now >= self.backoffs[role].next_start_at
 
     def _note_end(self, role: str, code: int | None, now: float) -> None:
-        del self.processes[role]
+        ended = self.processes.pop(role)
         wait_s = self.backoffs[role].note_end(started_at=self.started_at.pop(role, now), now=now)
         how = (
             "ended"
@@ -110,6 +112,7 @@ class Keeper:
         log(f"{role} {how}; starting it again in {wait_s:.1f} s (see {self.home.log_file(role)})")
         if role == "ray":
             # Workers of a lost head node would live on for a while, hold its ports, and train beside their successors.
+            end_processes(family_of([ended]), grace_s=0)
             self._end_all_but("service")
             self.processes.pop("agent", None)
             self.backoffs["agent"].next_start_at = 0.0
@@ -205,10 +208,10 @@ class Keeper:
 
     def _end_all_but(self, *kept: str) -> None:
         own = identify(os.getpid())
-        table = read_table()
-        spared = {own, *tree_of([self.processes[role] for role in kept if role in self.processes], table)}
-        found = {*(tree_of([own], table) if own else ()), *tree_of(self.processes.values(), table)}
-        end_processes(found - spared, grace_s=0)
+        assert own is not None
+        spared = family_of([self.processes[role] for role in kept if role in self.processes])
+        found = family_of([own, *self.processes.values()], mark=self.layout.mark)
+        end_processes(found - spared - {own}, grace_s=0)
 
     def _take_down(self) -> None:
         """Agent first (it would start controllers again), then the service, then Ray.
@@ -229,20 +232,23 @@ class Keeper:
 def end_recorded(record: RunRecord) -> list[RecordedProcess]:
     """End the processes that a record names, their descendants, and what left the tree; returns those that live on."""
     roots = [process for role, process in record.processes.items() if role != "keeper"]
-    targets = {*tree_of(roots, read_table()), *_marked(record)}
+    targets = family_of(roots, mark=record.mark)
     end_processes(targets, grace_s=5.0)
-    # A child that was born while its parent was being ended is found by its mark.
-    end_processes(_marked(record), grace_s=0)
-    return [process for process in {*targets, *_marked(record)} if is_alive(process)]
+    # A child that was born while its parent was being ended.
+    late = family_of(roots, mark=record.mark)
+    end_processes(late, grace_s=0)
+    return [process for process in targets | late if is_alive(process)]
 
 
-def _marked(record: RunRecord) -> list[RecordedProcess]:
-    keeper = record.processes.get("keeper")
-    return (
-        [process for process in marked_processes(commands.MARK, record.mark) if process != keeper]
-        if record.mark
-        else []
-    )
+def family_of(roots: list[RecordedProcess], *, mark: str = "") -> set[RecordedProcess]:
+    """Everything alive that belongs to `roots`: descendants, members of their sessions, and what carries the mark.
+
+    Each finds what another may miss: an orphan left the tree, a training process leads a session of its own, and a
+    process that writes its title over its environment loses the mark.
+    """
+    table = read_table()
+    marked = marked_processes(commands.MARK, mark) if mark else []
+    return {*tree_of(roots, table), *session_of(roots, table), *marked}
 
 
 @contextlib.contextmanager

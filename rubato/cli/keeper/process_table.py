@@ -26,6 +26,7 @@ class ProcessRow:
 
     pid: int
     parent: int
+    session: int
     start_time: int
     state: str
     """One letter; Z is a zombie."""
@@ -41,7 +42,11 @@ def parse_stat(text: str) -> ProcessRow:
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     return ProcessRow(
-        pid=int(head.split(" ", 1)[0]), state=fields[0], parent=int(fields[1]), start_time=int(fields[19])
+        pid=int(head.split(" ", 1)[0]),
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start_time=int(fields[19]),
     )
 
 
@@ -95,6 +100,13 @@ def tree_of(roots: Iterable[RecordedProcess], table: dict[int, ProcessRow]) -> l
         if row.state != "Z":
             found.append(row.identity)
     return found
+
+
+def session_of(roots: Iterable[RecordedProcess], table: dict[int, ProcessRow]) -> list[RecordedProcess]:
+    """Living members of the sessions that `roots` led: what lost its parents, unless it left the session too."""
+    # A session's id is not given to a new process while the session has members; a changed start time says it had none.
+    leaders = {root.pid for root in roots if root.pid not in table or table[root.pid].identity == root}
+    return [row.identity for row in table.values() if row.session in leaders and row.state != "Z"]
 
 
 def marked_processes(name: str, value: str) -> list[RecordedProcess]:
