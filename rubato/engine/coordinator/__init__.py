@@ -2,7 +2,7 @@
 
 It alone mints generations. `rubato run` hosts it over local processes, `jobs/` over Ray actors; the tests over nothing.
 
-    found    no worker has state: spawn, wait until they stand by, mint a generation from the newest checkpoint, or fresh
+    found    no worker has state: spawn, wait until they stand by, mint from the newest checkpoint, or fresh
     resize   members train; joiners warm up beside them; a new generation is *pending* until its members have switched
     repair   a member died: revoke everything formed so far, wait until every survivor is in the engine (`Broken`),
              mint the next generation from those that have state; nobody has it: found again

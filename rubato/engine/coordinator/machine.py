@@ -34,7 +34,7 @@ class Coordinator:
         self._ending = Ending(self.job)
         self._diverged_step = -1
 
-    # --- what goes in ------------------------------------------------------------------------------------------------------
+    # --- what goes in -----------------------------------------------------------------------------
 
     def handle(self, event: Any, now: float) -> list[Order]:
         """Take in a message of a worker or an answer of the host.
@@ -60,7 +60,7 @@ class Coordinator:
         for hung in decide_hung(list(job.roster), job.terms.hangs, job.first_step, now):
             worker = job.roster.get(hung.incarnation)
             if worker is not None:
-                job.kill(worker, f"hang: {hung.because}")
+                job.kill(worker, f"hang: {hung.because}", with_stacks=True)
         if not self._repair.is_active and job.is_settled and decide_stuck(job.roster.of(job.current), job.terms.hangs):
             self._repair.begin("all workers waited for each other past the deadline")
         self._advance(now)
@@ -90,7 +90,7 @@ class Coordinator:
         self._advance(now)
         return job.flush()
 
-    # --- what it looks like ------------------------------------------------------------------------------------------------
+    # --- what it looks like -----------------------------------------------------------------------
 
     def observed(self) -> Observed:
         """The whole view, for the service."""
@@ -132,7 +132,7 @@ class Coordinator:
             Phase.TRAINING if self.job.is_settled and self.job.current.world == self.job.wish.workers else Phase.SCALING
         )
 
-    # --- messages of workers -----------------------------------------------------------------------------------------------
+    # --- messages of workers ----------------------------------------------------------------------
 
     def _on_spawned(self, worker: WorkerView, event: wire.Spawned, now: float) -> None:
         worker.pid, worker.supervisor_pid, worker.node = event.pid, event.supervisor_pid, event.node
@@ -261,10 +261,11 @@ class Coordinator:
         job.emit(EventKind.DIVERGED, message, step=event.step, digests=list(event.digests))
         if is_first or self._diverged_step >= 0:
             advice = (
-                "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing that "
-                "differs between processes (time, pid, os.urandom, the order of a set)."
+                "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
+                "that differs between processes (time, pid, os.urandom, the order of a set)."
                 if is_first
-                else "Something that influences training is not registered with run.register, or a layer is not deterministic."
+                else "Something that influences training is not registered with run.register, "
+                "or a layer is not deterministic."
             )
             self._ending.fail(
                 Failure("user", "diverged", f"{message[0].upper()}{message[1:]}. {advice}", step=event.step)
@@ -347,7 +348,7 @@ class Coordinator:
             job.spawn_after = float("inf")
             job.reason = f"{message}; no more are added until the wish changes"
 
-    # --- answers of the host -----------------------------------------------------------------------------------------------
+    # --- answers of the host ----------------------------------------------------------------------
 
     def _on_wish(self, event: Wish, now: float) -> None:
         job = self.job
@@ -371,7 +372,7 @@ class Coordinator:
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
         self._rows.on_stored(event.step)
 
-    # --- what follows ------------------------------------------------------------------------------------------------------
+    # --- what follows -----------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         job = self.job

@@ -30,7 +30,7 @@ class Terms:
     checkpoint_every_s: float | None = 30.0
     """None: no checkpoints by time."""
     no_retry_exit_codes: tuple[int, ...] = ()
-    hangs: HangPolicy = HangPolicy()
+    hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     fail_on_non_finite: bool = False
 
     @classmethod
@@ -56,7 +56,7 @@ class Terms:
         )
 
 
-# --- in: from the host, besides the messages of workers -----------------------------------------------------------------------
+# --- in: from the host, besides the messages of workers -------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RowsStored:
     step: int
 
 
-# --- out: commands to the host ----------------------------------------------------------------------------------------------------
+# --- out: commands to the host --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class Kill:
 
     incarnation: str
     because: str
+    with_stacks: bool = False
+    """Have it write the stacks of its threads before: it hangs, and somebody will want to know where."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +17,7 @@ PATIENCE_S = 3.0
 
 @dataclass
 class PauseMeter:
-    """Watches the rows of one new generation. Downtime = gap between the commits around the event, less one median step."""
+    """Watches the rows of one new generation. Downtime = gap between the commits around the event, less a median step."""
 
     generation: int
     before: MetricRow | None
@@ -46,6 +47,6 @@ class PauseMeter:
             return None
         times = [datetime.fromisoformat(row.time).timestamp() for row in (self.before, *self.rows)]
         gap = times[1] - times[0]
-        after = [later - earlier for earlier, later in zip(times[1:], times[2:], strict=False)]
+        after = [later - earlier for earlier, later in itertools.pairwise(times[1:])]
         usual = statistics.median(after) if after else float(self.rows[0].values.get("step_seconds", 0.0))
         return max(0.0, gap - usual)

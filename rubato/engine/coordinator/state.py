@@ -45,7 +45,7 @@ class JobState:
         self._spawned = 0
         self._out: list[Order] = []
 
-    # --- questions ---------------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
@@ -70,7 +70,7 @@ class JobState:
         """The failure, with the place where it happened."""
         return replace(failure, worker_id=worker.worker_id, rank=self.rank_of(worker), node=worker.node or None)
 
-    # --- verbs -------------------------------------------------------------------------------------------------------------
+    # --- verbs ------------------------------------------------------------------------------------
 
     def put(self, order: Order) -> None:
         """Give an order to the host."""
@@ -80,11 +80,11 @@ class JobState:
         """Give a command to a training process."""
         self.put(orders.Send(incarnation, command))
 
-    def kill(self, worker: WorkerView, because: str) -> None:
+    def kill(self, worker: WorkerView, because: str, *, with_stacks: bool = False) -> None:
         """Have a worker ended; its exit will be reported."""
         if not worker.doom:
             worker.doom = because
-            self.put(orders.Kill(worker.incarnation, because))
+            self.put(orders.Kill(worker.incarnation, because, with_stacks))
 
     def emit(self, kind: EventKind, message: str, *, step: int | None = None, **data: Any) -> None:
         """Tell a fact."""

@@ -27,8 +27,8 @@ class Verdicts:
     def on_user_error(self, error: UserFailed, *, has_trained: bool) -> Failure | None:
         """The failure of the job, or None where the worker is replaced and the step tried again.
 
-        Before the first step any exception is final; later the same microbatch must raise twice (its heir counts), because
-        the first time may be the machine's fault.
+        Before the first step any exception is final; later the same microbatch must raise twice (its heir counts),
+        because the first time may be the machine's fault.
         """
         final = not has_trained
         if error.where == "step":

@@ -1,0 +1,305 @@
+"""`rubato run`: one attempt at a job with processes of this machine, without a service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from rubato.engine.coordinator import Coordinator, Emit, RowsStored, Terms, Wish
+from rubato.errors import UserError
+from rubato.launch.archive import ArchiveTerms, FolderArchive
+from rubato.launch.control import RUN_FILE, ControlServer, ask_run
+from rubato.launch.environment import child_environment
+from rubato.launch.host import Host, Post
+from rubato.launch.output import OutputLine
+from rubato.launch.progress import ProgressPrinter
+from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor, utc_now
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Failure, LogLine, MetricRow, Observed, Outcome, WorkerReport
+from rubato.wire.codec import to_json
+from rubato.wire.spec import JobSpec, spec_to_json
+
+EXIT_CODES = {"succeeded": 0, "failed": 100, "paused": 101, "cancelled": 103}
+CLOSE_S = 10.0
+
+
+def run_local(
+    spec: JobSpec,
+    *,
+    working_dir: Path,
+    checkpoint_dir: Path | None,
+    home: Path,
+    command: tuple[str, ...] = CHILD_COMMAND,
+) -> int:
+    """Train on this machine until the job ends. SIGINT stops at the next boundary, a second one kills.
+
+    Args:
+        spec: the job.
+        working_dir: where the training processes start, and where their modules are looked for first.
+        checkpoint_dir: where checkpoints are kept and resumed from; default: the run's own folder.
+        home: RUBATO_HOME.
+        command: starts a training process.
+
+    Returns:
+        The exit code: 0 succeeded, 100 failed, 101 paused, 103 cancelled.
+    """
+    run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
+    print(run.run_id, flush=True)
+    outcome = run.run()
+    print(describe_outcome(outcome), flush=True)
+    return EXIT_CODES[outcome.state]
+
+
+def scale_run(run_id: str, workers: int, *, home: Path) -> None:
+    """Change the number of workers of a living run; raises as `ask_run` does."""
+    ask_run(run_folder(home, run_id), {"verb": "scale", "workers": workers})
+
+
+def run_folder(home: Path, run_id: str) -> Path:
+    """Where a run keeps its files."""
+    return home / "runs" / run_id
+
+
+class LocalRun:
+    """One run and its folder: run.json, control.sock, events.jsonl, metrics.jsonl, logs.jsonl, checkpoints/."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        working_dir: Path,
+        checkpoint_dir: Path | None,
+        home: Path,
+        command: tuple[str, ...] = CHILD_COMMAND,
+        progress: TextIO | None = None,
+    ) -> None:
+        # Sorts by time: the seconds come first.
+        self.run_id = f"run_{int(time.time()):08x}{secrets.token_hex(3)}"
+        self.folder = run_folder(home, self.run_id)
+        self.folder.mkdir(mode=0o700, parents=True)
+        self.checkpoints = checkpoint_dir or self.folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self._spec = spec
+        self._command = command
+        self._working_dir = working_dir
+        self._progress = progress or sys.stderr
+        self._wish = Wish("run", spec.workers.initial)
+        # Re-entrant: a signal handler may interrupt another one that holds it.
+        self._lock = threading.RLock()
+        self._observed: Observed | None = None
+        terms = Terms.of(self.run_id, next_attempt(self.checkpoints), spec)
+        self._attempt = terms.attempt
+        self.host = Host(Coordinator(terms, self._wish))
+
+    def run(self) -> Outcome:
+        """Train until the end."""
+        fleet = LocalFleet(self._template(), self._working_dir, self._environment(), self.host.post, self._command)
+        journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
+        archive = FolderArchive(ArchiveTerms.of(self.run_id, self.checkpoints, self._spec), self.host.post)
+        control = ControlServer(self.folder, self.answer)
+        record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
+        (self.folder / RUN_FILE).write_text(json.dumps(record))
+        try:
+            with self._signals():
+                outcome = self.host.run(fleet, journal, archive)
+            assert outcome is not None  # nobody tells a local run to let go
+            return outcome
+        finally:
+            control.close()
+            fleet.close()
+            archive.close()
+            journal.close()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request that came over the control socket."""
+        verb = request["verb"]
+        if verb == "scale":
+            self._scale(int(request["workers"]))
+        elif verb == "pause":
+            self._change(run="pause")
+        elif verb == "cancel":
+            self._change(run="stop", force=bool(request.get("force", False)))
+        elif verb == "checkpoint":
+            with self._lock:
+                self._change(checkpoint_request=self._wish.checkpoint_request + 1)
+        elif verb != "status":
+            raise UserError(f"unknown verb {verb!r}; a run knows scale, pause, cancel, checkpoint and status")
+        return {"run_id": self.run_id, "observed": to_json(self._observed), "desired_workers": self._wish.workers}
+
+    def _scale(self, workers: int) -> None:
+        low, high = self._spec.workers.min, self._spec.workers.upper
+        if not low <= workers <= high:
+            raise UserError(f"workers must lie in {low}..{high} for this run, got {workers}; --set workers.max=N")
+        self._change(workers=workers)
+
+    def _change(self, **wishes: Any) -> None:
+        with self._lock:
+            if self._wish.run == "stop":
+                wishes["run"] = "stop"  # a stop is never taken back
+            self._wish = replace(self._wish, **wishes)
+            self.host.post(self._wish)
+
+    def _see(self, observed: Observed) -> None:
+        self._observed = observed
+
+    def _template(self) -> wire.Start:
+        return wire.Start(
+            attempt=self._attempt,
+            job_id=self.run_id,
+            worker_id="",
+            incarnation="",
+            spec=spec_to_json(self._spec),
+            host="127.0.0.1",
+            storage=str(self.checkpoints),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM stop at the boundary, then at once; only the main thread may ask for that."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        again = self._wish.run == "stop"
+        self._change(run="stop", force=again)
+        if not again:
+            self.host.post(Emit("job.cancel_requested", "stopping at the next boundary; once more to stop at once"))
+
+
+class LocalFleet:
+    """Workers as child processes of this one."""
+
+    def __init__(
+        self, template: wire.Start, working_dir: Path, environment: dict[str, str], post: Post, command: tuple[str, ...]
+    ) -> None:
+        self._template = template
+        self._working_dir = working_dir
+        self._environment = environment
+        self._post = post
+        self._command = command
+        self._node = socket.gethostname()
+        self._workers: dict[str, ChildSupervisor] = {}
+
+    def spawn(self, worker_id: str, incarnation: str) -> None:
+        """Start a process."""
+        start = replace(self._template, worker_id=worker_id, incarnation=incarnation)
+        plan = ChildPlan(start, self._node, self._working_dir, self._environment, self._command)
+        supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
+        supervisor.start()
+
+    def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
+        """End a process."""
+        if (supervisor := self._workers.get(incarnation)) is not None:
+            supervisor.kill(because, with_stacks=with_stacks)
+
+    def send(self, incarnation: str, command: wire.Command) -> None:
+        """Pass a command on."""
+        if (supervisor := self._workers.get(incarnation)) is not None:
+            supervisor.send(command)
+
+    def close(self) -> None:
+        """End whatever still lives."""
+        living = list(self._workers.values())
+        for supervisor in living:
+            supervisor.kill("the run is over")
+        for supervisor in living:
+            supervisor.join(CLOSE_S)
+
+    def _deliver(self, event: wire.Message | OutputLine) -> None:
+        self._post(event)
+
+
+@dataclass
+class LocalJournal:
+    """Facts as JSON lines in the run's folder, and for the eye."""
+
+    folder: Path
+    progress: ProgressPrinter
+    post: Post
+    see: Any
+
+    def __post_init__(self) -> None:
+        names = ("events", "metrics", "logs")
+        self._files = {name: (self.folder / f"{name}.jsonl").open("a", buffering=1) for name in names}
+
+    def emit(self, event: Emit) -> None:
+        """Note an event."""
+        self._write("events", {"time": utc_now(), **to_json(event)})
+        self.progress.event(event.kind, event.message)
+
+    def rows(self, rows: tuple[MetricRow, ...]) -> None:
+        """Note metric rows; a file counts as stored."""
+        for row in rows:
+            self._write("metrics", to_json(row))
+        self.progress.loss = rows[-1].values.get("loss")
+        self.post(RowsStored(rows[-1].step))
+
+    def log(self, line: LogLine) -> None:
+        """Note a line of output."""
+        self._write("logs", to_json(line))
+        self.progress.output(line)
+
+    def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
+        """Show progress."""
+        self.see(observed)
+        self.progress.observe(observed)
+
+    def end(self, outcome: Outcome) -> None:
+        """Note the end."""
+        self.progress.close()
+        self._write("events", {"time": utc_now(), "kind": "outcome", **to_json(outcome)})
+
+    def close(self) -> None:
+        """Close the files."""
+        self.progress.close()
+        for file in self._files.values():
+            file.close()
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        self._files[name].write(json.dumps(value) + "\n")
+
+
+def next_attempt(checkpoints: Path) -> int:
+    """One more than any attempt that has left something: what this run saves is newer than all of it."""
+    names = [path.name.split("-")[0] for path in checkpoints.iterdir() if path.is_dir()]
+    return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """The last line of a run."""
+    if outcome.result is not None:
+        return f"succeeded: step {outcome.result.step}, digest {outcome.result.digest}"
+    if outcome.failure is not None:
+        return f"failed: {describe_failure(outcome.failure)}"
+    return {"paused": "paused: run it again with --checkpoint-dir to go on", "cancelled": "cancelled"}[outcome.state]
+
+
+def describe_failure(failure: Failure) -> str:
+    """What happened, where, and what is known of it."""
+    place = f" (rank {failure.rank})" if failure.rank is not None else ""
+    lines = [f"{failure.message}{place}"]
+    if failure.traceback:
+        lines.append(failure.traceback.rstrip())
+    elif failure.last_output:
+        lines += ["Its last output:", *(f"  {line}" for line in failure.last_output[-20:])]
+    return "\n".join(lines)
