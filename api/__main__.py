@@ -1,0 +1,100 @@
+"""`python -m api`: the service, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from api.app import create_app
+from api.logging import configure_logging
+from service.database import HomeInUse
+from service.settings import Settings
+
+GRACE_S = 10
+
+
+class Server(uvicorn.Server):
+    """uvicorn that ends streams and long polls when it is told to stop, instead of waiting for them to end."""
+
+    app: FastAPI
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal: wake all that wait."""
+        context = getattr(self.app.state, "context", None)
+        if context is not None:
+            context.hub.close()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Tell where the page is, once somebody can connect."""
+        await super().startup(sockets)
+        running = getattr(self.app.state, "running", None)
+        if self.should_exit or running is None:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        print(f"Rubato listens on http://{host}:{port}", flush=True)
+        print(f"Sign in once by http://{host}:{port}/login?code={running.login_code}", flush=True)
+
+
+def read_settings(arguments: Sequence[str]) -> Settings:
+    """Settings from the environment; flags win.
+
+    Raises:
+        SystemExit: with a message on wrong ones.
+    """
+    parser = argparse.ArgumentParser(prog="python -m api", description="The Rubato job service.")
+    parser.add_argument("--host", help="address to listen on (RUBATO_HOST)")
+    parser.add_argument("--port", type=int, help="port to listen on (RUBATO_PORT)")
+    parser.add_argument(
+        "--behind-tls-proxy",
+        action="store_true",
+        default=None,
+        help="a proxy in front speaks TLS: allow other addresses",
+    )
+    given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        messages = "; ".join(f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip() for item in error.errors())
+        parser.error(messages)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal; 0 after an orderly end."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logging()
+    # Tokens, logs and uploaded code are nobody else's business.
+    os.umask(0o077)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=settings.behind_tls_proxy,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan="on",
+    )
+    server = Server(config)
+    server.app = app
+    try:
+        server.run()
+    except HomeInUse as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The application: routers, the gate around them, and the service behind them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+
+from api.auth import authorize
+from api.gate import Gate
+from api.page import install_page
+from api.problems import install_problems
+from api.routes import cluster, jobs, people, storage, streams
+from service.clock import Clock, utc_now
+from service.settings import Settings
+from service.startup import run_service
+
+
+def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = True) -> FastAPI:
+    """The whole application; its lifespan starts and stops the service."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with run_service(settings, clock=clock, with_loop=with_loop) as running:
+            app.state.running = running
+            app.state.context = running.context
+            yield
+
+    app = FastAPI(
+        title="Rubato",
+        version="1",
+        description="Elastic PyTorch training: submit, watch and scale jobs.",
+        lifespan=lifespan,
+        dependencies=[Depends(authorize)],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.web_dist = settings.web_dist
+    install_problems(app)
+    for router in (jobs.router, streams.router, storage.router, people.router, cluster.router, people.top_router):
+        app.include_router(router)
+    install_page(app, settings.web_dist)
+    app.add_middleware(Gate, settings=settings)
+    return app

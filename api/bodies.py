@@ -1,0 +1,185 @@
+"""Reading bodies under caps: size, depth, and YAML without its traps."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+import yaml
+from fastapi import Request
+
+from rubato.errors import Finding, SpecError
+from rubato.wire.codec import from_json
+from service.errors import ErrorKind, ServiceError
+
+T = TypeVar("T")
+
+MAX_DEPTH = 32
+YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        ServiceError: body_too_large, as soon as it is.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise ServiceError(ErrorKind.BODY_TOO_LARGE, f"The body may have {limit_bytes} bytes.")
+    return bytes(body)
+
+
+def parse_json(body: bytes) -> Any:
+    """JSON of bounded depth, without NaN and infinities.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    try:
+        data = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable("JSON", error) from None
+    _check(data)
+    return data
+
+
+def parse_report_json(body: bytes) -> Any:
+    """JSON from a controller: a loss may be NaN there, and texts are cleaned instead of refused.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    try:
+        return _cleaned(json.loads(body))
+    except (ValueError, RecursionError) as error:
+        raise _unreadable("JSON", error) from None
+
+
+def parse_yaml(body: bytes) -> Any:
+    """YAML as plain JSON types.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    try:
+        data = yaml.load(body, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise _unreadable("YAML", error) from None
+    _check(data)
+    return data
+
+
+async def read_spec_data(request: Request, limit_bytes: int) -> Any:
+    """The job spec of a request, JSON or YAML by its content type.
+
+    Raises:
+        ServiceError: unsupported_media_type, body_too_large, invalid_request.
+    """
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    body = await read_body(request, limit_bytes)
+    if kind in YAML_TYPES:
+        return parse_yaml(body)
+    if kind == "application/json":
+        return parse_json(body)
+    raise ServiceError(
+        ErrorKind.UNSUPPORTED_MEDIA_TYPE, f"Send the spec as application/json or application/yaml, not {kind[:80]}."
+    )
+
+
+async def read_wire(request: Request, kind: type[T], limit_bytes: int) -> T:
+    """A message of `rubato.wire`; keys that a newer peer sends besides are ignored.
+
+    Raises:
+        ServiceError: body_too_large, invalid_request with every finding.
+    """
+    data = parse_report_json(await read_body(request, limit_bytes))
+    try:
+        return from_json(kind, data)
+    except SpecError as error:
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST, f"The {kind.__name__} does not hold: {error}.", findings=error.findings
+        ) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without aliases (a small text could stand for gigabytes) and dates (unknown to JSON)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("anchors and aliases (&, *) are not allowed in a spec; write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        self.flatten_mapping(node)
+        mapping = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, (str, int, float, bool)):
+                raise yaml.YAMLError(f"the key at line {key_node.start_mark.line + 1} is no text")
+            if key in mapping:
+                raise yaml.YAMLError(f"the key {key!r} stands twice (line {key_node.start_mark.line + 1})")
+            mapping[key] = self.construct_object(value_node, deep=deep)
+        return mapping
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 reads 1e-3 as a text, for want of a dot: a learning rate must not become one.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _check(data: Any, depth: int = 0) -> None:
+    """Refuse what is nested too deep, and texts and numbers that no database or JSON reader takes."""
+    if depth > MAX_DEPTH:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
+    if isinstance(data, dict):
+        for key, value in data.items():
+            _check(key, depth + 1)
+            _check(value, depth + 1)
+    elif isinstance(data, list):
+        for item in data:
+            _check(item, depth + 1)
+    elif isinstance(data, str):
+        if _clean(data) != data:
+            raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a NUL character or half a surrogate pair.")
+    elif isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a number that is not finite.")
+    elif data is not None and not isinstance(data, (bool, int, float)):
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST, f"The body holds a {type(data).__name__}, which JSON does not know."
+        )
+
+
+def _cleaned(data: Any) -> Any:
+    if isinstance(data, str):
+        return _clean(data)
+    if isinstance(data, dict):
+        return {_clean(key): _cleaned(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_cleaned(item) for item in data]
+    return data
+
+
+def _clean(text: str) -> str:
+    if "\x00" not in text and text.isascii():
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _unreadable(language: str, error: Exception) -> ServiceError:
+    detail = " ".join(str(error).split())[:300]
+    return ServiceError(
+        ErrorKind.INVALID_REQUEST, f"The body is no {language}: {detail}.", findings=[Finding("", detail)]
+    )
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not allowed")

@@ -1,0 +1,117 @@
+"""The outermost layer: request ids, host names, body caps, security headers, access log, the net for errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import structlog
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.problems import problem_for
+from service.clock import utc_now
+from service.errors import ErrorKind, ServiceError
+from service.ids import new_id
+from service.settings import Settings
+
+log = structlog.get_logger("api.access")
+
+SECURITY_HEADERS = {
+    # The page has no inline script or style; charts set styles through the object model, which needs no exception.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+UNCAPPED_PREFIX = "/api/v1/packages/"
+QUIET_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+class Gate:
+    """Pure ASGI, so that streams pass through unbuffered."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request_id = new_id("req", utc_now())
+        scope["request_id"] = request_id
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["path"].startswith(("/api/", "/cluster/")):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            self._check_host(request)
+            self._check_length(request)
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:
+            if status:
+                # Half a reply is on its way: only cutting the connection tells the client.
+                log.exception("reply_broken", request_id=request_id, path=scope["path"])
+                raise
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                response = problem_for(request, error)
+            await response(scope, receive, send_with_headers)
+        finally:
+            self._log(scope, request_id, status, started)
+
+    def _check_host(self, request: Request) -> None:
+        """Refuse names that are not ours: a foreign name that resolves here is DNS rebinding."""
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if host.lower() not in self._hosts:
+            raise ServiceError(
+                ErrorKind.HOST_NOT_ALLOWED,
+                f"This service does not answer to the host name {host[:100]!r}; add it to RUBATO_ALLOWED_HOSTS "
+                '(a JSON list such as ["rubato.example"]).',
+            )
+
+    def _check_length(self, request: Request) -> None:
+        length = request.headers.get("content-length", "0")
+        limit = self._settings.max_body_bytes
+        if request.url.path.startswith(UNCAPPED_PREFIX):
+            limit = self._settings.max_package_bytes
+        if not length.isdecimal() or int(length) > limit:
+            raise ServiceError(ErrorKind.BODY_TOO_LARGE, f"The body may have {limit} bytes, got {length[:20]}.")
+
+    def _log(self, scope: Scope, request_id: str, status: int, started: float) -> None:
+        if scope["path"] in QUIET_PATHS and status < 400:
+            return
+        log.info(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            ms=round((time.perf_counter() - started) * 1000, 1),
+            request_id=request_id,
+            client=_client(scope.get("client")),
+        )
+
+
+def _client(address: Iterable[object] | None) -> str:
+    return str(next(iter(address), "")) if address else ""

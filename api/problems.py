@@ -1,0 +1,160 @@
+"""Every error as `application/problem+json` (RFC 9457); the one place where kinds become statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+
+from rubato.errors import Finding
+from service.errors import ErrorKind, ServiceError
+from service.states import IllegalTransition
+
+log = structlog.get_logger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+
+K = ErrorKind
+STATUS: dict[ErrorKind, int] = {
+    K.INVALID_SPEC: 422,
+    K.INVALID_REQUEST: 422,
+    K.UNAUTHENTICATED: 401,
+    K.FORBIDDEN: 403,
+    K.NOT_FOUND: 404,
+    K.METHOD_NOT_ALLOWED: 405,
+    K.JOB_FINAL: 409,
+    K.NAME_TAKEN: 409,
+    K.CONFLICT: 409,
+    K.OUT_OF_BOUNDS: 422,
+    K.IDEMPOTENCY_MISMATCH: 422,
+    K.PACKAGE_UNKNOWN: 422,
+    K.PACKAGE_INVALID: 422,
+    K.PACKAGE_TOO_LARGE: 413,
+    K.BODY_TOO_LARGE: 413,
+    K.UNSUPPORTED_MEDIA_TYPE: 415,
+    K.HOST_NOT_ALLOWED: 421,
+    K.LEASE_HELD: 409,
+    K.FENCED: 409,
+    K.NOT_READY: 503,
+    K.INTERNAL: 500,
+}
+TITLE: dict[ErrorKind, str] = {
+    K.INVALID_SPEC: "The job spec does not hold",
+    K.INVALID_REQUEST: "The request does not hold",
+    K.UNAUTHENTICATED: "Not signed in",
+    K.FORBIDDEN: "Not allowed",
+    K.NOT_FOUND: "Not found",
+    K.METHOD_NOT_ALLOWED: "Method not allowed",
+    K.JOB_FINAL: "The job has ended",
+    K.NAME_TAKEN: "The name is taken",
+    K.CONFLICT: "Not possible now",
+    K.OUT_OF_BOUNDS: "Out of bounds",
+    K.IDEMPOTENCY_MISMATCH: "The key was used with another request",
+    K.PACKAGE_UNKNOWN: "The package is unknown",
+    K.PACKAGE_INVALID: "The package is refused",
+    K.PACKAGE_TOO_LARGE: "The package is too large",
+    K.BODY_TOO_LARGE: "The body is too large",
+    K.UNSUPPORTED_MEDIA_TYPE: "Unsupported media type",
+    K.HOST_NOT_ALLOWED: "Unknown host name",
+    K.LEASE_HELD: "The predecessor may be alive",
+    K.FENCED: "A newer attempt counts",
+    K.NOT_READY: "Not ready",
+    K.INTERNAL: "Internal error",
+}
+RETRY_AFTER_S = 2
+
+
+def problem(
+    kind: ErrorKind,
+    detail: str,
+    *,
+    instance: str,
+    request_id: str,
+    findings: Iterable[Finding] = (),
+    extra: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """One problem document."""
+    body = {
+        "type": f"urn:rubato:problem:{kind}",
+        "title": TITLE[kind],
+        "status": STATUS[kind],
+        "detail": detail,
+        "instance": instance,
+        "code": str(kind),
+        "errors": [{"path": finding.path, "message": finding.message} for finding in findings],
+        "request_id": request_id,
+        **(extra or {}),
+    }
+    return JSONResponse(body, status_code=STATUS[kind], headers=headers, media_type=PROBLEM_JSON)
+
+
+def problem_for(request: Request, error: Exception) -> JSONResponse:
+    """The problem document of any exception; what nobody foresaw is an internal error without details."""
+    kind, detail = K.INTERNAL, "Something went wrong in the service; its log has the details under this request_id."
+    findings: Iterable[Finding] = ()
+    extra: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    match error:
+        case ServiceError():
+            kind, detail, findings, extra = error.kind, error.message, error.findings, error.extra
+        case RequestValidationError():
+            kind, findings = K.INVALID_REQUEST, tuple(_finding(item) for item in error.errors())
+            detail = "; ".join(str(finding) for finding in findings)
+        case IllegalTransition():
+            kind, detail = K.CONFLICT, f"The job changed at the same moment: {error}. Look again, then retry."
+        case HTTPException():
+            kind, detail = _http_kind(error, request)
+            headers = dict(error.headers or {})
+        case DBAPIError() | PoolTimeoutError():
+            log.error("database_unavailable", error=str(error).splitlines()[0])
+            kind, detail = K.NOT_READY, "The database does not answer; try again shortly."
+        case _:
+            log.error("unhandled_error", exc_info=error)
+    if kind is K.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if kind is K.NOT_READY:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return problem(
+        kind,
+        detail,
+        instance=request.url.path,
+        request_id=str(request.scope.get("request_id", "")),
+        findings=findings,
+        extra=extra,
+        headers=headers,
+    )
+
+
+def install_problems(app: FastAPI) -> None:
+    """Turn what handlers raise into problem documents."""
+
+    async def respond(request: Request, error: Exception) -> JSONResponse:
+        return problem_for(request, error)
+
+    for kind in (ServiceError, RequestValidationError, IllegalTransition, HTTPException, DBAPIError, PoolTimeoutError):
+        app.add_exception_handler(kind, respond)
+
+
+def _http_kind(error: HTTPException, request: Request) -> tuple[ErrorKind, str]:
+    match error.status_code:
+        case 404:
+            return K.NOT_FOUND, f"There is nothing at {request.url.path}; /api/openapi.json lists what there is."
+        case 405:
+            return K.METHOD_NOT_ALLOWED, f"{request.method} is not possible on {request.url.path}."
+        case status if 400 <= status < 500:
+            return K.INVALID_REQUEST, str(error.detail)
+        case _:
+            return K.INTERNAL, str(error.detail)
+
+
+def _finding(item: Any) -> Finding:
+    location = [str(part) for part in item.get("loc", ()) if part not in ("body", "query", "path", "header")]
+    return Finding(".".join(location), str(item.get("msg", "does not hold")))

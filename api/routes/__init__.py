@@ -1,0 +1,1 @@
+"""The routers: each parses, calls one use-case, and returns."""

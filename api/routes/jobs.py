@@ -1,0 +1,202 @@
+"""Jobs: submit, find, and what a person wants of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from api import schemas
+from api.auth import Caller, Parts
+from api.bodies import read_spec_data
+from api.routes.errors import errors
+from rubato.wire.events import EventKind
+from rubato.wire.spec import spec_to_json
+from rubato.wire.status import FINAL, Status
+from service import jobs
+from service.attempts import list_attempts, list_workers
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.events import list_events
+from service.jobs import Changed
+from service.notify import job_topic
+from service.views import attempt_json
+
+router = APIRouter(prefix="/api/v1", tags=["jobs"])
+
+Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for it to be done.")]
+_SPEC_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+
+@router.post(
+    "/jobs", status_code=201, response_model=schemas.Job, responses=errors(409, 413, 415, 422), openapi_extra=_SPEC_BODY
+)
+async def submit_job(
+    request: Request,
+    response: Response,
+    context: Parts,
+    caller: Caller,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> Any:
+    """Submit a job spec, JSON or YAML. With `dry_run` the resolved spec comes back and nothing is stored."""
+    spec = jobs.read_spec(await read_spec_data(request, context.settings.max_spec_bytes))
+    if dry_run:
+        return JSONResponse({"spec": spec_to_json(spec)})
+    job = await jobs.submit(context, spec, actor=caller.name, idempotency_key=idempotency_key)
+    response.headers["Location"] = f"/api/v1/jobs/{job['id']}"
+    return job
+
+
+@router.get("/jobs", response_model=schemas.JobPage, responses=errors(422))
+async def list_jobs(
+    context: Parts,
+    status: Annotated[str, Query(description="Statuses, separated by commas.")] = "",
+    q: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: str | None = None,
+) -> Any:
+    """Jobs, newest first; the next page begins at `next_cursor`."""
+    items, next_cursor = await jobs.list_jobs(
+        context, statuses=_statuses(status, "status"), text=q, cursor=cursor, limit=limit
+    )
+    return {"items": items, "next_cursor": next_cursor}
+
+
+@router.get("/jobs/{reference}", response_model=schemas.Job, responses=errors(404, 422))
+async def get_job(
+    reference: str,
+    context: Parts,
+    wait: Wait = 0,
+    for_: Annotated[str, Query(alias="for", description="Statuses to wait for, separated by commas.")] = "",
+) -> Any:
+    """A job by id, or the newest of a name. With `wait` it answers once the status is one of `for`, or final."""
+    wanted = set(_statuses(for_, "for")) | FINAL
+    job = await jobs.get(context, reference)
+    if wait and job["status"] not in wanted:
+        job = await _wait(context, job["id"], lambda seen: seen["status"] in wanted, wait)
+    return job
+
+
+@router.post("/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=errors(404, 409, 422))
+async def scale_job(
+    reference: str, body: schemas.ScaleRequest, response: Response, context: Parts, caller: Caller, wait: Wait = 0
+) -> Any:
+    """Want another number of workers; training goes on meanwhile. 200: nothing to change, or done within `wait`."""
+    changed = await jobs.scale(context, reference, body.workers, actor=caller.name)
+
+    def is_done(job: dict[str, Any]) -> bool:
+        return bool(job["workers"] == job["desired_workers"] and not job["joining"]) or job["status"] in FINAL
+
+    return await _answer(context, response, changed, is_done, wait)
+
+
+@router.post("/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
+async def pause_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+    """Checkpoint, then give the slots back until resume."""
+    changed = await jobs.pause(context, reference, actor=caller.name)
+    return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.PAUSED}, wait)
+
+
+@router.post("/jobs/{reference}/resume", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
+async def resume_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+    """Queue a paused job again; it goes on from its last checkpoint."""
+    changed = await jobs.resume(context, reference, actor=caller.name)
+    return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.RUNNING}, wait)
+
+
+@router.post("/jobs/{reference}/cancel", status_code=202, response_model=schemas.Job, responses=errors(404, 409, 422))
+async def cancel_job(
+    reference: str,
+    response: Response,
+    context: Parts,
+    caller: Caller,
+    body: Annotated[schemas.CancelRequest | None, Body()] = None,
+    wait: Wait = 0,
+) -> Any:
+    """End the job; with `force` without its grace. Once acknowledged, no other outcome can win."""
+    changed = await jobs.cancel(context, reference, force=body is not None and body.force, actor=caller.name)
+    return await _answer(context, response, changed, lambda job: job["status"] in FINAL, wait)
+
+
+@router.post("/jobs/{reference}/checkpoint", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
+async def checkpoint_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+    """Save a checkpoint soon. With `wait` it answers 200 once one was committed."""
+    changed = await jobs.request_checkpoint(context, reference, actor=caller.name)
+    if wait:
+        job_id = changed.job["id"]
+
+        async def look() -> bool:
+            async with context.database.read() as session:
+                return await jobs.has_checkpoint_since_request(session, job_id)
+
+        if await context.hub.wait_until([job_topic(job_id)], look, bool, wait):
+            response.status_code = 200
+        return await jobs.get(context, job_id)
+    return changed.job
+
+
+@router.get("/jobs/{reference}/workers", response_model=schemas.Items, responses=errors(404))
+async def get_workers(reference: str, context: Parts) -> Any:
+    """The workers as the controller last reported them."""
+    async with context.database.read() as session:
+        return {"items": await list_workers(session, await jobs.find(session, reference))}
+
+
+@router.get("/jobs/{reference}/attempts", response_model=schemas.Items, responses=errors(404))
+async def get_attempts(reference: str, context: Parts) -> Any:
+    """The lives of the job's controller, in order."""
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+        return {"items": [attempt_json(attempt) for attempt in await list_attempts(session, job.id)]}
+
+
+@router.get("/jobs/{reference}/generations", response_model=schemas.Items, responses=errors(404))
+async def get_generations(reference: str, context: Parts) -> Any:
+    """The memberships of the job, in order, as their events told."""
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+        events = await list_events(session, job.id, 0, 10_000, kind=EventKind.GENERATION_FORMED)
+    return {"items": [{**event.data, "attempt": event.attempt} for event in events]}
+
+
+def _statuses(text: str, name: str) -> list[Status]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in set(Status)]
+    if unknown:
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST, f"{name} knows {', '.join(Status)}; got {', '.join(unknown)[:200]!r}."
+        )
+    return [Status(word) for word in words]
+
+
+async def _answer(
+    context: Context,
+    response: Response,
+    changed: Changed,
+    is_done: Callable[[dict[str, Any]], bool],
+    wait_s: float,
+) -> dict[str, Any]:
+    """200 where nothing was to be done or it is done; 202 while it goes on."""
+    job = changed.job
+    if changed.has_changed and wait_s:
+        job = await _wait(context, job["id"], is_done, wait_s)
+    if not changed.has_changed or (wait_s and is_done(job)):
+        response.status_code = 200
+    return job
+
+
+async def _wait(
+    context: Context, job_id: str, is_done: Callable[[dict[str, Any]], bool], wait_s: float
+) -> dict[str, Any]:
+    return await context.hub.wait_until([job_topic(job_id)], lambda: jobs.get(context, job_id), is_done, wait_s)

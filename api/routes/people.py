@@ -1,0 +1,137 @@
+"""Sign-in, the cluster's overview, health and version."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+from sqlalchemy import text
+
+from api import schemas
+from api.auth import Caller, Parts, public
+from api.routes.errors import errors
+from rubato.wire import WIRE_VERSION
+from service.auth import SESSION_LIFETIME, Role
+from service.clusters import list_clusters
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+
+router = APIRouter(prefix="/api/v1", tags=["service"])
+top_router = APIRouter(tags=["service"])
+
+
+@router.get("/me", response_model=schemas.Me, responses=errors())
+async def get_me(caller: Caller) -> Any:
+    """Who is asking."""
+    return {"user": caller.name, "role": caller.role}
+
+
+@router.get("/cluster", response_model=schemas.ClusterOverview, responses=errors())
+async def get_cluster(context: Parts) -> Any:
+    """The clusters, their nodes and what runs there, and the queue."""
+    return await list_clusters(context)
+
+
+@router.post("/session", status_code=204, response_class=Response, responses=errors(422))
+@public
+async def sign_in(body: schemas.SessionRequest, context: Parts) -> Response:
+    """Exchange the admin token for a cookie."""
+    now = context.clock()
+    async with context.database.write() as session:
+        principal = await context.authority.recognise(session, body.token.strip(), now)
+        if principal.token_id is None or principal.role is not Role.ADMIN:
+            raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with the admin token.")
+        cookie = await context.authority.open_session(session, principal.token_id, now)
+    response = Response(status_code=204)
+    _set_cookie(context, response, cookie)
+    return response
+
+
+@router.delete("/session", status_code=204, response_class=Response, responses=errors())
+async def sign_out(request: Request, context: Parts) -> Response:
+    """End the browser's session."""
+    name = context.settings.cookie_name
+    async with context.database.write() as session:
+        await context.authority.close_session(session, request.cookies.get(name, ""))
+    response = Response(status_code=204)
+    response.delete_cookie(name, path="/", httponly=True, samesite="strict")
+    return response
+
+
+@router.post("/login-links", status_code=201, response_model=schemas.LoginLink, responses=errors())
+async def make_login_link(request: Request, context: Parts, caller: Caller) -> Any:
+    """A link that signs a browser in once, within 15 minutes."""
+    if caller.token_id is None:
+        raise ServiceError(ErrorKind.FORBIDDEN, "A login link needs a person's token.")
+    async with context.database.write() as session:
+        code = await context.authority.make_login_code(session, caller.token_id, context.clock())
+    return {"url": str(request.url_for("sign_in_by_link").include_query_params(code=code)), "code": code}
+
+
+@top_router.get("/login", response_class=RedirectResponse, status_code=303, responses=errors())
+@public
+async def sign_in_by_link(code: str, context: Parts) -> RedirectResponse:
+    """Sign a browser in by a one-time link."""
+    async with context.database.write() as session:
+        cookie = await context.authority.redeem_login_code(session, code, context.clock())
+    response = RedirectResponse("/", status_code=303)
+    _set_cookie(context, response, cookie)
+    return response
+
+
+@router.get("/healthz", response_model=schemas.Health)
+@top_router.get("/healthz", response_model=schemas.Health, include_in_schema=False)
+@public
+async def get_health() -> Any:
+    """The process is alive."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", response_model=schemas.Health, responses={503: {"model": schemas.Problem}})
+@top_router.get("/readyz", response_model=schemas.Health, include_in_schema=False)
+@public
+async def get_readiness(context: Parts) -> Any:
+    """The database answers, and the service is not going down."""
+    if context.hub.is_closed:
+        raise ServiceError(ErrorKind.NOT_READY, "The service is going down.")
+    async with context.database.read() as session:
+        await session.execute(text("SELECT 1"))
+    return {"status": "ok"}
+
+
+@router.get("/version", response_model=schemas.Version)
+@top_router.get("/version", response_model=schemas.Version, include_in_schema=False)
+@public
+async def get_version() -> Any:
+    """What runs here."""
+    return {"version": installed_version(), "wire_version": WIRE_VERSION}
+
+
+@router.get("/openapi.json", include_in_schema=False)
+@top_router.get("/api/openapi.json", include_in_schema=False)
+@public
+async def get_openapi(request: Request) -> JSONResponse:
+    """The description of this API."""
+    return JSONResponse(request.app.openapi())
+
+
+def installed_version() -> str:
+    """Of the wheel `rubato`; a checkout that was never installed has none."""
+    try:
+        return version("rubato")
+    except PackageNotFoundError:
+        return "0+checkout"
+
+
+def _set_cookie(context: Context, response: Response, value: str) -> None:
+    response.set_cookie(
+        context.settings.cookie_name,
+        value,
+        max_age=int(SESSION_LIFETIME.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=context.settings.behind_tls_proxy,
+    )

@@ -1,0 +1,50 @@
+"""Packages and checkpoints: the bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
+
+from api import schemas
+from api.auth import Caller, Parts
+from api.routes.errors import errors
+from service import checkpoints, uploads
+
+router = APIRouter(prefix="/api/v1", tags=["packages and checkpoints"])
+
+
+@router.head("/packages/{sha256}", response_class=Response, responses=errors(404))
+async def has_package(sha256: str, context: Parts) -> Response:
+    """Whether a package is stored."""
+    size = await uploads.size_of(context, sha256)
+    return Response(headers={"X-Package-Bytes": str(size)})
+
+
+@router.put("/packages/{sha256}", status_code=201, responses={200: {}, **errors(413, 422)})
+async def put_package(sha256: str, request: Request, response: Response, context: Parts, caller: Caller) -> Any:
+    """Store the zip of a working folder under its hash. 200: it was there."""
+    is_new, size = await uploads.store(context, sha256, request.stream(), actor=caller.name)
+    if not is_new:
+        response.status_code = 200
+    return {"sha256": sha256, "bytes": size}
+
+
+@router.get("/jobs/{reference}/checkpoints", response_model=schemas.CheckpointList, responses=errors(404))
+async def list_checkpoints(reference: str, context: Parts) -> Any:
+    """The job's checkpoints, newest first."""
+    return {"items": await checkpoints.list_of_job(context, reference)}
+
+
+@router.get("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404))
+async def get_checkpoint(checkpoint_id: str, context: Parts) -> Any:
+    """One checkpoint and its files."""
+    return await checkpoints.get(context, checkpoint_id)
+
+
+@router.get("/checkpoints/{checkpoint_id}/files/{name}", response_class=FileResponse, responses=errors(404))
+async def download_file(checkpoint_id: str, name: str, context: Parts) -> FileResponse:
+    """One file of a checkpoint."""
+    path, file_name = await checkpoints.find_file(context, checkpoint_id, name)
+    return FileResponse(path, media_type="application/octet-stream", filename=file_name)

@@ -1,0 +1,220 @@
+"""What happens in jobs: events, metrics and logs as JSON pages or as streams, and the stream of all jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from api import schemas
+from api.auth import Parts
+from api.routes.errors import errors
+from api.sse import EVENT_STREAM, Look, message, stream, wants_stream
+from rubato.wire.status import FINAL, Status
+from service import jobs
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.events import event_json, list_events
+from service.logs import LogFilter, LogPosition
+from service.metrics import list_metrics, metric_json
+from service.models import Job
+from service.notify import ALL_JOBS, job_topic
+from service.views import job_json
+from service.watch import JobWatch
+
+router = APIRouter(prefix="/api/v1", tags=["live data"])
+
+JOB_MESSAGE_INTERVAL_S = 0.5
+PAGE = 1_000
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}
+_LARGEST = 2**63 - 1
+
+LastEventId = Annotated[str | None, Header()]
+After = Annotated[int, Query(ge=0, le=_LARGEST, description="Position behind which to begin.")]
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+
+
+@router.get("/jobs/{reference}/events", response_model=schemas.EventPage, responses={**_STREAM, **errors(404, 422)})
+async def get_events(
+    request: Request,
+    reference: str,
+    context: Parts,
+    after: After = 0,
+    limit: Limit = PAGE,
+    last_event_id: LastEventId = None,
+) -> Any:
+    """The job's log in order. As a stream: replays behind Last-Event-ID, and tells the job whenever it changed."""
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+        if not wants_stream(request):
+            items = [event_json(event) for event in await list_events(session, job.id, after, limit)]
+            return {"items": items, "next_position": items[-1]["position"] if items else after}
+    return _stream_events(context, job.id, _resume_at(last_event_id, after))
+
+
+@router.get("/jobs/{reference}/metrics", response_model=schemas.MetricPage, responses={**_STREAM, **errors(404, 422)})
+async def get_metrics(
+    request: Request,
+    reference: str,
+    context: Parts,
+    after: After = 0,
+    names: Annotated[str, Query(description="Names of values, separated by commas; empty: all.")] = "",
+    limit: Limit = PAGE,
+    last_event_id: LastEventId = None,
+) -> Any:
+    """One row a step, in order of ingest; a step that was trained again comes again, with its newest position."""
+    wanted = frozenset(name for name in names.split(",") if name)
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+        if not wants_stream(request):
+            items = [metric_json(row, wanted) for row in await list_metrics(session, job.id, after, limit)]
+            return {"items": items, "next_position": items[-1]["position"] if items else after}
+    return _stream_metrics(context, job.id, _resume_at(last_event_id, after), wanted)
+
+
+@router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})
+async def get_logs(
+    request: Request,
+    reference: str,
+    context: Parts,
+    rank: Annotated[str, Query(description="Ranks, separated by commas.")] = "",
+    attempt: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
+    q: Annotated[str, Query(max_length=200, description="Part of the line.")] = "",
+    tail: Annotated[int, Query(ge=0, le=10_000, description="Lines from the end, where `after` is not given.")] = 100,
+    after: Annotated[str | None, Query(description="Go on behind this id.")] = None,
+    limit: Limit = PAGE,
+    last_event_id: LastEventId = None,
+) -> Any:
+    """Lines of the workers, oldest first."""
+    wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q)
+    start = last_event_id if last_event_id is not None and wants_stream(request) else after
+    begin = _log_position(start)
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+    end = LogPosition(job.log_segment, job.log_offset)
+    first: list[dict[str, Any]] = []
+    position = end if begin is None else begin
+    if begin is None:
+        first = await asyncio.to_thread(context.logs.tail, job.id, end, tail, wanted)
+    elif not wants_stream(request):
+        first, position = await asyncio.to_thread(context.logs.read, job.id, begin, end, limit, wanted)
+    if not wants_stream(request):
+        return {"items": first, "next": str(position)}
+    return _stream_logs(context, job.id, first, position, wanted)
+
+
+@router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)
+async def watch_jobs(context: Parts) -> StreamingResponse:
+    """All jobs as a stream: a snapshot of the newest on every connect, then each job that changed."""
+    watch = JobWatch(context)
+    is_first = True
+
+    async def look() -> Look:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            return Look([message({"items": await watch.snapshot()}, event="snapshot")])
+        changed = await watch.changes()
+        # Bursts are gathered: a page needs no more than two pictures a second.
+        return Look([message(job, event="job") for job in changed], again_in_s=None)
+
+    return stream(context, [ALL_JOBS], look)
+
+
+def _stream_events(context: Context, job_id: str, after: int) -> StreamingResponse:
+    position = after
+    told_revision = 0
+    told_at = 0.0
+
+    async def look() -> Look:
+        nonlocal position, told_revision, told_at
+        async with context.database.read() as session:
+            job = await session.get_one(Job, job_id)
+            events = await list_events(session, job_id, position, PAGE)
+        messages = [message(event_json(event), event="event", id=str(event.position)) for event in events]
+        position = events[-1].position if events else position
+        has_more = len(events) == PAGE
+        is_over = Status(job.status) in FINAL and not has_more and position >= job.last_pos
+        again_in_s = None
+        if job.revision != told_revision:
+            again_in_s = told_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
+            if again_in_s <= 0 or is_over:
+                messages.append(message(job_json(job, with_spec=True), event="job"))
+                told_revision, told_at, again_in_s = job.revision, time.monotonic(), None
+        if is_over:
+            messages.append(message({"status": job.status}, event="end"))
+        return Look(messages, is_over=is_over, has_more=has_more, again_in_s=again_in_s)
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def _stream_metrics(context: Context, job_id: str, after: int, names: frozenset[str]) -> StreamingResponse:
+    position = after
+
+    async def look() -> Look:
+        nonlocal position
+        async with context.database.read() as session:
+            job = await session.get_one(Job, job_id)
+            rows = await list_metrics(session, job_id, position, PAGE)
+        if rows:
+            position = rows[-1].position
+            items = [metric_json(row, names) for row in rows]
+            found = message({"items": items}, event="metrics", id=str(position))
+            return Look([found], has_more=True)
+        if Status(job.status) in FINAL:
+            return Look([message({"status": job.status}, event="end")], is_over=True)
+        return Look([])
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def _stream_logs(
+    context: Context, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
+) -> StreamingResponse:
+    position = start
+    pending = [message({"items": first}, event="log", id=str(start))] if first else []
+
+    async def look() -> Look:
+        nonlocal position, pending
+        messages, pending = pending, []
+        async with context.database.read() as session:
+            job = await session.get_one(Job, job_id)
+        end = LogPosition(job.log_segment, job.log_offset)
+        items: list[dict[str, Any]] = []
+        if position < end:
+            items, position = await asyncio.to_thread(context.logs.read, job_id, position, end, PAGE, wanted)
+        if items:
+            messages.append(message({"items": items}, event="log", id=str(position)))
+        is_over = Status(job.status) in FINAL and position >= end
+        if is_over:
+            messages.append(message({"status": job.status}, event="end"))
+        return Look(messages, is_over=is_over, has_more=position < end)
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def _resume_at(last_event_id: str | None, after: int) -> int:
+    if last_event_id is None:
+        return after
+    if not last_event_id.isdecimal() or len(last_event_id) > 18:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "Last-Event-ID must be the id of a former event of this stream.")
+    return int(last_event_id)
+
+
+def _log_position(text: str | None) -> LogPosition | None:
+    if text is None:
+        return None
+    try:
+        return LogPosition.parse(text)
+    except ValueError as error:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"{error}.") from None
+
+
+def _ranks(text: str) -> frozenset[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and len(word) < 7 for word in words):
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"rank takes numbers separated by commas, got {text[:80]!r}.")
+    return frozenset(int(word) for word in words)

@@ -1,0 +1,230 @@
+"""Shapes of requests and replies, as the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+JsonObject = dict[str, Any]
+
+
+class ProblemError(BaseModel):
+    """One finding."""
+
+    path: str
+    message: str
+
+
+class Problem(BaseModel):
+    """An error, RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: list[ProblemError]
+    request_id: str
+
+
+class Queue(BaseModel):
+    """Where a queued job stands, and why it waits."""
+
+    position: int | None
+    reason: str
+
+
+class Result(BaseModel):
+    """What a succeeded job ended with."""
+
+    step: int
+    digest: str
+
+
+class JobItem(BaseModel):
+    """A job, without its spec."""
+
+    id: str
+    name: str
+    project: str
+    labels: dict[str, str]
+    status: str
+    reason: str | None
+    message: str
+    phase: str | None
+    desired_workers: int
+    workers: int
+    joining: int
+    min_workers: int
+    max_workers: int
+    step: int
+    total_steps: int | None
+    metrics: dict[str, float | None]
+    attempt: int
+    generation: int
+    restarts: int
+    scalings: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    updated_at: str
+    result: Result | None
+    failure: JsonObject | None
+    queue: Queue | None
+
+
+class Job(JobItem):
+    """A job."""
+
+    spec: JsonObject
+
+
+class JobPage(BaseModel):
+    """Jobs from the newest on."""
+
+    items: list[JobItem]
+    next_cursor: str | None
+
+
+class Event(BaseModel):
+    """One fact of a job's log."""
+
+    position: int
+    time: str
+    kind: str
+    message: str
+    step: int | None
+    generation: int | None
+    attempt: int | None
+    data: JsonObject
+
+
+class EventPage(BaseModel):
+    """Events in order; go on with `after=next_position`."""
+
+    items: list[Event]
+    next_position: int
+
+
+class MetricRow(BaseModel):
+    """One committed step."""
+
+    position: int
+    step: int
+    time: str
+    generation: int
+    workers: int
+    attempt: int
+    values: dict[str, float | None]
+
+
+class MetricPage(BaseModel):
+    """Rows in order of ingest; go on with `after=next_position`."""
+
+    items: list[MetricRow]
+    next_position: int
+
+
+class LogLine(BaseModel):
+    """One line of a worker's output."""
+
+    id: str
+    time: str
+    worker_id: str
+    rank: int | None
+    attempt: int
+    stream: str
+    line: str
+
+
+class LogPage(BaseModel):
+    """Lines, oldest first; go on with `after=next`."""
+
+    items: list[LogLine]
+    next: str
+
+
+class Items(BaseModel):
+    """A list."""
+
+    items: list[JsonObject]
+
+
+class Checkpoint(BaseModel):
+    """A committed checkpoint."""
+
+    id: str
+    job_id: str
+    checkpoint_id: str
+    attempt: int
+    step: int
+    bytes: int
+    created_at: str
+    metrics: JsonObject
+    files: list[JsonObject]
+
+
+class CheckpointList(BaseModel):
+    """A job's checkpoints, newest first."""
+
+    items: list[Checkpoint]
+
+
+class ClusterOverview(BaseModel):
+    """All clusters and the queue."""
+
+    clusters: list[JsonObject]
+    queue: list[JsonObject]
+
+
+class Request(BaseModel):
+    """Root of small request bodies: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScaleRequest(Request):
+    """How many workers are wanted."""
+
+    workers: int = Field(strict=True, ge=0, le=2**31)
+
+
+class CancelRequest(Request):
+    """How to end."""
+
+    force: bool = Field(default=False, strict=True)
+
+
+class SessionRequest(Request):
+    """A sign-in."""
+
+    token: str = Field(max_length=200)
+
+
+class Me(BaseModel):
+    """Who is asking."""
+
+    user: str
+    role: str
+
+
+class LoginLink(BaseModel):
+    """A link that signs a browser in, once."""
+
+    url: str
+    code: str
+
+
+class Version(BaseModel):
+    """What runs here."""
+
+    version: str
+    wire_version: int
+
+
+class Health(BaseModel):
+    """Alive, or ready."""
+
+    status: str

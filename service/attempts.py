@@ -1,0 +1,230 @@
+"""Attempts: the strictly growing number that fences a superseded controller, its lease, and the wishes it polls for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rubato.wire.cluster import Acquired, AcquireRequest, Desired, ProcessIdentity, RunWish
+from rubato.wire.events import EventKind
+from rubato.wire.status import Status
+from service.auth import Principal, new_token
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.events import append_event
+from service.jobs import find
+from service.metrics import last_metric_step
+from service.models import Attempt, Checkpoint, Job
+from service.notify import ALL_JOBS, desired_topic, job_topic, notify
+from service.states import WITH_CONTROLLER
+
+MAX_DESIRED_WAIT_S = 25.0
+"""Below the lease of 30 s, which each poll renews at its start."""
+
+
+async def acquire(context: Context, request: AcquireRequest, principal: Principal) -> Acquired:
+    """Grant the next attempt, once the predecessor cannot act any more.
+
+    Raises:
+        ServiceError: forbidden (another job's ticket), conflict (the job is not to run), lease_held.
+    """
+    if principal.job_id != request.job_id:
+        raise ServiceError(ErrorKind.FORBIDDEN, "The ticket is for another job.")
+    now = context.clock()
+    async with context.database.write() as session:
+        job = await find(session, request.job_id, for_update=True)
+        if Status(job.status) not in WITH_CONTROLLER:
+            raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is {job.status}; no controller is wanted.")
+        predecessor = await session.get(Attempt, (job.id, job.attempt))
+        if job.is_attempt_live and predecessor is not None:
+            _check_predecessor_gone(context, job, predecessor, request, now)
+            predecessor.ended_at = now
+            predecessor.outcome = "superseded"
+        return await _grant(context, session, job, request.process, now)
+
+
+async def desired(context: Context, job_id: str, principal: Principal, after: int, wait_s: float) -> Desired:
+    """The wishes, as soon as their version is above `after` or the wait is over; renews the lease.
+
+    Raises:
+        ServiceError: forbidden, fenced.
+    """
+    now = context.clock()
+    async with context.database.write() as session:
+        job = await find_fenced(session, job_id, principal, for_update=True)
+        job.lease_expires_at = now + context.settings.lease
+
+    async def look() -> Desired:
+        async with context.database.read() as session:
+            return _wishes_of(await find_fenced(session, job_id, principal))
+
+    return await context.hub.wait_until(
+        [desired_topic(job_id)], look, lambda wishes: wishes.version > after, min(wait_s, MAX_DESIRED_WAIT_S)
+    )
+
+
+async def find_fenced(session: AsyncSession, job_id: str, principal: Principal, *, for_update: bool = False) -> Job:
+    """The job of a live attempt.
+
+    Raises:
+        ServiceError: forbidden (another job's token), fenced (a newer attempt exists, or this one has ended).
+    """
+    if principal.job_id != job_id:
+        raise ServiceError(ErrorKind.FORBIDDEN, "The token is for another job.")
+    job = await find(session, job_id, for_update=for_update)
+    if principal.attempt != job.attempt or not job.is_attempt_live:
+        raise fenced(job, principal.attempt)
+    return job
+
+
+def fenced(job: Job, attempt: int) -> ServiceError:
+    """The refusal of a stale attempt: its controller must exit without touching anything."""
+    what = f"attempt {job.attempt} is the newest" if attempt != job.attempt else f"the job is {job.status}"
+    return ServiceError(
+        ErrorKind.FENCED,
+        f"Attempt {attempt} of {job.id} no longer counts: {what}. Exit without touching storage.",
+        extra={"attempt": job.attempt},
+    )
+
+
+async def confirm_gone(session: AsyncSession, job_id: str, attempt: int) -> None:
+    """The cluster's agent saw that an attempt's process is dead: its successor need not wait for the lease."""
+    statement = (
+        update(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.number == attempt, Attempt.ended_at.is_(None))
+        .where(Attempt.is_confirmed_gone.is_(False))
+        .values(is_confirmed_gone=True)
+    )
+    await session.execute(statement.execution_options(synchronize_session=False))
+
+
+async def rearm_leases(context: Context) -> None:
+    """Give every live attempt a whole lease: the silence was the service's own (a restart, a jump of its clock)."""
+    now = context.clock()
+    async with context.database.write() as session:
+        statement = (
+            update(Job).where(Job.is_attempt_live.is_(True)).values(lease_expires_at=now + context.settings.lease)
+        )
+        await session.execute(statement.execution_options(synchronize_session=False))
+
+
+async def list_attempts(session: AsyncSession, job_id: str) -> list[Attempt]:
+    """All attempts of a job, in order."""
+    statement = select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
+    return list((await session.scalars(statement)).all())
+
+
+async def list_workers(session: AsyncSession, job: Job) -> list[Any]:
+    """The workers as the live attempt last reported them; none once the job has left the cluster."""
+    if Status(job.status) not in WITH_CONTROLLER:
+        return []
+    statement = (
+        select(Attempt.workers)
+        .where(Attempt.job_id == job.id, Attempt.last_report_at.is_not(None))
+        .order_by(Attempt.number.desc())
+        .limit(1)
+    )
+    return list((await session.scalars(statement)).one_or_none() or [])
+
+
+def _check_predecessor_gone(
+    context: Context, job: Job, predecessor: Attempt, request: AcquireRequest, now: datetime
+) -> None:
+    same_boot = predecessor.boot_id == request.process.boot_id
+    is_same_process = same_boot and (predecessor.pid, predecessor.start_time) == (
+        request.process.pid,
+        request.process.start_time,
+    )
+    # A process that asks again lost the reply to its first request: nobody else holds that attempt.
+    seen_gone = same_boot and request.gone == predecessor.number
+    if is_same_process or seen_gone or predecessor.is_confirmed_gone:
+        return
+    free_at = (job.lease_expires_at or now) + context.settings.lease_margin
+    if free_at <= now:
+        return
+    raise ServiceError(
+        ErrorKind.LEASE_HELD,
+        f"Attempt {predecessor.number} may still be alive (pid {predecessor.pid} on node {predecessor.node_id}). "
+        "Ask again with `gone` once that process is known to be dead, or after retry_after seconds.",
+        extra={
+            "predecessor": {
+                "attempt": predecessor.number,
+                "node_id": predecessor.node_id,
+                "boot_id": predecessor.boot_id,
+                "pid": predecessor.pid,
+                "start_time": predecessor.start_time,
+            },
+            "retry_after": round((free_at - now).total_seconds(), 3),
+        },
+    )
+
+
+async def _grant(
+    context: Context, session: AsyncSession, job: Job, process: ProcessIdentity, now: datetime
+) -> Acquired:
+    token = new_token()
+    job.attempt += 1
+    job.is_attempt_live = True
+    job.lease_expires_at = now + context.settings.lease
+    job.observed_state = None
+    job.revision += 1
+    job.updated_at = now
+    attempt = Attempt(
+        job_id=job.id,
+        number=job.attempt,
+        token_hmac=context.authority.digest(token),
+        node_id=process.node_id,
+        boot_id=process.boot_id,
+        pid=process.pid,
+        start_time=process.start_time,
+        granted_at=now,
+        workers=[],
+    )
+    session.add(attempt)
+    await session.flush()
+    await append_event(
+        session,
+        job,
+        EventKind.ATTEMPT_ACQUIRED,
+        f"Attempt {job.attempt} was acquired by process {process.pid}.",
+        now=now,
+        data={"attempt": job.attempt, "node": process.node_id, "pid": process.pid},
+        attempt=job.attempt,
+    )
+    notify(session, job_topic(job.id), desired_topic(job.id), ALL_JOBS)
+    return Acquired(
+        attempt=job.attempt,
+        token=token,
+        job_name=job.name,
+        spec=await _spec_for_controller(session, job),
+        storage=context.settings.storage,
+        desired=_wishes_of(job),
+        resume_step=job.step,
+        restarts=job.restarts,
+        scalings=job.scalings,
+        last_step=await last_metric_step(session, job.id),
+    )
+
+
+async def _spec_for_controller(session: AsyncSession, job: Job) -> dict[str, Any]:
+    """The spec, where `checkpoint.resume_from` is the checkpoint's folder below the storage root instead of its id."""
+    origin = job.spec.get("checkpoint", {}).get("resume_from")
+    checkpoint = await session.get(Checkpoint, origin) if origin else None
+    if checkpoint is None:
+        return job.spec
+    folder = f"{checkpoint.job_id}/{checkpoint.checkpoint_id}"
+    return {**job.spec, "checkpoint": {**job.spec["checkpoint"], "resume_from": folder}}
+
+
+def _wishes_of(job: Job) -> Desired:
+    wishes: tuple[RunWish, ...] = ("run", "pause", "stop")
+    return Desired(
+        version=job.desired_version,
+        run=next(wish for wish in wishes if wish == job.desired_run),
+        workers=job.desired_workers,
+        checkpoint_request=job.checkpoint_request,
+        force=job.desired_force,
+    )

@@ -1,0 +1,222 @@
+"""Who is asking: tokens, tickets, browser sessions. Only HMACs of secrets are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.errors import ErrorKind, ServiceError
+from service.ids import new_id
+from service.models import Attempt, Session, Token
+
+TOKEN_PREFIX = "rbt_"
+TICKET_PREFIX = "rbj_"
+SESSION_LIFETIME = timedelta(days=30)
+LOGIN_CODE_LIFETIME = timedelta(minutes=15)
+
+
+class Role(StrEnum):
+    """What a caller may be. Each route names the one it takes; there is no order among them."""
+
+    ADMIN = "admin"
+    CLUSTER = "cluster"
+    ATTEMPT = "attempt"
+    TICKET = "ticket"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The caller, once known."""
+
+    role: Role
+    name: str
+    job_id: str | None = None
+    """Of an attempt token or a job ticket: the only job it is good for."""
+    attempt: int = 0
+    token_id: str | None = None
+    is_cookie: bool = False
+
+
+def load_key(home: Path) -> bytes:
+    """The HMAC key of a home, made at the first start."""
+    text = read_or_make_secret(home / "hmac-key", lambda: secrets.token_hex(32))
+    return bytes.fromhex(text)
+
+
+def read_or_make_secret(path: Path, make: Callable[[], str]) -> str:
+    """The content of a 0600 file; written completely or not at all."""
+    if path.exists():
+        return path.read_text(encoding="ascii").strip()
+    text = make()
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        stream.write(text + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    try:
+        # link fails where rename would overwrite: of two services that start at once, one file wins for both.
+        os.link(part, path)
+    except FileExistsError:
+        return path.read_text(encoding="ascii").strip()
+    finally:
+        part.unlink()
+    return text
+
+
+def new_token() -> str:
+    """`rbt_`, 32 random bytes, and a checksum by which scanners and typing errors are told from real ones."""
+    body = secrets.token_urlsafe(32)
+    return f"{TOKEN_PREFIX}{body}{_checksum(body)}"
+
+
+def has_token_form(token: str) -> bool:
+    """Whether the checksum holds; a look into the database is spared otherwise."""
+    body, checksum = token.removeprefix(TOKEN_PREFIX)[:-6], token[-6:]
+    return token.startswith(TOKEN_PREFIX) and len(token) < 100 and hmac.compare_digest(_checksum(body), checksum)
+
+
+def _checksum(body: str) -> str:
+    return f"{zlib.crc32(body.encode()):08x}"[:6]
+
+
+class Authority:
+    """Makes and recognises secrets under one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def digest(self, secret: str) -> str:
+        """What is stored instead of the secret."""
+        return self._mac("secret", secret)
+
+    def job_ticket(self, job_id: str) -> str:
+        """Good only for acquiring attempts of this job, as long as the job is to run."""
+        return f"{TICKET_PREFIX}{job_id}.{self._mac('ticket', job_id)}"
+
+    async def recognise(self, session: AsyncSession, bearer: str, now: datetime) -> Principal:
+        """The owner of a bearer token.
+
+        Raises:
+            ServiceError: unauthenticated.
+        """
+        if bearer.startswith(TICKET_PREFIX):
+            job_id, _, mac = bearer.removeprefix(TICKET_PREFIX).partition(".")
+            if mac.isascii() and hmac.compare_digest(mac, self._mac("ticket", job_id)):
+                return Principal(Role.TICKET, f"ticket of {job_id}", job_id=job_id)
+        elif has_token_form(bearer):
+            stored = self.digest(bearer)
+            token = (await session.scalars(select(Token).where(Token.token_hmac == stored))).one_or_none()
+            if token is not None and _is_valid(token, now):
+                return Principal(Role(token.role), token.name, token_id=token.id)
+            attempt = (await session.scalars(select(Attempt).where(Attempt.token_hmac == stored))).one_or_none()
+            if attempt is not None:
+                name = f"attempt {attempt.number} of {attempt.job_id}"
+                return Principal(Role.ATTEMPT, name, job_id=attempt.job_id, attempt=attempt.number)
+        raise ServiceError(
+            ErrorKind.UNAUTHENTICATED,
+            "The token is unknown, expired or revoked. The admin token lies in the file 'token' of the service's home "
+            "(RUBATO_HOME, default ~/.rubato).",
+        )
+
+    async def recognise_session(self, session: AsyncSession, cookie: str, now: datetime) -> Principal:
+        """The owner of a browser session.
+
+        Raises:
+            ServiceError: unauthenticated.
+        """
+        found = await self._find_session(session, cookie, "browser", now)
+        if found is None:
+            raise ServiceError(ErrorKind.UNAUTHENTICATED, "The session has ended; sign in again.")
+        token = found
+        return Principal(Role(token.role), token.name, token_id=token.id, is_cookie=True)
+
+    async def open_session(self, session: AsyncSession, token_id: str, now: datetime) -> str:
+        """A new browser session; gives the cookie's value."""
+        return await self._store_session(session, token_id, "browser", now, SESSION_LIFETIME)
+
+    async def make_login_code(self, session: AsyncSession, token_id: str, now: datetime) -> str:
+        """A code that `redeem_login_code` takes once."""
+        return await self._store_session(session, token_id, "login", now, LOGIN_CODE_LIFETIME)
+
+    async def redeem_login_code(self, session: AsyncSession, code: str, now: datetime) -> str:
+        """Turn a one-time code into a browser session; gives the cookie's value.
+
+        Raises:
+            ServiceError: unauthenticated.
+        """
+        stored = self.digest(code)
+        statement = delete(Session).where(Session.secret_hmac == stored, Session.kind == "login")
+        taken = (await session.execute(statement.returning(Session.token_id, Session.expires_at))).first()
+        if taken is None or taken.expires_at < now:
+            raise ServiceError(
+                ErrorKind.UNAUTHENTICATED,
+                "This login link was used before or has expired. Sign in with the admin token, "
+                "or make a new link with `rubato login`.",
+            )
+        return await self.open_session(session, taken.token_id, now)
+
+    async def close_session(self, session: AsyncSession, cookie: str) -> None:
+        """Sign a browser out."""
+        await session.execute(delete(Session).where(Session.secret_hmac == self.digest(cookie)))
+
+    async def ensure_token(self, session: AsyncSession, path: Path, role: Role, now: datetime) -> str:
+        """The token in a home's file, known to the database; made where there is none. The file is the truth.
+
+        Whoever removes the file and restarts gets a new token, and the old one is revoked.
+        """
+        secret = read_or_make_secret(path, new_token)
+        stored = self.digest(secret)
+        known = (await session.scalars(select(Token).where(Token.token_hmac == stored))).one_or_none()
+        if known is not None:
+            return known.id
+        if not has_token_form(secret):
+            raise ServiceError(
+                ErrorKind.INTERNAL,
+                f"{path} does not hold a token; remove the file, and the next start makes a new one.",
+            )
+        old = update(Token).where(Token.name == str(role), Token.revoked_at.is_(None)).values(revoked_at=now)
+        await session.execute(old)
+        token = Token(id=new_id("tok", now), name=str(role), role=role, token_hmac=stored, created_at=now)
+        session.add(token)
+        await session.flush()
+        return token.id
+
+    async def _store_session(
+        self, session: AsyncSession, token_id: str, kind: str, now: datetime, lifetime: timedelta
+    ) -> str:
+        secret = secrets.token_urlsafe(32)
+        session.add(
+            Session(
+                secret_hmac=self.digest(secret), kind=kind, token_id=token_id, created_at=now, expires_at=now + lifetime
+            )
+        )
+        await session.flush()
+        return secret
+
+    async def _find_session(self, session: AsyncSession, secret: str, kind: str, now: datetime) -> Token | None:
+        statement = (
+            select(Token)
+            .join(Session, Session.token_id == Token.id)
+            .where(Session.secret_hmac == self.digest(secret), Session.kind == kind, Session.expires_at > now)
+        )
+        token = (await session.scalars(statement)).one_or_none()
+        return token if token is not None and _is_valid(token, now) else None
+
+    def _mac(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _is_valid(token: Token, now: datetime) -> bool:
+    return token.revoked_at is None and (token.expires_at is None or token.expires_at > now)

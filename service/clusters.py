@@ -1,0 +1,175 @@
+"""Clusters as their agents describe them, and the list of jobs that should have a controller there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rubato.wire.cluster import JobToRun, SyncReply, SyncRequest
+from rubato.wire.codec import to_json
+from service.attempts import confirm_gone
+from service.clock import to_rfc3339
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.models import Attempt, Cluster, Job
+from service.notify import RUN_LIST, SCHEDULER, notify
+from service.settings import Settings
+from service.states import WITH_CONTROLLER
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MAX_SYNC_WAIT_S = 10.0
+"""Below the agent's lease of 15 s, which each sync renews at its start."""
+
+
+def check_cluster_id(cluster_id: str) -> None:
+    """Refuse what no configuration would name a cluster.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "A cluster id has 1 to 63 letters, digits, '.', '_' or '-'.")
+
+
+async def sync(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
+    """Take the agent's view; answer when the list is newer than the one it acted on, or the wait is over."""
+    reply = await _take_view(context, cluster_id, request)
+    if reply.acting and reply.version != request.after:
+        return reply
+
+    async def look() -> SyncReply:
+        async with context.database.read() as session:
+            cluster = await session.get_one(Cluster, cluster_id)
+            jobs = await _jobs_to_run(session, cluster_id)
+            if cluster.run_digest == _digest(jobs):
+                return _reply(context, cluster, request.agent_id, jobs)
+        async with context.database.write() as session:
+            cluster = await session.get_one(Cluster, cluster_id, with_for_update=True)
+            return await _refresh_list(context, session, cluster, request.agent_id)
+
+    return await context.hub.wait_until(
+        [RUN_LIST],
+        look,
+        lambda seen: seen.acting and seen.version != request.after,
+        min(request.wait, MAX_SYNC_WAIT_S),
+    )
+
+
+async def list_clusters(context: Context) -> dict[str, Any]:
+    """All clusters with their nodes and what runs there, and the queue."""
+    now = context.clock()
+    async with context.database.read() as session:
+        clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
+        placed = select(Job.id, Job.name, Job.cluster_id, Attempt.workers).join(
+            Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
+        )
+        placed = placed.where(Job.status.in_(WITH_CONTROLLER))
+        jobs = (await session.execute(placed)).all()
+        queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(Job.status == "queued")
+        queue = (await session.execute(queued.order_by(Job.queue_position.nulls_last(), Job.id))).all()
+    return {
+        "clusters": [
+            cluster_json(cluster, [tuple(job) for job in jobs if job.cluster_id == cluster.id], context.settings, now)
+            for cluster in clusters
+        ],
+        "queue": [
+            {"job_id": row.id, "name": row.name, "position": row.queue_position, "reason": row.message} for row in queue
+        ],
+    }
+
+
+def cluster_json(cluster: Cluster, jobs: list[Any], settings: Settings, now: datetime) -> dict[str, Any]:
+    """A cluster as the API shows it; `jobs` are (id, name, cluster, workers) of the jobs placed there."""
+    nodes = [
+        {
+            "node_id": node["node_id"],
+            "address": node["address"],
+            "hostname": node.get("hostname", ""),
+            "cpu": node["cpu"],
+            "cpu_used": node.get("cpu_used", 0),
+            "gpu": node.get("gpu", 0),
+            "gpu_used": node.get("gpu_used", 0),
+            "draining": node.get("draining", False),
+            "jobs": [
+                {"job_id": job_id, "name": name, "workers": count}
+                for job_id, name, _cluster, workers in jobs
+                if (count := sum(is_on_node(worker, node) for worker in workers))
+            ],
+        }
+        for node in cluster.nodes
+    ]
+    return {
+        "id": cluster.id,
+        "status": "online" if is_online(cluster, settings, now) else "offline",
+        "last_seen": to_rfc3339(cluster.last_seen),
+        "slots_total": sum(node["cpu"] for node in nodes),
+        "slots_used": sum(node["cpu_used"] for node in nodes),
+        "nodes": nodes,
+    }
+
+
+def is_online(cluster: Cluster, settings: Settings, now: datetime) -> bool:
+    """Whether an agent spoke lately."""
+    return now - cluster.last_seen <= settings.cluster_offline_after
+
+
+def is_on_node(worker: dict[str, Any], node: dict[str, Any]) -> bool:
+    """Whether a reported worker lives on a node, which controllers may call by id, address or host name."""
+    names = {node["node_id"], node["address"], node.get("hostname", "")} - {""}
+    return worker.get("node") in names and worker.get("state") != "gone"
+
+
+async def _take_view(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
+    """Store what the acting agent saw; another agent only looks on."""
+    now = context.clock()
+    async with context.database.write() as session:
+        cluster = await session.get(Cluster, cluster_id, with_for_update=True)
+        if cluster is None:
+            cluster = Cluster(id=cluster_id, agent_id=request.agent_id, run_version=0, run_digest="", nodes=[])
+            cluster.agent_lease_expires_at = cluster.last_seen = now
+            session.add(cluster)
+        if cluster.agent_id != request.agent_id and cluster.agent_lease_expires_at > now:
+            return _reply(context, cluster, request.agent_id, [])
+        nodes = to_json(request.nodes)
+        if cluster.nodes != nodes or not is_online(cluster, context.settings, now):
+            cluster.nodes = nodes
+            notify(session, SCHEDULER)
+        cluster.agent_id = request.agent_id
+        cluster.agent_lease_expires_at = now + context.settings.agent_lease
+        cluster.last_seen = now
+        for seen in request.controllers:
+            if seen.state == "gone" and seen.attempt > 0:
+                await confirm_gone(session, seen.job_id, seen.attempt)
+        await session.flush()
+        return await _refresh_list(context, session, cluster, request.agent_id)
+
+
+async def _refresh_list(context: Context, session: AsyncSession, cluster: Cluster, agent_id: str) -> SyncReply:
+    """The reply with today's list, whose version grows when the list differs from the last one."""
+    jobs = await _jobs_to_run(session, cluster.id)
+    digest = _digest(jobs)
+    if cluster.run_digest != digest:
+        cluster.run_digest = digest
+        cluster.run_version += 1
+    return _reply(context, cluster, agent_id, jobs)
+
+
+def _reply(context: Context, cluster: Cluster, agent_id: str, jobs: list[str]) -> SyncReply:
+    acting = cluster.agent_id == agent_id
+    run = tuple(JobToRun(job_id, context.authority.job_ticket(job_id)) for job_id in jobs) if acting else ()
+    return SyncReply(version=cluster.run_version, run=run, acting=acting)
+
+
+async def _jobs_to_run(session: AsyncSession, cluster_id: str) -> list[str]:
+    statement = select(Job.id).where(Job.cluster_id == cluster_id, Job.status.in_(WITH_CONTROLLER)).order_by(Job.id)
+    return list((await session.scalars(statement)).all())
+
+
+def _digest(jobs: list[str]) -> str:
+    return hashlib.sha256(json.dumps(jobs).encode()).hexdigest()

@@ -1,0 +1,26 @@
+"""What every use-case needs, made once at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.auth import Authority
+from service.clock import Clock
+from service.database import Database
+from service.logs import LogStore
+from service.notify import Hub
+from service.packages import PackageStore
+from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of a running service."""
+
+    settings: Settings
+    database: Database
+    hub: Hub
+    authority: Authority
+    logs: LogStore
+    packages: PackageStore
+    clock: Clock

@@ -1,0 +1,137 @@
+"""The database: SQLite with one writer, or PostgreSQL; reading and writing transactions as context managers."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from service.migrations.upgrade import upgrade_to_head
+from service.notify import Hub
+
+SQLITE_READERS = 4
+POSTGRES_CONNECTIONS = 10
+STATEMENT_TIMEOUT_MS = 15_000
+
+
+class HomeInUse(Exception):
+    """Another service already works on this SQLite database."""
+
+
+class Database:
+    """Engines, transactions, and the lock that keeps a second service off the same SQLite file."""
+
+    def __init__(self, url: str, hub: Hub) -> None:
+        self._url = url
+        self._hub = hub
+        self.is_sqlite = url.startswith("sqlite")
+        self._lock_fd: int | None = None
+        # SQLite has one writer at a time anyway. Waiting for it here instead of in SQLite's busy handler is fair, and a
+        # writer that never meets SQLITE_BUSY needs no retries.
+        self._write_turn: asyncio.Lock | None = asyncio.Lock() if self.is_sqlite else None
+        if self.is_sqlite:
+            self._writer = create_async_engine(url, pool_size=1, max_overflow=0)
+            self._reader = create_async_engine(url, pool_size=SQLITE_READERS, max_overflow=0)
+            _configure_sqlite(self._writer, begin="BEGIN IMMEDIATE")
+            _configure_sqlite(self._reader, begin="BEGIN")
+        else:
+            self._writer = self._reader = create_async_engine(
+                url,
+                pool_size=POSTGRES_CONNECTIONS,
+                pool_pre_ping=True,
+                connect_args={"options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c timezone=UTC"},
+            )
+
+    async def start(self) -> None:
+        """Take the file lock (SQLite) and bring the tables up to date.
+
+        Raises:
+            HomeInUse: another service holds the lock.
+        """
+        if self.is_sqlite:
+            self._take_file_lock()
+        async with self._writer.begin() as connection:
+            await connection.run_sync(upgrade_to_head)
+
+    async def close(self) -> None:
+        """Give the connections and the lock back."""
+        await self._reader.dispose()
+        if self._writer is not self._reader:
+            await self._writer.dispose()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """One consistent look; nothing written in it lasts."""
+        async with AsyncSession(self._reader, expire_on_commit=False, autoflush=False) as session:
+            yield session
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """One transaction, rolled back on any exception; notifications go out after the commit."""
+        if self._write_turn is not None:
+            async with self._write_turn, self._transaction() as session:
+                yield session
+        else:
+            async with self._transaction() as session:
+                yield session
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncSession]:
+        async with AsyncSession(self._writer, expire_on_commit=False) as session:
+            async with session.begin():
+                yield session
+            self._hub.publish(session.info.get("topics", ()))
+
+    def _take_file_lock(self) -> None:
+        database = make_url(self._url).database
+        if not database or database == ":memory:":
+            raise ValueError("RUBATO_DATABASE_URL needs a file: sqlite+aiosqlite:////absolute/path/rubato.db")
+        path = Path(f"{database}.lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # flock ends with the process, however it dies: a stale lock cannot stay behind.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise HomeInUse(
+                f"another service (pid {holder}) already works on {database}. Stop it first (rubato down), "
+                "or give this one another RUBATO_HOME and port."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = descriptor
+
+
+def _configure_sqlite(engine: AsyncEngine, *, begin: str) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def _on_connect(connection: Any, _record: Any) -> None:
+        # The driver's own transaction handling is off; the begin event below speaks instead.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode=WAL",
+            # FULL: an acknowledged commit survives a power cut, not only the death of the process.
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "busy_timeout=5000",
+            "cache_size=-8000",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)

@@ -1,0 +1,236 @@
+"""Fenced ingest: everything a report carries is stored in one transaction with the cursor that acknowledges it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rubato.errors import Finding
+from rubato.wire.cluster import EventReport, Outcome, Report, ReportReply
+from rubato.wire.codec import to_json
+from rubato.wire.events import EventKind
+from rubato.wire.status import FINAL, Status
+from service.attempts import fenced
+from service.auth import Principal
+from service.clock import parse_or, to_rfc3339
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.events import append_reported
+from service.ids import new_id
+from service.jobs import find
+from service.logs import LogPosition
+from service.metrics import store_metrics
+from service.models import Attempt, Checkpoint, Job
+from service.notify import ALL_JOBS, SCHEDULER, job_topic, notify
+from service.states import settle_status
+
+_LARGEST = 2**63 - 1
+_CHECKPOINT_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+async def ingest(context: Context, job_id: str, report: Report, principal: Principal) -> ReportReply:
+    """Store a batch, once.
+
+    Raises:
+        ServiceError: forbidden, fenced, invalid_request (a batch out of order, numbers no database holds).
+    """
+    if principal.job_id != job_id:
+        raise ServiceError(ErrorKind.FORBIDDEN, "The token is for another job.")
+    _check_numbers(report)
+    now = context.clock()
+    async with context.database.write() as session:
+        job = await find(session, job_id, for_update=True)
+        attempt = await session.get(Attempt, (job.id, principal.attempt))
+        assert attempt is not None, "the attempt was found by its token"
+        if report.attempt != principal.attempt or attempt.outcome == "superseded":
+            raise fenced(job, report.attempt)
+        if report.batch <= attempt.last_batch:
+            # Stored before; its reply was lost. True after the outcome too: the controller waits for this very reply.
+            if job.is_attempt_live and job.attempt == attempt.number:
+                job.lease_expires_at = now + context.settings.lease
+            return ReportReply(ack=report.batch, time=to_rfc3339(now))
+        if attempt.number != job.attempt or not job.is_attempt_live:
+            raise fenced(job, report.attempt)
+        if report.batch != attempt.last_batch + 1:
+            raise ServiceError(
+                ErrorKind.INVALID_REQUEST,
+                f"batch {report.batch} came before {attempt.last_batch + 1}; send unacknowledged batches in order.",
+                extra={"expected_batch": attempt.last_batch + 1},
+            )
+        await _store(context, session, job, attempt, report, now)
+        return ReportReply(ack=report.batch, time=to_rfc3339(now))
+
+
+async def _store(
+    context: Context, session: AsyncSession, job: Job, attempt: Attempt, report: Report, now: datetime
+) -> None:
+    fresh = _fresh_events(report.events, attempt.last_seq)
+    attempt.last_batch = report.batch
+    attempt.last_report_at = now
+    attempt.last_seq = max((event.seq for event in fresh), default=attempt.last_seq)
+    attempt.workers = to_json(report.workers)
+    job.lease_expires_at = now + context.settings.lease
+    changed = _observe(job, report)
+    await session.flush()
+    await append_reported(session, job, attempt.number, fresh, now=now)
+    for event in fresh:
+        await _apply_checkpoint_event(session, job, attempt.number, event, now)
+    await store_metrics(session, job, attempt.number, report.metrics, now=now)
+    await _append_logs(context, job, attempt.number, report)
+    await settle_status(session, job, now=now)
+    job.message = report.observed.reason or job.message
+    if report.outcome is not None:
+        await _apply_outcome(session, job, attempt, report.outcome, now)
+    if changed or report.metrics:
+        job.revision += 1
+        job.updated_at = now
+        notify(session, ALL_JOBS)
+    notify(session, job_topic(job.id))
+
+
+def _observe(job: Job, report: Report) -> bool:
+    """Copy the controller's view into the row; whether anything differs."""
+    seen = report.observed
+    values: dict[str, Any] = {
+        "observed_state": seen.state,
+        "phase": seen.phase[:32],
+        "generation": seen.generation,
+        "workers": seen.workers,
+        "joining": seen.joining,
+        "step": seen.step,
+        "total_steps": seen.total_steps,
+        "restarts": seen.restarts,
+        "scalings": seen.scalings,
+        # While pausing or stopping, why it does so is the better message where the controller has none.
+        "message": seen.reason or (job.message if job.desired_run != "run" else ""),
+    }
+    changed = {name: value for name, value in values.items() if getattr(job, name) != value}
+    for name, value in changed.items():
+        setattr(job, name, value)
+    return bool(changed)
+
+
+async def _apply_outcome(session: AsyncSession, job: Job, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
+    """End the attempt, and the job with it where the outcome is final."""
+    attempt.ended_at = now
+    attempt.outcome = outcome.state
+    attempt.workers = []
+    reason: str | None = None
+    because: str | None = None
+    if outcome.state == "succeeded" and outcome.result is not None:
+        job.result = to_json(outcome.result)
+        because = f"training ended at step {outcome.result.step}"
+    if outcome.failure is not None and outcome.state in ("failed", "requeue"):
+        reason = outcome.failure.reason[:64]
+        because = outcome.failure.message.rstrip(".")
+    if outcome.failure is not None and outcome.state == "failed":
+        job.failure = to_json(outcome.failure)
+    if job.desired_run == "stop":
+        reason, because = "cancelled_by_user", None
+    await session.flush()
+    await settle_status(session, job, now=now, outcome=outcome.state, reason=reason, because=because)
+    job.message = _closing_message(job, outcome)
+    notify(session, SCHEDULER, ALL_JOBS)
+
+
+def _closing_message(job: Job, outcome: Outcome) -> str:
+    if outcome.failure is not None:
+        return outcome.failure.message
+    if Status(job.status) in FINAL:
+        return f"{job.status} at step {job.step}"
+    return "waits for the scheduler" if job.status == Status.QUEUED else f"paused at step {job.step}"
+
+
+async def _append_logs(context: Context, job: Job, attempt: int, report: Report) -> None:
+    if not report.logs:
+        return
+    at = LogPosition(job.log_segment, job.log_offset)
+    # In a thread: the sync of a slow disk must not stop every other request.
+    end = await asyncio.to_thread(context.logs.append, job.id, at, attempt, report.logs)
+    job.log_segment, job.log_offset = end.segment, end.offset
+
+
+async def _apply_checkpoint_event(
+    session: AsyncSession, job: Job, attempt: int, event: EventReport, now: datetime
+) -> None:
+    """Keep the table of checkpoints as the events tell."""
+    checkpoint_id = event.data.get("checkpoint_id")
+    if not isinstance(checkpoint_id, str) or not _CHECKPOINT_ID.fullmatch(checkpoint_id):
+        return
+    if event.kind == EventKind.CHECKPOINT_DELETED:
+        gone = update(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.checkpoint_id == checkpoint_id)
+        await session.execute(gone.values(deleted_at=now).execution_options(synchronize_session=False))
+    elif event.kind == EventKind.CHECKPOINT_COMMITTED:
+        metrics = event.data.get("metrics")
+        values = {
+            "id": new_id("ckpt", now),
+            "job_id": job.id,
+            "checkpoint_id": checkpoint_id,
+            "attempt": attempt,
+            "step": _int_or(event.data.get("step"), event.step or 0),
+            "bytes": _int_or(event.data.get("bytes"), 0),
+            "created_at": parse_or(event.time, now),
+            "metrics": metrics if isinstance(metrics, dict) else {},
+            "files": _listed_files(event.data.get("files")),
+        }
+        insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+        statement = insert(Checkpoint).values(values).on_conflict_do_nothing(index_elements=["job_id", "checkpoint_id"])
+        await session.execute(statement)
+
+
+def _listed_files(files: Any) -> list[dict[str, Any]]:
+    """The files with plain names: later these become paths below the checkpoint's folder."""
+    if not isinstance(files, list):
+        return []
+    return [
+        {"name": item["name"], "bytes": _int_or(item.get("bytes"), 0), "sha256": str(item.get("sha256", ""))[:64]}
+        for item in files
+        if isinstance(item, dict) and isinstance(item.get("name"), str) and _FILE_NAME.fullmatch(item["name"])
+    ]
+
+
+def _fresh_events(events: tuple[EventReport, ...], last_seq: int) -> list[EventReport]:
+    """Events not stored before, in order; a number that came twice counts once."""
+    fresh: dict[int, EventReport] = {}
+    for event in events:
+        if event.seq > last_seq:
+            fresh.setdefault(event.seq, event)
+    return [fresh[seq] for seq in sorted(fresh)]
+
+
+def _check_numbers(report: Report) -> None:
+    """Refuse numbers that no database column holds, before they become its error."""
+    seen = report.observed
+    numbers: list[tuple[str, int | None]] = [
+        ("batch", report.batch),
+        ("observed.generation", seen.generation),
+        ("observed.workers", seen.workers),
+        ("observed.joining", seen.joining),
+        ("observed.step", seen.step),
+        ("observed.total_steps", seen.total_steps),
+        ("observed.restarts", seen.restarts),
+        ("observed.scalings", seen.scalings),
+    ]
+    for index, event in enumerate(report.events):
+        numbers += [(f"events[{index}].{name}", getattr(event, name)) for name in ("seq", "step", "generation")]
+    for index, row in enumerate(report.metrics):
+        numbers += [(f"metrics[{index}].{name}", getattr(row, name)) for name in ("step", "generation", "workers")]
+    findings = [
+        Finding(path, f"must lie in 0..2**63-1, got {value}")
+        for path, value in numbers
+        if value is not None and not 0 <= value <= _LARGEST
+    ]
+    if findings:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "The report holds numbers out of range.", findings=findings)
+
+
+def _int_or(value: Any, fallback: int) -> int:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    return value if is_whole else fallback

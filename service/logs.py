@@ -1,0 +1,219 @@
+"""Log lines in append-only segment files; what counts as written stands in the database.
+
+A batch is appended and synced, then the transaction that acknowledges it commits the new offset. After a crash in
+between the file is longer than the offset says: the next append cuts it there, so nothing is doubled and nothing
+acknowledged is lost. Readers never look behind the committed offset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rubato.wire.cluster import LogLine
+
+MAX_LINE_CHARS = 64 * 1024
+"""A longer line is cut; its end says so."""
+MAX_SCAN_BYTES = 64 * 1024 * 1024
+"""A filtered tail gives up behind so much text."""
+_BLOCK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, order=True)
+class LogPosition:
+    """A place between two lines: behind `offset` bytes of a segment."""
+
+    segment: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> LogPosition:
+        """Read `SEGMENT:OFFSET`.
+
+        Raises:
+            ValueError: another form.
+        """
+        segment, separator, offset = text.partition(":")
+        if not (separator and segment.isdecimal() and offset.isdecimal() and len(text) <= 40):
+            raise ValueError(f"{text!r} is no log position; pass an `id` or `next` of a former reply, such as '0:1234'")
+        return cls(int(segment), int(offset))
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """Which lines are wanted; empty: all."""
+
+    ranks: frozenset[int] = frozenset()
+    attempt: int | None = None
+    text: str = ""
+
+    def takes(self, item: dict[str, Any]) -> bool:
+        """Whether a line is wanted."""
+        return (
+            (not self.ranks or item["rank"] in self.ranks)
+            and (self.attempt is None or item["attempt"] == self.attempt)
+            and (not self.text or self.text.lower() in str(item["line"]).lower())
+        )
+
+
+class LogStore:
+    """The segment files of all jobs, one folder a job. Job ids come from the database, never from a request."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+
+    def append(self, job_id: str, at: LogPosition, attempt: int, lines: Sequence[LogLine]) -> LogPosition:
+        """Write lines behind the committed position and sync them; gives the position to commit."""
+        if not lines:
+            return at
+        data = b"".join(_encode(line, attempt) for line in lines)
+        at = self._rotate(job_id, at)
+        path = self._path(job_id, at.segment)
+        is_new = not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, at.offset)
+            with os.fdopen(os.dup(descriptor), "r+b") as stream:
+                stream.seek(at.offset)
+                stream.write(data)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            _sync_folder(path.parent)
+        return LogPosition(at.segment, at.offset + len(data))
+
+    def cut_tail(self, job_id: str, at: LogPosition) -> int:
+        """Remove what was appended but never committed; gives the bytes removed."""
+        removed = 0
+        path = self._path(job_id, at.segment)
+        if path.exists() and path.stat().st_size > at.offset:
+            removed += path.stat().st_size - at.offset
+            os.truncate(path, at.offset)
+        later = self._path(job_id, at.segment + 1)
+        if later.exists():
+            removed += later.stat().st_size
+            later.unlink()
+        return removed
+
+    def read(
+        self, job_id: str, after: LogPosition, end: LogPosition, limit: int, wanted: LogFilter
+    ) -> tuple[list[dict[str, Any]], LogPosition]:
+        """Lines behind a position, up to the committed end; and where to go on."""
+        items: list[dict[str, Any]] = []
+        here = after
+        for segment in range(after.segment, end.segment + 1):
+            start = after.offset if segment == after.segment else 0
+            here = LogPosition(segment, start)
+            for position, raw in self._lines(job_id, segment, start, end):
+                here = position
+                item = _decode(raw, position)
+                if item is not None and wanted.takes(item):
+                    items.append(item)
+                    if len(items) >= limit:
+                        return items, here
+        return items, max(here, end)
+
+    def tail(self, job_id: str, end: LogPosition, count: int, wanted: LogFilter) -> list[dict[str, Any]]:
+        """The last lines before the committed end, oldest first."""
+        items: list[dict[str, Any]] = []
+        scanned = 0
+        for segment in range(end.segment, -1, -1):
+            for position, raw in self._lines_backward(job_id, segment, end):
+                scanned += len(raw) + 1
+                item = _decode(raw, position)
+                if item is not None and wanted.takes(item):
+                    items.append(item)
+                if len(items) >= count or scanned > MAX_SCAN_BYTES:
+                    return items[::-1]
+        return items[::-1]
+
+    def _lines(self, job_id: str, segment: int, start: int, end: LogPosition) -> Iterator[tuple[LogPosition, bytes]]:
+        path = self._path(job_id, segment)
+        if not path.exists():
+            return
+        stop = end.offset if segment == end.segment else path.stat().st_size
+        with path.open("rb") as stream:
+            stream.seek(start)
+            offset = start
+            while offset < stop:
+                raw = stream.readline()
+                if not raw.endswith(b"\n"):
+                    return
+                offset += len(raw)
+                yield LogPosition(segment, offset), raw[:-1]
+
+    def _lines_backward(self, job_id: str, segment: int, end: LogPosition) -> Iterator[tuple[LogPosition, bytes]]:
+        path = self._path(job_id, segment)
+        if not path.exists():
+            return
+        stop = min(end.offset, path.stat().st_size) if segment == end.segment else path.stat().st_size
+        rest = b""
+        with path.open("rb") as stream:
+            while stop > 0:
+                start = max(0, stop - _BLOCK_BYTES)
+                stream.seek(start)
+                block = stream.read(stop - start) + rest
+                lines = block.split(b"\n")
+                # The first piece may have begun in the block before.
+                rest = lines[0] if start > 0 else b""
+                offset = start + len(block)
+                for raw in reversed(lines[1:] if start > 0 else lines):
+                    if raw:
+                        # `offset` is where this line's text ends; its newline belongs to it where there is one.
+                        yield LogPosition(segment, offset + 1), raw
+                    offset -= len(raw) + 1
+                stop = start
+
+    def _rotate(self, job_id: str, at: LogPosition) -> LogPosition:
+        path = self._path(job_id, at.segment)
+        is_short = at.offset > 0 and (not path.exists() or path.stat().st_size < at.offset)
+        # A file shorter than its committed offset was damaged from outside: go on in a fresh one.
+        if at.offset >= self._segment_bytes or is_short:
+            return LogPosition(at.segment + 1, 0)
+        return at
+
+    def _path(self, job_id: str, segment: int) -> Path:
+        return self._folder / job_id / f"{segment:08d}.jsonl"
+
+
+def _encode(line: LogLine, attempt: int) -> bytes:
+    text = line.line
+    if len(text) > MAX_LINE_CHARS:
+        text = f"{text[:MAX_LINE_CHARS]} ... ({len(text) - MAX_LINE_CHARS} more characters cut)"
+    record = {"t": line.time, "w": line.worker_id, "r": line.rank, "a": attempt, "s": line.stream, "l": text}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _decode(raw: bytes, position: LogPosition) -> dict[str, Any] | None:
+    try:
+        record = json.loads(raw)
+        return {
+            "id": str(position),
+            "time": record["t"],
+            "worker_id": record["w"],
+            "rank": record["r"],
+            "attempt": record["a"],
+            "stream": record["s"],
+            "line": record["l"],
+        }
+    except (ValueError, KeyError, TypeError):
+        # A damaged line costs itself, not the whole log.
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

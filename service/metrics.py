@@ -1,0 +1,105 @@
+"""Metric rows: one a step, the newest attempt's; tailed by the order of ingest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm.attributes import set_committed_value
+
+from rubato.wire.cluster import MetricRow
+from service.clock import parse_or, to_rfc3339
+from service.models import Job, Metric
+
+# SQLite takes at most 32,766 parameters in a statement; a row has eight.
+_ROWS_A_STATEMENT = 2_000
+
+
+async def store_metrics(
+    session: AsyncSession, job: Job, attempt: int, rows: Sequence[MetricRow], *, now: datetime
+) -> None:
+    """Insert or replace the rows of a batch; a step that stands twice in it counts with its last."""
+    newest = {row.step: row for row in rows}
+    if not newest:
+        return
+    first = await _reserve(session, job, len(newest))
+    values = [
+        {
+            "job_id": job.id,
+            "step": row.step,
+            "position": first + index,
+            "time": parse_or(row.time, now),
+            "generation": row.generation,
+            "workers": row.workers,
+            "attempt": attempt,
+            "values": finite(row.values),
+        }
+        for index, row in enumerate(sorted(newest.values(), key=lambda row: row.step))
+    ]
+    for start in range(0, len(values), _ROWS_A_STATEMENT):
+        await _upsert(session, values[start : start + _ROWS_A_STATEMENT])
+    job.latest_metrics = finite(newest[max(newest)].values)
+
+
+async def list_metrics(session: AsyncSession, job_id: str, after: int, limit: int) -> list[Metric]:
+    """The rows behind an ingest position, in its order."""
+    statement = select(Metric).where(Metric.job_id == job_id, Metric.position > after)
+    return list((await session.scalars(statement.order_by(Metric.position).limit(limit))).all())
+
+
+async def last_metric_step(session: AsyncSession, job_id: str) -> int:
+    """The highest step with a row; 0 where there is none."""
+    return (await session.scalar(select(func.max(Metric.step)).where(Metric.job_id == job_id))) or 0
+
+
+def metric_json(row: Metric, names: Collection[str] = ()) -> dict[str, Any]:
+    """The row as the API shows it, with the named values only."""
+    values = {name: value for name, value in row.values.items() if not names or name in names}
+    return {
+        "position": row.position,
+        "step": row.step,
+        "time": to_rfc3339(row.time),
+        "generation": row.generation,
+        "workers": row.workers,
+        "attempt": row.attempt,
+        "values": values,
+    }
+
+
+def finite(values: dict[str, float]) -> dict[str, float | None]:
+    """JSON knows no infinity: what is not finite becomes null, a gap in a chart."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+async def _reserve(session: AsyncSession, job: Job, count: int) -> int:
+    statement = update(Job).where(Job.id == job.id).values(metric_pos=Job.metric_pos + count).returning(Job.metric_pos)
+    last = (await session.execute(statement.execution_options(synchronize_session=False))).scalar_one()
+    set_committed_value(job, "metric_pos", last)
+    return last - count + 1
+
+
+async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
+    columns = ("position", "time", "generation", "workers", "attempt", "values")
+    if session.get_bind().dialect.name == "sqlite":
+        lite = sqlite.insert(Metric).values(values)
+        await session.execute(
+            lite.on_conflict_do_update(
+                index_elements=["job_id", "step"],
+                set_={name: lite.excluded[name] for name in columns},
+                where=Metric.attempt <= lite.excluded["attempt"],
+            )
+        )
+        return
+    post = postgresql.insert(Metric).values(values)
+    await session.execute(
+        post.on_conflict_do_update(
+            index_elements=["job_id", "step"],
+            set_={name: post.excluded[name] for name in columns},
+            where=Metric.attempt <= post.excluded["attempt"],
+        )
+    )

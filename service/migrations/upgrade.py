@@ -1,0 +1,40 @@
+"""Brings a database up to the newest migration, under a lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+# Any constant that no other program on the same PostgreSQL database uses.
+_ADVISORY_LOCK = 0x52_55_42_41_54_4F
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """The configuration, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade_to_head(connection: Connection) -> None:
+    """Apply what is missing, in the connection's transaction.
+
+    Two replicas may start at once: on PostgreSQL the second waits for the first; on SQLite the file lock and BEGIN
+    IMMEDIATE keep it out.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+    command.upgrade(alembic_config(connection), "head")
+
+
+def head_revision() -> str:
+    """The newest migration."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    assert head is not None
+    return head

@@ -1,0 +1,320 @@
+"""The tables. Column types work alike on SQLite and PostgreSQL; times are aware and UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+"""Every constraint has a name that migrations on both databases can address."""
+
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+NOT_FINAL = "status NOT IN ('succeeded', 'failed', 'cancelled')"
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware moment: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no type for it."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive times; SQLite gets UTC without an offset, so that texts compare."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"naive time {value!r}: pass an aware one")
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give back UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012
+        datetime: Moment(),
+        dict[str, Any]: Json,
+        list[Any]: Json,
+        int: BigInteger(),
+        str: Text(),
+    }
+
+
+class Job(Base):
+    """What a user submitted; wishes, facts and status never share a column."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    project: Mapped[str] = mapped_column(String(63))
+    name: Mapped[str] = mapped_column(String(63))
+    labels: Mapped[dict[str, Any]]
+    spec: Mapped[dict[str, Any]]
+    priority: Mapped[int]
+    min_workers: Mapped[int]
+    max_workers: Mapped[int]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    status: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(String(64))
+    message: Mapped[str] = mapped_column(default="")
+    revision: Mapped[int] = mapped_column(default=1)
+    """Grows with every change of the row that a watcher can see."""
+
+    desired_run: Mapped[str] = mapped_column(String(8), default="run")
+    desired_workers: Mapped[int]
+    desired_version: Mapped[int] = mapped_column(default=1)
+    desired_force: Mapped[bool] = mapped_column(default=False)
+    checkpoint_request: Mapped[int] = mapped_column(default=0)
+
+    observed_state: Mapped[str | None] = mapped_column(String(16))
+    phase: Mapped[str | None] = mapped_column(String(32))
+    workers: Mapped[int] = mapped_column(default=0)
+    joining: Mapped[int] = mapped_column(default=0)
+    generation: Mapped[int] = mapped_column(default=0)
+    step: Mapped[int] = mapped_column(default=0)
+    total_steps: Mapped[int | None]
+    restarts: Mapped[int] = mapped_column(default=0)
+    scalings: Mapped[int] = mapped_column(default=0)
+    latest_metrics: Mapped[dict[str, Any]]
+    result: Mapped[dict[str, Any] | None]
+    failure: Mapped[dict[str, Any] | None]
+
+    cluster_id: Mapped[str | None] = mapped_column(String(63))
+    granted_workers: Mapped[int] = mapped_column(default=0)
+    queue_position: Mapped[int | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    """The attempt last granted; strictly growing."""
+    is_attempt_live: Mapped[bool] = mapped_column(default=False)
+    """From the grant of `attempt` to its outcome."""
+    lease_expires_at: Mapped[datetime | None]
+    """Of `attempt`, while it is live."""
+
+    last_pos: Mapped[int] = mapped_column(default=0)
+    metric_pos: Mapped[int] = mapped_column(default=0)
+    log_segment: Mapped[int] = mapped_column(default=0)
+    log_offset: Mapped[int] = mapped_column(default=0)
+    """Bytes of the segment that are committed; anything behind was never acknowledged."""
+
+    __table_args__ = (
+        Index(
+            "uq_jobs_project_name_not_final",
+            "project",
+            "name",
+            unique=True,
+            sqlite_where=text(NOT_FINAL),
+            postgresql_where=text(NOT_FINAL),
+        ),
+        Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_updated_at", "updated_at"),
+        Index(
+            "ix_jobs_status_not_final",
+            "status",
+            sqlite_where=text(NOT_FINAL),
+            postgresql_where=text(NOT_FINAL),
+        ),
+    )
+
+
+class Attempt(Base):
+    """One life of a job's controller."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token_hmac: Mapped[str] = mapped_column(String(64), unique=True)
+    node_id: Mapped[str]
+    boot_id: Mapped[str]
+    pid: Mapped[int]
+    start_time: Mapped[int]
+    granted_at: Mapped[datetime]
+    last_report_at: Mapped[datetime | None]
+    is_confirmed_gone: Mapped[bool] = mapped_column(default=False)
+    """The cluster's agent saw that the process is dead."""
+    ended_at: Mapped[datetime | None]
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    """succeeded, failed, paused, cancelled, requeue; `superseded` or `abandoned` where the controller never said."""
+    last_batch: Mapped[int] = mapped_column(default=0)
+    last_seq: Mapped[int] = mapped_column(default=0)
+    workers: Mapped[list[Any]]
+    """The workers as last reported."""
+
+
+class Event(Base):
+    """One fact of a job's log; positions have no gaps."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    time: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(String(64))
+    message: Mapped[str]
+    step: Mapped[int | None]
+    generation: Mapped[int | None]
+    attempt: Mapped[int | None]
+    seq: Mapped[int | None]
+    """The controller's number of the event; null for the service's own."""
+    data: Mapped[dict[str, Any]]
+
+    __table_args__ = (UniqueConstraint("job_id", "attempt", "seq"),)
+
+
+class Metric(Base):
+    """The row of one committed step; a step that was trained again has one row, the newest."""
+
+    __tablename__ = "metrics"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    position: Mapped[int]
+    """Order of ingest within the job; a tail by step would miss rows that were replaced."""
+    time: Mapped[datetime]
+    generation: Mapped[int]
+    workers: Mapped[int]
+    attempt: Mapped[int]
+    values: Mapped[dict[str, Any]]
+
+    __table_args__ = (UniqueConstraint("job_id", "position"),)
+
+
+class Checkpoint(Base):
+    """A committed checkpoint, as its event told."""
+
+    __tablename__ = "checkpoints"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    checkpoint_id: Mapped[str] = mapped_column(String(64))
+    attempt: Mapped[int]
+    step: Mapped[int]
+    bytes: Mapped[int]
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    metrics: Mapped[dict[str, Any]]
+    files: Mapped[list[Any]]
+
+    __table_args__ = (UniqueConstraint("job_id", "checkpoint_id"),)
+
+
+class Package(Base):
+    """A packed working folder, addressed by its content."""
+
+    __tablename__ = "packages"
+
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    bytes: Mapped[int]
+    num_files: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class Cluster(Base):
+    """A Ray cluster, as its acting agent last described it."""
+
+    __tablename__ = "clusters"
+
+    id: Mapped[str] = mapped_column(String(63), primary_key=True)
+    agent_id: Mapped[str]
+    agent_lease_expires_at: Mapped[datetime]
+    last_seen: Mapped[datetime]
+    nodes: Mapped[list[Any]]
+    run_version: Mapped[int] = mapped_column(default=0)
+    """Grows whenever the list of jobs to run changes."""
+    run_digest: Mapped[str] = mapped_column(String(64), default="")
+
+
+class Token(Base):
+    """A bearer token of a person or an agent; only its HMAC is kept."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63))
+    role: Mapped[str] = mapped_column(String(16))
+    token_hmac: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Session(Base):
+    """A signed-in browser, or (kind `login`) a one-time code that becomes one."""
+
+    __tablename__ = "sessions"
+
+    secret_hmac: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(8))
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+
+class StoredReply(Base):
+    """The reply to a request with an Idempotency-Key, given again when the request is."""
+
+    __tablename__ = "stored_replies"
+
+    actor: Mapped[str] = mapped_column(String(63), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body_sha256: Mapped[str] = mapped_column(String(64))
+    reply: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Lease(Base):
+    """Who acts in a role of which there is one among all replicas."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(63))
+    expires_at: Mapped[datetime]
+
+
+class AuditEntry(Base):
+    """What a person changed; rows are only ever added."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
+    time: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(63))
+    action: Mapped[str] = mapped_column(String(64))
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    detail: Mapped[dict[str, Any]]

@@ -1,0 +1,115 @@
+"""Wakes waiting requests of this process. A notification is only a hint: every waiter also looks again by itself.
+
+Another replica's writes wake nobody here, so waits are cut to the poll interval; correctness never rests on the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+T = TypeVar("T")
+
+ALL_JOBS = "jobs"
+"""Any job changed in a way that watchers see."""
+SCHEDULER = "scheduler"
+"""Something the scheduler decides from changed."""
+RUN_LIST = "run-list"
+"""A job entered or left the list of those that should have a controller."""
+
+
+def job_topic(job_id: str) -> str:
+    """Anything of one job changed."""
+    return f"job:{job_id}"
+
+
+def desired_topic(job_id: str) -> str:
+    """What is wanted of one job changed, or its controller was superseded."""
+    return f"desired:{job_id}"
+
+
+def notify(session: AsyncSession, *topics: str) -> None:
+    """Tell these topics when the transaction has committed."""
+    session.info.setdefault("topics", set()).update(topics)
+
+
+class Subscription:
+    """A wake-up flag for some topics. Subscribe before looking, so that nothing written in between is missed."""
+
+    def __init__(self, hub: Hub, topics: Iterable[str]) -> None:
+        self._hub = hub
+        self._topics = tuple(topics)
+        self._flag = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        for topic in self._topics:
+            self._hub.subscribers.setdefault(topic, set()).add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for topic in self._topics:
+            waiting = self._hub.subscribers.get(topic, set())
+            waiting.discard(self)
+            if not waiting:
+                self._hub.subscribers.pop(topic, None)
+
+    def wake(self) -> None:
+        """Let the wait return."""
+        self._flag.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether a notification came within the time; also returns when the hub closes."""
+        if self._hub.is_closed:
+            return False
+        try:
+            await asyncio.wait_for(self._flag.wait(), max(0.0, timeout_s))
+        except TimeoutError:
+            return False
+        self._flag.clear()
+        return True
+
+
+class Hub:
+    """The subscribers of this process by topic."""
+
+    def __init__(self, poll_interval_s: float) -> None:
+        self.subscribers: dict[str, set[Subscription]] = {}
+        self.poll_interval_s = poll_interval_s
+        self.is_closed = False
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """A context manager within which notifications are not lost."""
+        return Subscription(self, topics)
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake everyone who waits for one of the topics."""
+        for topic in topics:
+            for subscription in tuple(self.subscribers.get(topic, ())):
+                subscription.wake()
+
+    def close(self) -> None:
+        """The service goes down: all waits end now, so that requests finish and clients reconnect."""
+        self.is_closed = True
+        for waiting in tuple(self.subscribers.values()):
+            for subscription in tuple(waiting):
+                subscription.wake()
+
+    async def wait_until(
+        self, topics: Iterable[str], look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool], timeout_s: float
+    ) -> T:
+        """Look again and again until it is enough or the time is over; gives the last look."""
+        deadline = time.monotonic() + timeout_s
+        with self.subscribe(*topics) as subscription:
+            while True:
+                seen = await look()
+                left_s = deadline - time.monotonic()
+                if is_enough(seen) or left_s <= 0 or self.is_closed:
+                    return seen
+                await subscription.wait(min(left_s, self.poll_interval_s))

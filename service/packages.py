@@ -1,0 +1,165 @@
+"""Packed working folders: streamed to disk under caps, verified, looked into but never unpacked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+import stat
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path, PurePosixPath
+
+from service.errors import ErrorKind, ServiceError, not_found
+
+MAX_FILES = 10_000
+MAX_UNPACKED_BYTES = 500_000_000
+MAX_RATIO = 200
+"""Unpacked to packed bytes; text packs 10 to 20 times, a bomb thousands of times."""
+RATIO_FLOOR_BYTES = 10_000_000
+"""Below this nobody minds the ratio."""
+MAX_NAME_BYTES = 1_000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+class PackageStore:
+    """Zip files named by their SHA-256."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+
+    def path(self, sha256: str) -> Path:
+        """Where a package lies; the name is checked, so it cannot lead elsewhere.
+
+        Raises:
+            ServiceError: not_found.
+        """
+        if not _SHA256.fullmatch(sha256):
+            raise not_found("package", sha256[:80])
+        return self._folder / f"{sha256}.zip"
+
+    async def receive(self, sha256: str, chunks: AsyncIterator[bytes]) -> tuple[int, int]:
+        """Store an upload under its hash; gives its bytes and its number of files.
+
+        Raises:
+            ServiceError: package_too_large, package_invalid.
+        """
+        if not _SHA256.fullmatch(sha256):
+            raise ServiceError(
+                ErrorKind.PACKAGE_INVALID, "The address must end in the SHA-256 of the zip: 64 hexadecimal digits."
+            )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        part = self._folder / f".part-{secrets.token_hex(8)}"
+        try:
+            size, found = await self._spool(part, chunks)
+            if found != sha256:
+                raise ServiceError(
+                    ErrorKind.PACKAGE_INVALID,
+                    f"The bytes hash to {found}, not to the {sha256} of the address; pack and upload again.",
+                )
+            num_files = await asyncio.to_thread(inspect_zip, part, size)
+            await asyncio.to_thread(_keep, part, self.path(sha256))
+        finally:
+            part.unlink(missing_ok=True)
+        return size, num_files
+
+    def remove_parts(self) -> None:
+        """Clear what interrupted uploads left behind; called at start, before the first upload."""
+        for part in self._folder.glob(".part-*"):
+            part.unlink(missing_ok=True)
+
+    async def _spool(self, part: Path, chunks: AsyncIterator[bytes]) -> tuple[int, str]:
+        digest = hashlib.sha256()
+        size = 0
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > self._max_bytes:
+                    raise ServiceError(
+                        ErrorKind.PACKAGE_TOO_LARGE,
+                        f"A package may have {self._max_bytes} bytes; leave data out with .rubatoignore.",
+                    )
+                digest.update(chunk)
+                await asyncio.to_thread(stream.write, chunk)
+            stream.flush()
+            await asyncio.to_thread(os.fsync, stream.fileno())
+        return size, digest.hexdigest()
+
+
+def inspect_zip(path: Path, packed_bytes: int) -> int:
+    """Check a zip by its directory alone; gives the number of entries.
+
+    The sizes in the directory are the uploader's word: whoever unpacks must count for itself. This check is for the
+    early and clear message.
+
+    Raises:
+        ServiceError: package_invalid, package_too_large.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError) as error:
+        raise _invalid(f"it is no readable zip ({error})") from None
+    if len(entries) > MAX_FILES:
+        raise _too_large(f"it has {len(entries)} entries, and {MAX_FILES} are allowed")
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise _too_large(f"it unpacks to {unpacked} bytes, and {MAX_UNPACKED_BYTES} are allowed")
+    if unpacked > RATIO_FLOOR_BYTES and unpacked > MAX_RATIO * max(1, packed_bytes):
+        raise _invalid(f"it unpacks to {unpacked // max(1, packed_bytes)} times its size, as only a zip bomb does")
+    seen: set[str] = set()
+    for entry in entries:
+        _check_entry(entry)
+        if entry.filename in seen:
+            raise _invalid(f"{_shown(entry.filename)} stands in it twice")
+        seen.add(entry.filename)
+    return len(entries)
+
+
+def _check_entry(entry: zipfile.ZipInfo) -> None:
+    # The raw name as well: zipfile turns backslashes into slashes and cuts at NUL, an unpacker elsewhere may not.
+    for name in (entry.filename, entry.orig_filename):
+        _check_name(name)
+    mode = entry.external_attr >> 16
+    if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _invalid(f"{_shown(entry.filename)} is a link or a device; only files and folders are allowed")
+    if entry.flag_bits & 0x1:
+        raise _invalid(f"{_shown(entry.filename)} is encrypted")
+
+
+def _check_name(name: str) -> None:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or "\\" in name or _DRIVE.match(name):
+        raise _invalid(f"{_shown(name)} is no relative path")
+    if ".." in parts:
+        raise _invalid(f"{_shown(name)} leads out of the folder by '..'")
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise _invalid(f"{_shown(name)} holds control characters")
+    if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        raise _invalid(f"{_shown(name)} is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _keep(part: Path, path: Path) -> None:
+    part.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 80 else name[:77] + "...")
+
+
+def _invalid(what: str) -> ServiceError:
+    return ServiceError(ErrorKind.PACKAGE_INVALID, f"The package is refused: {what}.")
+
+
+def _too_large(what: str) -> ServiceError:
+    return ServiceError(ErrorKind.PACKAGE_TOO_LARGE, f"The package is too large: {what}; use .rubatoignore.")

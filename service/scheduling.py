@@ -1,0 +1,219 @@
+"""The loop around the scheduler: look, decide, apply in one transaction; and the watch over silent controllers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rubato.wire.status import Status
+from service.attempts import rearm_leases
+from service.clusters import is_on_node, is_online
+from service.context import Context
+from service.models import Attempt, Cluster, Job, Lease, Session, StoredReply
+from service.notify import ALL_JOBS, SCHEDULER, job_topic, notify
+from service.scheduler import ClusterView, Decision, Fail, Holding, NodeView, Shape, Start, View, Wait, Waiting, decide
+from service.states import WITH_CONTROLLER, IllegalTransition, change_status, settle_status
+
+LEASE_NAME = "scheduler"
+LEASE_LIFETIME = timedelta(seconds=30)
+CLOCK_JUMP_S = 5.0
+HOUSEKEEPING_S = 600.0
+REPLY_LIFETIME = timedelta(hours=24)
+
+log = structlog.get_logger(__name__)
+
+
+class SchedulingLoop:
+    """Runs one round when something changed, and once a second otherwise."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._holder = secrets.token_hex(8)
+        self._cleaned_at = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled. An error costs one round, not the loop."""
+        interval_s = self._context.settings.scheduler_interval.total_seconds()
+        wall, steady = self._context.clock(), time.monotonic()
+        with self._context.hub.subscribe(SCHEDULER) as subscription:
+            while not self._context.hub.is_closed:
+                try:
+                    jump_s = (self._context.clock() - wall).total_seconds() - (time.monotonic() - steady)
+                    wall, steady = self._context.clock(), time.monotonic()
+                    if abs(jump_s) > CLOCK_JUMP_S:
+                        log.warning("clock_jumped", seconds=round(jump_s, 1))
+                        await rearm_leases(self._context)
+                    await self.run_once()
+                    await self._clean_up()
+                except (DBAPIError, IllegalTransition, OSError) as error:
+                    # Another replica was faster, or the database is away: look again in the next round.
+                    log.warning("scheduling_round_failed", error=str(error).splitlines()[0])
+                except Exception:
+                    log.exception("scheduling_round_failed")
+                await subscription.wait(interval_s)
+
+    async def run_once(self) -> None:
+        """One round: silent controllers, forced stops, then the queue."""
+        now = self._context.clock()
+        if not await self._has_work(now):
+            return
+        async with self._context.database.write() as session:
+            if not await self._take_lease(session, now):
+                return
+            await self._note_lost_controllers(session, now)
+            await self._end_forced_stops(session, now)
+            queued = await _queued_jobs(session)
+            if queued:
+                view = await observe_view(session, queued, self._context, now)
+                await apply_decisions(session, queued, decide(view, now), now)
+
+    async def _has_work(self, now: datetime) -> bool:
+        """A look without the writer's turn: an idle service writes nothing."""
+        lost = (Job.status.in_(("starting", "running"))) & (Job.lease_expires_at < now)
+        forced = (Job.status == "stopping") & Job.desired_force.is_(True)
+        statement = select(Job.id).where(or_(Job.status == "queued", lost, forced)).limit(1)
+        async with self._context.database.read() as session:
+            return (await session.execute(statement)).first() is not None
+
+    async def _take_lease(self, session: AsyncSession, now: datetime) -> bool:
+        """Compare-and-set in the round's own transaction: a second replica waits for the row and finds it taken."""
+        ours = {"holder": self._holder, "expires_at": now + LEASE_LIFETIME}
+        free = or_(Lease.holder == self._holder, Lease.expires_at < now)
+        taken = update(Lease).where(Lease.name == LEASE_NAME, free).values(ours).returning(Lease.name)
+        if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
+            return True
+        if await session.get(Lease, LEASE_NAME) is not None:
+            return False
+        session.add(Lease(name=LEASE_NAME, **ours))
+        await session.flush()
+        return True
+
+    async def _note_lost_controllers(self, session: AsyncSession, now: datetime) -> None:
+        """A silent controller is not a dead one: the job recovers, and the agent's list still asks for one."""
+        lost = select(Job).where(Job.status.in_(("starting", "running")), Job.lease_expires_at < now)
+        for job in await session.scalars(lost.with_for_update()):
+            await settle_status(session, job, now=now, reason="controller_lost")
+
+    async def _end_forced_stops(self, session: AsyncSession, now: datetime) -> None:
+        """A forced cancel on a silent cluster ends once the workers' dead-man's switch has run out."""
+        since = now - self._context.settings.forced_stop_after
+        silent = select(Job).where(Job.status == "stopping", Job.desired_force.is_(True), Job.lease_expires_at < since)
+        for job in await session.scalars(silent.with_for_update()):
+            await session.execute(
+                update(Attempt)
+                .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
+                .values(ended_at=now, outcome="abandoned")
+            )
+            job.is_attempt_live = False
+            await session.flush()
+            because = "the cancel was forced, and the cluster has been silent for longer than its workers live alone"
+            await settle_status(session, job, now=now, reason="cancelled_by_user", because=because)
+
+    async def _clean_up(self) -> None:
+        if time.monotonic() - self._cleaned_at < HOUSEKEEPING_S and self._cleaned_at:
+            return
+        self._cleaned_at = time.monotonic()
+        now = self._context.clock()
+        async with self._context.database.write() as session:
+            await session.execute(delete(Session).where(Session.expires_at < now))
+            await session.execute(delete(StoredReply).where(StoredReply.created_at < now - REPLY_LIFETIME))
+
+
+async def observe_view(session: AsyncSession, queued: Sequence[Job], context: Context, now: datetime) -> View:
+    """Read what the scheduler decides from."""
+    clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
+    online = [cluster for cluster in clusters if is_online(cluster, context.settings, now)]
+    statement = (
+        select(Job, Attempt.workers)
+        .outerjoin(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt))
+        .where(Job.status.in_(WITH_CONTROLLER))
+    )
+    active = (await session.execute(statement)).all()
+    nodes_of = {cluster.id: cluster.nodes for cluster in online}
+    return View(
+        clusters=tuple(
+            ClusterView(
+                cluster.id,
+                tuple(
+                    NodeView(node["node_id"], node["cpu"], node.get("gpu", 0))
+                    for node in cluster.nodes
+                    if not node.get("draining", False)
+                ),
+            )
+            for cluster in online
+        ),
+        holdings=tuple(_holding(job, workers or [], nodes_of.get(job.cluster_id or "", [])) for job, workers in active),
+        waiting=tuple(_waiting(job) for job in queued),
+    )
+
+
+async def apply_decisions(
+    session: AsyncSession, queued: Sequence[Job], decisions: Sequence[Decision], now: datetime
+) -> None:
+    """Write what was decided; a job whose sentence did not change is not touched."""
+    jobs = {job.id: job for job in queued}
+    for decision in decisions:
+        job = jobs[decision.job_id]
+        match decision:
+            case Start():
+                job.cluster_id = decision.cluster_id
+                job.granted_workers = decision.workers
+                await session.flush()
+                await change_status(session, job, Status.STARTING, because=decision.because, now=now)
+            case Fail():
+                await session.flush()
+                await change_status(
+                    session, job, Status.FAILED, because=decision.because, now=now, reason=decision.reason
+                )
+                job.failure = {
+                    "failure_class": "infrastructure",
+                    "reason": decision.reason,
+                    "message": decision.because,
+                }
+            case Wait():
+                if (job.queue_position, job.message) != (decision.position, decision.because):
+                    job.queue_position, job.message = decision.position, decision.because
+                    job.updated_at = now
+                    job.revision += 1
+                    notify(session, job_topic(job.id), ALL_JOBS)
+
+
+async def _queued_jobs(session: AsyncSession) -> list[Job]:
+    return list((await session.scalars(select(Job).where(Job.status == "queued").with_for_update())).all())
+
+
+def _holding(job: Job, workers: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> Holding:
+    alive = [worker for worker in workers if worker.get("state") != "gone"]
+    placed = tuple(
+        (node["node_id"], count) for node in nodes if (count := sum(is_on_node(worker, node) for worker in alive))
+    )
+    # Granted slots that the job does not use yet are still its own: its workers are on their way.
+    held = max(job.workers + job.joining, len(alive), min(job.granted_workers, job.desired_workers))
+    return Holding(job.cluster_id or "", job.name, _shape(job), held, placed)
+
+
+def _waiting(job: Job) -> Waiting:
+    timeout = job.spec.get("limits", {}).get("queue_timeout")
+    return Waiting(
+        job_id=job.id,
+        name=job.name,
+        shape=_shape(job),
+        min_workers=job.min_workers,
+        desired_workers=job.desired_workers,
+        priority=job.priority,
+        queued_at=job.queued_at,
+        queue_timeout=None if timeout is None else timedelta(seconds=timeout),
+    )
+
+
+def _shape(job: Job) -> Shape:
+    resources = job.spec.get("resources_per_worker", {})
+    return Shape(cpu=float(resources.get("cpu", 1)), gpu=float(resources.get("gpu", 0)))

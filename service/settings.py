@@ -1,0 +1,115 @@
+"""Settings of the service, read from the environment (`RUBATO_...`) once at start."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_PORT = 8642
+
+
+class Settings(BaseSettings):
+    """Where things live and how long things last."""
+
+    model_config = SettingsConfigDict(env_prefix="RUBATO_", frozen=True, extra="ignore")
+
+    home: Path = Field(default_factory=lambda: Path.home() / ".rubato")
+    """Folder of everything that lasts: tokens, database, logs, packages, checkpoints."""
+    database_url: str = ""
+    """`sqlite+aiosqlite:///...` or `postgresql+psycopg://...`; default: `rubato.db` in the home."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
+    """Port to listen on; 0 lets the system choose."""
+    storage: str = ""
+    """URI of the checkpoint root, seen by the service and by all workers; default: `checkpoints` in the home."""
+    web_dist: Path = Field(default_factory=lambda: Path(__file__).resolve().parent.parent / "web" / "dist")
+    """Folder of the built page."""
+    behind_tls_proxy: bool = False
+    """Says that a proxy in front speaks TLS: allows a bind beyond loopback and marks the cookie Secure."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names the service answers to, besides loopback and `host`; a JSON list in the environment."""
+
+    lease: timedelta = timedelta(seconds=30)
+    """How long a controller may be silent before another may be made; every report and desired poll renews it."""
+    lease_margin: timedelta = timedelta(seconds=15)
+    """Extra wait before a successor gets its attempt without proof that the predecessor is gone."""
+    agent_lease: timedelta = timedelta(seconds=15)
+    """How long one agent acts for its cluster; every sync renews it."""
+    cluster_offline_after: timedelta = timedelta(seconds=30)
+    """Silence of all agents after which a cluster counts as offline."""
+    forced_stop_after: timedelta = timedelta(seconds=120)
+    """Silence after which a forced cancel is believed: lease and the workers' dead-man's switch (60 s) have run out."""
+    scheduler_interval: timedelta = timedelta(seconds=1)
+    """How often the scheduler looks when nothing wakes it."""
+    poll_interval: timedelta = timedelta(seconds=0.5)
+    """How often a waiting request looks at the database when no notification came: another replica may have written."""
+    stream_limit: timedelta = timedelta(minutes=10)
+    """Longest life of one event stream; the client reconnects and replays."""
+    keep_alive: timedelta = timedelta(seconds=10)
+    """Silence on a stream after which a comment is sent."""
+
+    max_body_bytes: int = 8 * 1024 * 1024
+    """Largest JSON body: a report of some thousand log lines."""
+    max_spec_bytes: int = 256 * 1024
+    """Largest job spec: the YAML parser is written in Python, and a megabyte would take seconds."""
+    max_package_bytes: int = 50_000_000
+    """Largest packed working folder."""
+    log_segment_bytes: int = 8 * 1024 * 1024
+    """Size at which a job's log goes on in a new file."""
+
+    @field_validator("home", "web_dist")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        # The model is frozen for its readers; defaults that depend on the home are filled in before anyone sees it.
+        if not self.database_url:
+            object.__setattr__(self, "database_url", f"sqlite+aiosqlite:///{self.home / 'rubato.db'}")
+        if not self.storage:
+            object.__setattr__(self, "storage", (self.home / "checkpoints").as_uri())
+        if not self.storage.startswith("file:///"):
+            raise ValueError(f"RUBATO_STORAGE must be a file:///absolute/folder URI, got {self.storage!r}")
+        if not self.database_url.startswith(("sqlite+aiosqlite://", "postgresql+psycopg://")):
+            raise ValueError(
+                "RUBATO_DATABASE_URL must begin with sqlite+aiosqlite:// or postgresql+psycopg://; "
+                f"got the scheme {self.database_url.split(':', 1)[0]!r}"
+            )
+        if not self.is_loopback and not self.behind_tls_proxy:
+            raise ValueError(
+                f"refusing to listen on {self.host!r} in clear: tokens would be readable. Listen on 127.0.0.1, "
+                "or put a TLS proxy in front and say so with --behind-tls-proxy (RUBATO_BEHIND_TLS_PROXY=true)"
+            )
+        return self
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is the embedded one."""
+        return self.database_url.startswith("sqlite")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def storage_folder(self) -> Path:
+        """The checkpoint root as a folder of this machine."""
+        return Path(self.storage.removeprefix("file://"))
+
+    @property
+    def cookie_name(self) -> str:
+        """Browsers share cookies among the ports of a host, so the name tells two homes apart."""
+        return "rubato_session" if self.port in (0, DEFAULT_PORT) else f"rubato_session_{self.port}"

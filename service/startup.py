@@ -1,0 +1,101 @@
+"""Brings a service up and down: home, keys, database, leftovers of a crash, the scheduling loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select
+
+from rubato.wire.status import FINAL
+from service.attempts import rearm_leases
+from service.auth import Authority, Role, load_key
+from service.clock import Clock, utc_now
+from service.context import Context
+from service.database import Database
+from service.logs import LogPosition, LogStore
+from service.models import Job
+from service.notify import Hub
+from service.packages import PackageStore
+from service.scheduling import SchedulingLoop
+from service.settings import Settings
+
+ADMIN_TOKEN_FILE = "token"
+CLUSTER_TOKEN_FILE = "cluster-token"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started service."""
+
+    context: Context
+    scheduling: SchedulingLoop
+    login_code: str
+    """Good for one sign-in of the page."""
+
+
+@asynccontextmanager
+async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = True) -> AsyncIterator[Running]:
+    """A started service; stopped at the end. Tests step the loop by hand (`with_loop=False`).
+
+    Raises:
+        HomeInUse: another service works on the same SQLite database.
+    """
+    for folder in (settings.home, settings.home / "logs", settings.home / "packages", settings.storage_folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    hub = Hub(settings.poll_interval.total_seconds())
+    database = Database(settings.database_url, hub)
+    await database.start()
+    try:
+        context = Context(
+            settings=settings,
+            database=database,
+            hub=hub,
+            authority=Authority(load_key(settings.home)),
+            logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
+            packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
+            clock=clock,
+        )
+        login_code = await _prepare(context)
+        scheduling = SchedulingLoop(context)
+        task = asyncio.create_task(scheduling.run()) if with_loop else None
+        try:
+            yield Running(context, scheduling, login_code)
+        finally:
+            hub.close()
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+    finally:
+        await database.close()
+
+
+async def _prepare(context: Context) -> str:
+    """Tokens, and what a crash may have left; gives a one-time login code."""
+    now = context.clock()
+    home = context.settings.home
+    async with context.database.write() as session:
+        admin = await context.authority.ensure_token(session, home / ADMIN_TOKEN_FILE, Role.ADMIN, now)
+        await context.authority.ensure_token(session, home / CLUSTER_TOKEN_FILE, Role.CLUSTER, now)
+        code = await context.authority.make_login_code(session, admin, now)
+    await rearm_leases(context)
+    context.packages.remove_parts()
+    await _cut_log_tails(context)
+    return code
+
+
+async def _cut_log_tails(context: Context) -> None:
+    """Remove log lines that were appended but whose batch was never acknowledged; it will be sent again."""
+    statement = select(Job.id, Job.log_segment, Job.log_offset).where(Job.status.not_in(FINAL))
+    async with context.database.read() as session:
+        rows = (await session.execute(statement)).all()
+    for job_id, segment, offset in rows:
+        removed = await asyncio.to_thread(context.logs.cut_tail, job_id, LogPosition(segment, offset))
+        if removed:
+            log.info("log_tail_cut", job=job_id, bytes=removed)

@@ -1,0 +1,75 @@
+"""A job as the API shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.clock import optional_rfc3339, to_rfc3339
+from service.models import Attempt, Checkpoint, Job
+
+
+def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
+    """The job object; items of a list have no spec."""
+    queue = None
+    if job.status == "queued":
+        queue = {"position": job.queue_position, "reason": job.message}
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "name": job.name,
+        "project": job.project,
+        "labels": job.labels,
+        "status": job.status,
+        "reason": job.reason,
+        "message": job.message,
+        "phase": job.phase,
+        "desired_workers": job.desired_workers,
+        "workers": job.workers,
+        "joining": job.joining,
+        "min_workers": job.min_workers,
+        "max_workers": job.max_workers,
+        "step": job.step,
+        "total_steps": job.total_steps,
+        "metrics": job.latest_metrics,
+        "attempt": job.attempt,
+        "generation": job.generation,
+        "restarts": job.restarts,
+        "scalings": job.scalings,
+        "created_at": to_rfc3339(job.created_at),
+        "started_at": optional_rfc3339(job.started_at),
+        "finished_at": optional_rfc3339(job.finished_at),
+        "updated_at": to_rfc3339(job.updated_at),
+        "result": job.result,
+        "failure": job.failure,
+        "queue": queue,
+    }
+    if with_spec:
+        shown["spec"] = job.spec
+    return shown
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """One life of the controller."""
+    return {
+        "attempt": attempt.number,
+        "node_id": attempt.node_id,
+        "pid": attempt.pid,
+        "granted_at": to_rfc3339(attempt.granted_at),
+        "last_report_at": optional_rfc3339(attempt.last_report_at),
+        "ended_at": optional_rfc3339(attempt.ended_at),
+        "outcome": attempt.outcome,
+    }
+
+
+def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A committed checkpoint and its files."""
+    return {
+        "id": checkpoint.id,
+        "job_id": checkpoint.job_id,
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "attempt": checkpoint.attempt,
+        "step": checkpoint.step,
+        "bytes": checkpoint.bytes,
+        "created_at": to_rfc3339(checkpoint.created_at),
+        "metrics": checkpoint.metrics,
+        "files": checkpoint.files,
+    }

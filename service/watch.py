@@ -1,0 +1,47 @@
+"""Watching all jobs: a snapshot, then each job that changed since."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import defer
+
+from service.context import Context
+from service.models import Job
+from service.views import job_json
+
+SNAPSHOT_JOBS = 200
+MARGIN = timedelta(seconds=15)
+"""A row carries the time its transaction began; one that began earlier may commit later by so much."""
+
+
+class JobWatch:
+    """One watcher's memory: which revision of each recent job it has told."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._told: dict[str, int] = {}
+        self._since: datetime | None = None
+
+    async def snapshot(self) -> list[dict[str, Any]]:
+        """The newest jobs."""
+        self._since = self._context.clock()
+        statement = select(Job).options(defer(Job.spec)).order_by(Job.id.desc()).limit(SNAPSHOT_JOBS)
+        async with self._context.database.read() as session:
+            jobs = (await session.scalars(statement)).all()
+        self._told = {job.id: job.revision for job in jobs}
+        return [job_json(job) for job in jobs]
+
+    async def changes(self) -> list[dict[str, Any]]:
+        """The jobs that changed since the last call, in the order of their change."""
+        assert self._since is not None, "take a snapshot first"
+        looked_at = self._context.clock()
+        statement = select(Job).options(defer(Job.spec)).where(Job.updated_at >= self._since - MARGIN)
+        async with self._context.database.read() as session:
+            jobs = (await session.scalars(statement.order_by(Job.updated_at, Job.id))).all()
+        self._since = looked_at
+        changed = [job for job in jobs if self._told.get(job.id) != job.revision]
+        self._told.update({job.id: job.revision for job in changed})
+        return [job_json(job) for job in changed]
