@@ -43,7 +43,7 @@ from rubato.home import Home, RecordedProcess, RunRecord
 ROUND_S = 0.25
 RAY_START_TIMEOUT_S = 60.0
 TERM_GRACE_S = {"agent": 3.0, "service": 5.0, "ray": 2.0}
-"""Seconds between SIGTERM and SIGKILL. The service may wait for open streams; Ray has nothing to save, and waits long."""
+"""Seconds between SIGTERM and SIGKILL. The service may wait for open streams; Ray waits long, with nothing to save."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import io
+import os
+import random
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rubato.errors import PackageError
+from rubato.packaging import (
+    PackageLimits,
+    hash_file,
+    is_ignored,
+    pack_folder,
+    parse_ignore_lines,
+    unpack_folder,
+)
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def names_in(package: Path) -> list[str]:
+    with zipfile.ZipFile(package) as archive:
+        return archive.namelist()
+
+
+# --- pack ---------------------------------------------------------------------------------------------------------------
+
+
+def test_same_content_gives_the_same_bytes_whatever_the_dates_and_the_order_of_creation(tmp_path: Path) -> None:
+    files = {"train.py": b"print(1)\n", "data/a.csv": b"1,2\n", "data/b.csv": b"3,4\n", "zz": b""}
+    first = fill(tmp_path / "first", files)
+    second = fill(tmp_path / "second", dict(reversed(files.items())))
+    for path in second.rglob("*"):
+        os.utime(path, (10**9, 10**9))
+    one = pack_folder(first, tmp_path / "one.zip")
+    two = pack_folder(second, tmp_path / "two.zip")
+    assert one.sha256 == two.sha256 == hash_file(tmp_path / "one.zip")
+    assert one.files == 4
+    assert one.unpacked_bytes == sum(len(content) for content in files.values())
+    assert names_in(tmp_path / "one.zip") == sorted(files)
+
+
+def test_the_executable_bit_is_kept_and_other_mode_bits_are_not(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "work", {"run.sh": b"#!/bin/sh\n", "secret": b"x"})
+    (folder / "run.sh").chmod(0o4777)
+    (folder / "secret").chmod(0o600)
+    package = pack_folder(folder, tmp_path / "package.zip")
+    unpack_folder(package.path, tmp_path / "out", sha256=package.sha256)
+    assert stat.S_IMODE((tmp_path / "out/run.sh").stat().st_mode) & 0o7111 == 0o111
+    assert stat.S_IMODE((tmp_path / "out/secret").stat().st_mode) & 0o7111 == 0
+
+
+def test_caches_environments_and_secrets_stay_at_home(tmp_path: Path) -> None:
+    folder = fill(
+        tmp_path / "work",
+        {
+            "train.py": b"",
+            ".git/config": b"",
+            "lib/__pycache__/x.pyc": b"",
+            "old.pyc": b"",
+            ".venv/bin/python": b"",
+            ".env": b"KEY=1",
+            "sub/.env": b"KEY=2",
+            ".envrc": b"",
+        },
+    )
+    assert names_in(pack_folder(folder, tmp_path / "package.zip").path) == [".envrc", "train.py"]
+
+
+def test_rubatoignore_leaves_out_and_takes_back(tmp_path: Path) -> None:
+    folder = fill(
+        tmp_path / "work",
+        {".rubatoignore": b"*.csv\n!keep.csv\n/runs\n!.env\n", "a.csv": b"", "keep.csv": b"", "runs/1": b"", ".env": b""},
+    )
+    assert names_in(pack_folder(folder, tmp_path / "package.zip").path) == [".env", ".rubatoignore", "keep.csv"]
+
+
+@pytest.mark.parametrize(
+    ("line", "ignored", "kept"),
+    [
+        ("*.pt", ["a.pt", "deep/b.pt"], ["a.pth", "pt"]),
+        ("/top.txt", ["top.txt"], ["deep/top.txt"]),
+        ("a/b", ["a/b"], ["x/a/b", "a/bc"]),
+        ("**/logs", ["logs", "x/logs", "x/y/logs"], ["logs2"]),
+        ("data/**", ["data/a", "data/a/b"], ["data", "mydata/a"]),
+        ("a/**/z", ["a/z", "a/b/z", "a/b/c/z"], ["az", "b/a/z"]),
+        ("?.txt", ["a.txt"], ["ab.txt", "/.txt"]),
+        ("[ab].txt", ["a.txt", "x/b.txt"], ["c.txt"]),
+        ("[!ab].txt", ["c.txt"], ["a.txt"]),
+        ("# a comment", [], ["# a comment"]),
+        ("a+b(c)", ["a+b(c)"], ["aab(c)"]),
+    ],
+)
+def test_ignore_patterns(line: str, ignored: list[str], kept: list[str]) -> None:
+    rules = parse_ignore_lines([line])
+    assert [name for name in ignored if not is_ignored(name, rules, is_folder=False)] == []
+    assert [name for name in kept if is_ignored(name, rules, is_folder=False)] == []
+
+
+def test_a_last_slash_means_folders_only() -> None:
+    rules = parse_ignore_lines(["build/"])
+    assert is_ignored("x/build", rules, is_folder=True)
+    assert not is_ignored("x/build", rules, is_folder=False)
+
+
+def test_a_link_is_refused_with_advice(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "work", {"train.py": b""})
+    (folder / "data").symlink_to("/etc")
+    with pytest.raises(PackageError, match=r"data is a link.*\.rubatoignore"):
+        pack_folder(folder, tmp_path / "package.zip")
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "work", {"train.py": b""})
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(PackageError, match="pipe is neither a file nor a folder"):
+        pack_folder(folder, tmp_path / "package.zip")
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (PackageLimits(files=2), "more than 2 files"),
+        (PackageLimits(unpacked_bytes=10), "too large"),
+        (PackageLimits(packed_bytes=100), "more than the 0.0 MB"),
+    ],
+)
+def test_limits_hold_when_packing(tmp_path: Path, limits: PackageLimits, message: str) -> None:
+    folder = fill(tmp_path / "work", {"a": random.Random(1).randbytes(200), "b": b"x", "c": b"y"})
+    with pytest.raises(PackageError, match=message):
+        pack_folder(folder, tmp_path / "package.zip", limits=limits)
+
+
+def test_a_missing_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match="is no folder"):
+        pack_folder(tmp_path / "nowhere", tmp_path / "package.zip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PackageError, match="no file to pack"):
+        pack_folder(tmp_path / "empty", tmp_path / "package.zip")
+
+
+# --- unpack -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_packed_comes_out_again(tmp_path: Path) -> None:
+    files = {"train.py": b"print(1)\n", "pkg/mod.py": b"x = 1\n", "blob": random.Random(2).randbytes(3_000_000), "é": b""}
+    package = pack_folder(fill(tmp_path / "work", files), tmp_path / "package.zip")
+    target = tmp_path / "out" / package.sha256
+    unpack_folder(package.path, target, sha256=package.sha256)
+    assert {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()} == files
+    assert [path.name for path in target.parent.iterdir()] == [package.sha256]
+
+
+def test_unpacking_again_does_nothing(tmp_path: Path) -> None:
+    package = pack_folder(fill(tmp_path / "work", {"a": b"1"}), tmp_path / "package.zip")
+    unpack_folder(package.path, tmp_path / "out", sha256=package.sha256)
+    (tmp_path / "out/a").write_bytes(b"mine")
+    unpack_folder(package.path, tmp_path / "out", sha256=package.sha256)
+    assert (tmp_path / "out/a").read_bytes() == b"mine"
+
+
+def refuse(tmp_path: Path, content: bytes, message: str, limits: PackageLimits | None = None) -> None:
+    """Unpacking must raise, and leave nothing behind, inside the target or beside it."""
+    package = tmp_path / "evil.zip"
+    package.write_bytes(content)
+    arena = tmp_path / "arena"
+    arena.mkdir()
+    with pytest.raises(PackageError, match=message):
+        unpack_folder(package, arena / "out", sha256=hash_file(package), limits=limits or PackageLimits())
+    assert list(arena.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["arena", "evil.zip"]
+
+
+def zip_of(*entries: tuple[str, bytes] | tuple[zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for entry, content in entries:
+            archive.writestr(entry, content)
+    return buffer.getvalue()
+
+
+def entry_of_kind(name: str, kind: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)
+    entry.create_system = 3
+    entry.external_attr = (kind | 0o777) << 16
+    return entry
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "a/../../evil", "a/..", "..", "/etc/passwd", "//x", "a//b", "./a", "a/./b", "C:/x", "c:x", "a\nb", "a\x7f"],
+)
+def test_names_that_leave_the_folder_or_hide_are_refused(tmp_path: Path, name: str) -> None:
+    refuse(tmp_path, zip_of((name, b"x")), "not a plain relative path")
+
+
+def test_a_backslash_is_refused(tmp_path: Path) -> None:
+    # zipfile on Linux keeps it; a reader elsewhere would see a path.
+    refuse(tmp_path, zip_of(("a_b", b"x")).replace(b"a_b", b"a\\b"), "not a plain relative path")
+
+
+def test_a_name_with_nul_is_refused(tmp_path: Path) -> None:
+    refuse(tmp_path, zip_of(("aXb", b"x")).replace(b"aXb", b"a\0b"), "not a plain relative path")
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR])
+def test_links_and_special_files_are_refused(tmp_path: Path, kind: int) -> None:
+    refuse(tmp_path, zip_of((entry_of_kind("a", kind), b"/etc/passwd")), "a link or a special file")
+
+
+def test_a_folder_that_says_it_is_a_link_is_refused(tmp_path: Path) -> None:
+    refuse(tmp_path, zip_of((entry_of_kind("a/", stat.S_IFLNK), b"")), "a link or a special file")
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    content = zip_of(("a", b"1"), ("b", b"2")).replace(b"b", b"a")
+    refuse(tmp_path, content, "holds 'a' twice")
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b")])
+def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    refuse(tmp_path, zip_of((names[0], b"1"), (names[1], b"2")), "both as a file and as a folder")
+
+
+def test_a_bomb_is_refused_before_it_is_written_out(tmp_path: Path) -> None:
+    refuse(tmp_path, zip_of(("zeros", bytes(50_000_000))), "unpacks to more than")
+
+
+def test_a_lying_size_does_not_help_a_bomb(tmp_path: Path) -> None:
+    content = bytearray(zip_of(("zeros", bytes(2_000_000))))
+    for signature, offset in ((b"PK\3\4", 22), (b"PK\1\2", 24)):
+        at = content.find(signature) + offset
+        content[at : at + 4] = (10).to_bytes(4, "little")
+    refuse(tmp_path, bytes(content), "damaged|unpacks to more than")
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (PackageLimits(files=2), "allowed"),
+        (PackageLimits(unpacked_bytes=2), "unpacks to more than"),
+        (PackageLimits(packed_bytes=10), "more than the 0.0 MB allowed"),
+        (PackageLimits(name_bytes=3), "longer than 3 bytes"),
+    ],
+)
+def test_limits_hold_when_unpacking(tmp_path: Path, limits: PackageLimits, message: str) -> None:
+    refuse(tmp_path, zip_of(("one", b"1"), ("two", b"2"), ("three", b"3")), message, limits)
+
+
+def test_an_overlong_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    content = zip_of(*((f"f{index}", b"") for index in range(50)))
+    refuse(tmp_path, content, "lists more than", PackageLimits(files=20))
+
+
+def test_an_unusual_compression_is_refused(tmp_path: Path) -> None:
+    refuse(tmp_path, zip_of(("a", b"x"), method=zipfile.ZIP_BZIP2), "compressed by method 12")
+
+
+def test_an_encrypted_entry_is_refused(tmp_path: Path) -> None:
+    content = bytearray(zip_of(("a", b"x")))
+    content[content.find(b"PK\3\4") + 6] |= 1
+    content[content.find(b"PK\1\2") + 8] |= 1
+    refuse(tmp_path, bytes(content), "is encrypted")
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\5\6", zip_of(("a", b"12345" * 9))[:-30]])
+def test_what_is_no_zip_is_refused(tmp_path: Path, content: bytes) -> None:
+    refuse(tmp_path, content, "no zip|damaged")
+
+
+def test_a_flipped_byte_is_seen(tmp_path: Path) -> None:
+    content = bytearray(zip_of(("a", bytes(range(256)) * 4), method=zipfile.ZIP_STORED))
+    content[100] ^= 1
+    refuse(tmp_path, bytes(content), "damaged")
+
+
+def test_bytes_that_are_not_those_named_are_refused(tmp_path: Path) -> None:
+    package = pack_folder(fill(tmp_path / "work", {"a": b"1"}), tmp_path / "package.zip")
+    with pytest.raises(PackageError, match="hash to"):
+        unpack_folder(package.path, tmp_path / "out", sha256="0" * 64)
+    assert not (tmp_path / "out").exists()
