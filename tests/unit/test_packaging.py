@@ -33,7 +33,7 @@ def names_in(package: Path) -> list[str]:
         return archive.namelist()
 
 
-# --- pack ---------------------------------------------------------------------------------------------------------------
+# --- pack ----------------------------------------------------------------------------------------------------
 
 
 def test_same_content_gives_the_same_bytes_whatever_the_dates_and_the_order_of_creation(tmp_path: Path) -> None:
@@ -80,7 +80,13 @@ def test_caches_environments_and_secrets_stay_at_home(tmp_path: Path) -> None:
 def test_rubatoignore_leaves_out_and_takes_back(tmp_path: Path) -> None:
     folder = fill(
         tmp_path / "work",
-        {".rubatoignore": b"*.csv\n!keep.csv\n/runs\n!.env\n", "a.csv": b"", "keep.csv": b"", "runs/1": b"", ".env": b""},
+        {
+            ".rubatoignore": b"*.csv\n!keep.csv\n/runs\n!.env\n",
+            "a.csv": b"",
+            "keep.csv": b"",
+            "runs/1": b"",
+            ".env": b"",
+        },
     )
     assert names_in(pack_folder(folder, tmp_path / "package.zip").path) == [".env", ".rubatoignore", "keep.csv"]
 
@@ -149,11 +155,16 @@ def test_a_missing_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
         pack_folder(tmp_path / "empty", tmp_path / "package.zip")
 
 
-# --- unpack -------------------------------------------------------------------------------------------------------------
+# --- unpack ----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_packed_comes_out_again(tmp_path: Path) -> None:
-    files = {"train.py": b"print(1)\n", "pkg/mod.py": b"x = 1\n", "blob": random.Random(2).randbytes(3_000_000), "é": b""}
+    files = {
+        "train.py": b"print(1)\n",
+        "pkg/mod.py": b"x = 1\n",
+        "blob": random.Random(2).randbytes(3_000_000),
+        "é": b"",
+    }
     package = pack_folder(fill(tmp_path / "work", files), tmp_path / "package.zip")
     target = tmp_path / "out" / package.sha256
     unpack_folder(package.path, target, sha256=package.sha256)
@@ -198,7 +209,21 @@ def entry_of_kind(name: str, kind: int) -> zipfile.ZipInfo:
 
 @pytest.mark.parametrize(
     "name",
-    ["../evil", "a/../../evil", "a/..", "..", "/etc/passwd", "//x", "a//b", "./a", "a/./b", "C:/x", "c:x", "a\nb", "a\x7f"],
+    [
+        "../evil",
+        "a/../../evil",
+        "a/..",
+        "..",
+        "/etc/passwd",
+        "//x",
+        "a//b",
+        "./a",
+        "a/./b",
+        "C:/x",
+        "c:x",
+        "a\nb",
+        "a\x7f",
+    ],
 )
 def test_names_that_leave_the_folder_or_hide_are_refused(tmp_path: Path, name: str) -> None:
     refuse(tmp_path, zip_of((name, b"x")), "not a plain relative path")

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rubato.client import ApiError, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
+from rubato.errors import UserError
+from rubato.home import Home
+from rubato.packaging import pack_folder
+
+Handler = Callable[[httpx.Request], httpx.Response]
+JOB = {"id": "job_1", "name": "digits", "status": "running", "desired_workers": 2, "workers": 2, "step": 7}
+
+
+def client_of(handler: Handler, tmp_path: Path, **environment: str) -> Client:
+    return Client(home=Home(tmp_path), environment=environment, transport=httpx.MockTransport(handler))
+
+
+def test_submit_sends_the_spec_once_under_a_key(tmp_path: Path) -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(201, json=JOB)
+
+    with client_of(handler, tmp_path, RUBATO_TOKEN="rbt_x") as client:
+        job = client.submit({"name": "digits"})
+        client.submit({"name": "digits"})
+    assert (job.id, job.workers, job.raw) == ("job_1", 2, JOB)
+    assert [request.url.path for request in seen] == ["/api/v1/jobs"] * 2
+    assert json.loads(seen[0].content) == {"name": "digits"}
+    assert seen[0].headers["Authorization"] == "Bearer rbt_x"
+    assert seen[0].headers["Idempotency-Key"] != seen[1].headers["Idempotency-Key"]
+
+
+def test_a_newer_service_may_send_more_and_leave_out_what_has_a_default(tmp_path: Path) -> None:
+    reply = {"id": "job_1", "name": "n", "status": "hibernating", "colour": "blue", "metrics": {"loss": None}}
+    with client_of(lambda _: httpx.Response(200, json=reply), tmp_path) as client:
+        job = client.job("job_1")
+    assert job.status == "hibernating"
+    assert not job.is_final
+    assert job.raw["colour"] == "blue"
+
+
+def test_a_reply_of_another_shape_is_told_as_such(tmp_path: Path) -> None:
+    with (
+        client_of(lambda _: httpx.Response(200, json={"id": 3}), tmp_path) as client,
+        pytest.raises(ApiError, match="different releases"),
+    ):
+        client.job("job_1")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, ApiUnauthenticated), (403, ApiUnauthenticated), (404, ApiNotFound), (409, ApiError), (500, ApiError)],
+)
+def test_refusals_by_status(tmp_path: Path, status: int, kind: type[ApiError]) -> None:
+    problem = {"title": "T", "detail": "what happened", "code": "some_code", "status": status}
+    with client_of(lambda _: httpx.Response(status, json=problem), tmp_path) as client, pytest.raises(kind) as caught:
+        client.job("x")
+    assert str(caught.value) == "what happened"
+    assert (caught.value.status, caught.value.code) == (status, "some_code")
+
+
+def test_every_finding_of_an_invalid_spec_is_in_the_message(tmp_path: Path) -> None:
+    problem = {
+        "detail": "the spec does not hold",
+        "code": "invalid_spec",
+        "errors": [{"path": "workers.max", "message": "too small"}, {"path": "", "message": "no name"}],
+    }
+    with (
+        client_of(lambda _: httpx.Response(422, json=problem), tmp_path) as client,
+        pytest.raises(ApiError) as caught,
+    ):
+        client.submit({})
+    assert str(caught.value) == "the spec does not hold\n  workers.max: too small\n  no name"
+    assert [finding.path for finding in caught.value.findings] == ["workers.max", ""]
+
+
+def test_a_page_instead_of_json_asks_whether_this_is_rubato(tmp_path: Path) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text="<html>", headers={"content-type": "text/html"})
+
+    with client_of(handler, tmp_path) as client, pytest.raises(ApiError, match="is this address a Rubato service"):
+        client.job("x")
+
+
+def test_nothing_there_says_how_to_start_it(tmp_path: Path) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with client_of(handler, tmp_path) as client, pytest.raises(ServiceUnreachable, match="rubato up"):
+        client.job("x")
+
+
+def test_an_impossible_address_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no address"):
+        Client("http://a:port", home=Home(tmp_path), environment={})
+
+
+def test_jobs_are_read_page_by_page(tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(dict(request.url.params))
+        number = int(request.url.params.get("cursor", "0"))
+        following = str(number + 1) if number < 2 else None
+        items = [{"id": f"job_{number}", "name": "n", "status": "running"}]
+        return httpx.Response(200, json={"items": items, "next_cursor": following})
+
+    with client_of(handler, tmp_path) as client:
+        assert [job.id for job in client.jobs(status=("running", "queued"))] == ["job_0", "job_1", "job_2"]
+        assert seen[0] == {"status": "running,queued", "limit": "200"}
+        assert [job.id for job in client.jobs(limit=2)] == ["job_0", "job_1"]
+        assert seen[-1] == {"cursor": "1", "limit": "1"}
+
+
+def test_wait_asks_again_until_the_status_is_there(tmp_path: Path) -> None:
+    statuses = ["queued", "starting", "paused"]
+    asked: list[dict[str, str]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(dict(request.url.params))
+        return httpx.Response(200, json={**JOB, "status": statuses[min(len(asked), len(statuses)) - 1]})
+
+    with client_of(handler, tmp_path) as client:
+        assert client.wait("job_1", statuses=("paused",)).status == "paused"
+    assert len(asked) == 3
+    assert asked[0] == {"wait": "25.0", "for": "cancelled,failed,paused,succeeded"}
+
+
+def test_wait_ends_at_its_deadline_with_the_job_as_it_is(tmp_path: Path) -> None:
+    with client_of(lambda _: httpx.Response(200, json=JOB), tmp_path) as client:
+        assert client.wait("job_1", timeout_s=0.01).status == "running"
+
+
+def test_events_are_read_to_their_end(tmp_path: Path) -> None:
+    log = [{"position": n, "time": "t", "kind": "user.event", "message": f"m{n}"} for n in range(1, 6)]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        after = int(request.url.params["after"])
+        return httpx.Response(200, json={"items": [item for item in log if item["position"] > after][:2]})
+
+    with client_of(handler, tmp_path) as client:
+        assert [event.position for event in client.events("j")] == [1, 2, 3, 4, 5]
+        assert [event.message for event in client.events("j", after=3)] == ["m4", "m5"]
+
+
+def test_a_package_is_uploaded_only_where_it_is_missing(tmp_path: Path) -> None:
+    stored: dict[str, bytes] = {}
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        sha256 = request.url.path.rsplit("/", 1)[1]
+        if request.method == "HEAD":
+            return httpx.Response(200 if sha256 in stored else 404)
+        stored[sha256] = request.read()
+        assert request.headers["Content-Type"] == "application/zip"
+        assert int(request.headers["Content-Length"]) == len(stored[sha256])
+        return httpx.Response(201)
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").write_text("x = 1\n")
+    package = pack_folder(tmp_path / "work", tmp_path / "package.zip")
+    with client_of(handler, tmp_path) as client:
+        assert client.upload(package)
+        assert not client.upload(package)
+    assert stored == {package.sha256: package.path.read_bytes()}
+
+
+def stream_of(*parts: str) -> httpx.Response:
+    return httpx.Response(200, text="".join(parts), headers={"content-type": "text/event-stream"})
+
+
+def event_message(position: int) -> str:
+    data = {"position": position, "time": "t", "kind": "user.event", "message": f"m{position}"}
+    return f"id: {position}\nevent: event\ndata: {json.dumps(data)}\n\n"
+
+
+def test_a_stream_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.client.transport.RETRY_INITIAL_S", 0.0)
+    heard: list[str | None] = []
+    gaps: list[ServiceUnreachable] = []
+    half = event_message(3)[:-20]
+    replies: list[Any] = [
+        stream_of(": hello\n\n", event_message(1), event_message(2), half),
+        httpx.ConnectError("refused"),
+        httpx.Response(503, json={"detail": "starting"}),
+        stream_of(event_message(3), f"event: job\ndata: {json.dumps(JOB)}\n\n", "event: end\ndata: {}\n\n"),
+    ]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        heard.append(request.headers.get("Last-Event-ID"))
+        reply = replies[len(heard) - 1]
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, httpx.Response)
+        return reply
+
+    with client_of(handler, tmp_path) as client:
+        updates = list(client.follow("job_1", on_gap=gaps.append))
+    assert [update.event.position for update in updates if update.event] == [1, 2, 3]
+    assert [update.job.id for update in updates if update.job] == ["job_1"]
+    assert heard == ["0", "2", "2", "2"]
+    assert len(gaps) == 2
+
+
+def test_a_stream_that_is_refused_is_not_tried_again(tmp_path: Path) -> None:
+    calls = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(404, json={"detail": "no job x"})
+
+    with client_of(handler, tmp_path) as client, pytest.raises(ApiNotFound, match="no job x"):
+        list(client.follow("x"))
+    assert len(calls) == 1
+
+
+def test_log_lines_arrive_in_order_and_by_rank(tmp_path: Path) -> None:
+    lines = [{"id": f"0:{n}", "time": "t", "stream": "stdout", "line": f"line {n}", "rank": 0} for n in range(3)]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert dict(request.url.params) == {"rank": "0,2", "tail": "10"}
+        if request.headers["Accept"] == "application/json":
+            return httpx.Response(200, json={"items": lines, "next": "0:3"})
+        return stream_of(f"id: 0:3\nevent: log\ndata: {json.dumps({'items': lines})}\n\nevent: end\ndata: null\n\n")
+
+    with client_of(handler, tmp_path) as client:
+        assert [line.line for line in client.logs("j", ranks=(0, 2), tail=10)] == ["line 0", "line 1", "line 2"]
+        assert [line.id for line in client.follow_logs("j", ranks=(0, 2), tail=10)] == ["0:0", "0:1", "0:2"]
+
+
+def test_is_ready_is_false_where_nothing_answers(tmp_path: Path) -> None:
+    replies = iter([httpx.Response(200, json={}), httpx.Response(503, json={})])
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        reply = next(replies, None)
+        if reply is None:
+            raise httpx.ConnectError("refused")
+        return reply
+
+    with client_of(handler, tmp_path) as client:
+        assert [client.is_ready(), client.is_ready(), client.is_ready()] == [True, False, False]
