@@ -276,8 +276,13 @@ def past_pause(now: datetime) -> ScriptedJob:
 
 
 def live_story(now: datetime) -> ScriptedJob:
-    """1 -> 3 -> 2 workers with a kill, at the present moment about three quarters through."""
-    job = ScriptedJob("digits-cnn", now - timedelta(seconds=124), workers=1, total=900, number=4)
+    """1 -> 3 -> 2 workers with a kill, at the present moment about two thirds through."""
+    took = told_from(now).now - now
+    return told_from(now - took)
+
+
+def told_from(start: datetime) -> ScriptedJob:
+    job = ScriptedJob("digits-cnn", start, workers=1, total=900, number=4)
     job.start()
     job.train(110)
     job.ask(3)
@@ -285,6 +290,8 @@ def live_story(now: datetime) -> ScriptedJob:
     job.settle()
     job.train(190)
     job.kill(1)
+    job.touch(joining=1)
+    job.train(26)
     job.settle()
     job.train(150)
     job.ask(2)

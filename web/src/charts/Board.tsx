@@ -45,6 +45,7 @@ export function Board({ job, rows, events, theme }: BoardProps) {
       speed: buildLane(ordered, (row) => row.values.samples_per_second, {
         ...choice,
         hasTrend: isSmooth && rows.length > 60,
+        isTrendByWorkers: true,
       }),
       workers: buildLane(ordered, (row) => row.workers, { ...choice, hasTrend: false }),
     };
@@ -80,7 +81,10 @@ export function Board({ job, rows, events, theme }: BoardProps) {
           ))}
         </fieldset>
       </div>
-      <div class="board-frame" ref={frame}>
+      <div
+        class={`board-frame rail-rows-${Math.max(0, ...placed.map((place) => place.row + 1))}`}
+        ref={frame}
+      >
         {rows.length === 0 ? (
           <p class="board-empty">No step has been committed yet. The charts begin with the first one.</p>
         ) : (

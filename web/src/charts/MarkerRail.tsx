@@ -19,7 +19,11 @@ function MarkerChip({ place }: { place: PlacedMarker }) {
   if (!worst) return null;
   const side = place.left > 70 ? "tip-left" : place.left < 30 ? "tip-right" : "";
   return (
-    <div class={`marker marker-${worst.kind}`} style={{ left: `${place.left}%` }} data-kind={worst.kind}>
+    <div
+      class={`marker marker-${worst.kind} marker-row-${place.row}`}
+      style={{ left: `${place.left}%` }}
+      data-kind={worst.kind}
+    >
       <button type="button" class="marker-chip" aria-label={markers.map(sentence).join(". ")}>
         <span aria-hidden="true">{markers.length > 1 ? `${markers.length}×` : GLYPHS[worst.kind]}</span>
         {place.hasLabel && worst.pause && <span class="marker-pause">{worst.pause}</span>}

@@ -51,6 +51,8 @@ export interface LaneChoice {
   /** Points the lane can show apart: about two a pixel. */
   maxPoints: number;
   hasTrend: boolean;
+  /** Begin the trend anew where the worker count changes: throughput jumps there, and a tail would hide it. */
+  isTrendByWorkers?: boolean;
 }
 
 /** The columns of one metric inside the visible range, thinned without losing a peak. */
@@ -61,13 +63,15 @@ export function buildLane(
 ): LaneData {
   const x: number[] = [];
   const y: (number | null)[] = [];
+  const workers: number[] = [];
   for (const row of rows) {
     const value = read(row);
     if (value === undefined) continue;
     x.push(xOf(row, choice.axis, choice.origin));
     y.push(value === null || Number.isFinite(value) ? value : null);
+    workers.push(row.workers);
   }
-  const trend = choice.hasTrend ? movingAverage(y) : null;
+  const trend = choice.hasTrend ? movingAverage(y, choice.isTrendByWorkers ? workers : undefined) : null;
   const [from, to] = visibleSpan(x, choice.range);
   const kept = thin(y, from, to, choice.maxPoints);
   return {
@@ -114,13 +118,20 @@ function extreme(y: readonly (number | null)[], start: number, end: number, sign
   return best;
 }
 
-/** Exponential moving average whose memory grows with the length of the run, corrected for its start. */
-export function movingAverage(y: readonly (number | null)[]): (number | null)[] {
+/**
+ * Exponential moving average whose memory grows with the length of the run, corrected for its start. It forgets all
+ * where `groups` changes.
+ */
+export function movingAverage(y: readonly (number | null)[], groups?: readonly unknown[]): (number | null)[] {
   const span = Math.min(200, Math.max(5, y.length / 40));
   const keep = 1 - 2 / (span + 1);
   let sum = 0;
   let weight = 0;
-  return y.map((value) => {
+  return y.map((value, index) => {
+    if (groups && index > 0 && groups[index] !== groups[index - 1]) {
+      sum = 0;
+      weight = 0;
+    }
     if (value === null) return null;
     sum = sum * keep + value * (1 - keep);
     weight = weight * keep + (1 - keep);

@@ -119,31 +119,68 @@ function numberOf(value: unknown): number | null {
 export interface PlacedMarker {
   /** Per cent of the plot's width. */
   left: number;
+  /** 0: the upper row of the rail, 1: the lower. */
+  row: number;
   markers: Marker[];
   /** Whether there is room to write the pause beside the glyph. */
   hasLabel: boolean;
 }
 
-/** A chip with its pause is about this wide, and a bare glyph this. */
-const LABEL_PX = 76;
-const GLYPH_PX = 22;
+/** Nearer than this, markers cannot be pointed at apart and share a chip. */
+const APART_PX = 10;
+const GLYPH_PX = 26;
+const LETTER_PX = 6.5;
+const ROWS = 2;
 
-/** Put markers on the axis: those too near to tell apart become one chip, and a chip without room loses its label. */
+/**
+ * Put markers on the axis, in two rows. A chip takes the first row with room for its label, else the first with room
+ * for its glyph, else it joins the chip before it. Markers too near to tell apart share one chip from the start.
+ */
 export function placeMarkers(markers: readonly Marker[], range: Range, width: number): PlacedMarker[] {
+  const ends: number[] = Array.from({ length: ROWS }, () => Number.NEGATIVE_INFINITY);
+  const placed: PlacedMarker[] = [];
+  for (const group of groupMarkers(markers, range, width)) {
+    const label = group.markers.length === 1 ? (group.markers[0]?.pause ?? "") : "";
+    const spot = findRow(
+      ends,
+      group.px,
+      label ? [GLYPH_PX + label.length * LETTER_PX, GLYPH_PX] : [GLYPH_PX],
+    );
+    const before = placed.at(-1);
+    if (spot) {
+      ends[spot.row] = group.px + spot.size / 2 + 3;
+      const hasLabel = spot.size > GLYPH_PX;
+      placed.push({ left: (group.px / width) * 100, row: spot.row, markers: group.markers, hasLabel });
+    } else if (before) {
+      before.markers.push(...group.markers);
+      before.hasLabel = false;
+    }
+  }
+  return placed;
+}
+
+function findRow(ends: readonly number[], px: number, sizes: number[]): { row: number; size: number } | null {
+  for (const size of sizes) {
+    const row = ends.findIndex((end) => px - size / 2 >= end);
+    if (row >= 0) return { row, size };
+  }
+  return null;
+}
+
+interface MarkerGroup {
+  px: number;
+  markers: Marker[];
+}
+
+function groupMarkers(markers: readonly Marker[], range: Range, width: number): MarkerGroup[] {
   const span = range[1] - range[0];
-  const visible = markers.filter((marker) => marker.x >= range[0] && marker.x <= range[1]);
-  const groups: { px: number; markers: Marker[] }[] = [];
-  for (const marker of [...visible].sort((a, b) => a.x - b.x)) {
-    const px = ((marker.x - range[0]) / span) * width;
+  const groups: MarkerGroup[] = [];
+  for (const marker of [...markers].sort((a, b) => a.x - b.x)) {
+    if (marker.x < range[0] || marker.x > range[1] + span * 0.02) continue;
+    const px = Math.min(width, ((marker.x - range[0]) / span) * width);
     const near = groups.at(-1);
-    if (near && px - near.px < GLYPH_PX) near.markers.push(marker);
+    if (near && px - near.px < APART_PX) near.markers.push(marker);
     else groups.push({ px, markers: [marker] });
   }
-  return groups.map((group, index) => {
-    const gaps = [groups[index - 1], groups[index + 1]].map((other) =>
-      other ? Math.abs(other.px - group.px) : width,
-    );
-    const hasLabel = group.markers.length === 1 && Math.min(...gaps) >= LABEL_PX;
-    return { left: (group.px / width) * 100, markers: group.markers, hasLabel };
-  });
+  return groups;
 }

@@ -129,7 +129,7 @@ function yAxis(latest: { current: LaneProps }): uPlot.Axis {
     ticks: { show: false },
     size: AXIS_PX,
     gap: 8,
-    space: isWhole ? 18 : 34,
+    space: isWhole ? 13 : 34,
     ...(isWhole ? { incrs: WHOLE_STEPS } : {}),
     values: (_, splits) => splits.map((y) => (y === null || y === undefined ? "" : formatAxis(y))),
   };

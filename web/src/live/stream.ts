@@ -111,6 +111,7 @@ class LiveStream implements Stream {
         cache: "no-store",
         signal: abort.signal,
       });
+      if (abort.signal.aborted) return;
       if (response.status >= 400 && response.status < 500 && response.status !== 429) {
         const error = await errorOf(response);
         this.finish({ phase: "refused", error });

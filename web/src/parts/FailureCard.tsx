@@ -71,7 +71,6 @@ function Output({ title, text }: { title: string; text: string }) {
       </summary>
       <pre>
         {text.split("\n").map((line, index) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: lines of a text that never changes
           <div key={index}>
             <LogText runs={parseAnsi(line)} />
             {"\n"}

@@ -5,7 +5,6 @@ export function LogText({ runs, needle = "" }: { runs: AnsiRun[]; needle?: strin
   return (
     <>
       {runs.map((run, index) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: runs of a line that never changes
         <span key={index} class={run.className || undefined}>
           {needle ? marked(run.text, needle) : run.text}
         </span>

@@ -76,7 +76,8 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
       <p id="workers-note" class="stepper-note" role="status" data-note={note ? "scaling" : "bounds"}>
         {note ? (
           <>
-            <i class="pulse" aria-hidden="true" /> {note}
+            <i class="pulse" aria-hidden="true" />
+            <span>{note}</span>
           </>
         ) : (
           <span class="soft">

@@ -17,7 +17,7 @@ export function formatValue(value: number | null | undefined): string {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size >= 1000) return sign(value) + formatCount(size);
-  if (size >= 100) return sign(value) + size.toFixed(1);
+  if (size >= 100) return sign(value) + size.toFixed(1).replace(/\.0$/, "");
   if (size < 1e-3) return value.toExponential(2).replace("-", "−");
   return (
     sign(value) +

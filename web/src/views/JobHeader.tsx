@@ -36,7 +36,7 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
       </div>
       <div class="job-why">
         <p>
-          {job.queue ? `Position ${job.queue.position} in the queue: ${job.queue.reason}` : job.message}
+          {sentenceOf(job)}
           <span class="job-id soft">
             <code>{job.id}</code>
             <Copy text={job.id} label="Copy the job's id" />
@@ -47,4 +47,10 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
       <Progress job={job} label="Progress" />
     </header>
   );
+}
+
+/** The failure card tells why a job failed; saying it twice would bury it. */
+function sentenceOf(job: Job): string | null {
+  if (job.queue) return `Position ${job.queue.position} in the queue: ${job.queue.reason}`;
+  return job.failure ? null : job.message;
 }

@@ -129,7 +129,9 @@ function ClusterLine() {
   const nodes = online.reduce((sum, cluster) => sum + cluster.nodes.length, 0);
   return (
     <p class="cluster-line soft">
-      <meter min={0} max={total} value={used} aria-label="Slots in use" />
+      <span class="gauge" aria-hidden="true">
+        <i style={{ width: `${total > 0 ? (used / total) * 100 : 0}%` }} />
+      </span>
       {used} of {plural(total, "slot")} in use · {plural(nodes, "node")}
     </p>
   );

@@ -20,47 +20,56 @@ export function Tiles({ job, rows, events }: TilesProps) {
   const left = timeLeft(job, pace);
   const isOver = isFinal(job.status);
   return (
-    <dl class="tiles">
-      <Tile
-        name="Step"
-        note={job.total_steps === null ? "total not known yet" : `of ${formatCount(job.total_steps)}`}
-      >
-        {formatCount(job.step)}
-      </Tile>
-      {isOver ? (
-        <Tile name="Took" note="from first start to end">
-          {durationOf(job)}
+    <>
+      <dl class="tiles">
+        <Tile
+          name="Step"
+          note={job.total_steps === null ? "total not known yet" : `of ${formatCount(job.total_steps)}`}
+        >
+          {formatCount(job.step)}
         </Tile>
-      ) : (
-        <Tile name="Time left" note={pace === undefined ? "" : `${formatDuration(pace)} a step`}>
-          {left === null ? "–" : formatDuration(left)}
+        {isOver ? (
+          <Tile name="Took" note="from first start to end">
+            {durationOf(job)}
+          </Tile>
+        ) : (
+          <Tile name="Time left" note={pace === undefined ? "" : `${formatDuration(pace)} a step`}>
+            {left === null ? "–" : formatDuration(left)}
+          </Tile>
+        )}
+        <Tile name="Loss">{formatValue(job.metrics.loss)}</Tile>
+        <Tile name="Samples / s" note={isOver ? "at the end" : ""}>
+          {formatValue(job.metrics.samples_per_second)}
         </Tile>
-      )}
-      <Tile name="Loss">{formatValue(job.metrics.loss)}</Tile>
-      <Tile name="Samples / s" note={isOver ? "at the end" : ""}>
-        {formatValue(job.metrics.samples_per_second)}
-      </Tile>
-      <Tile name="Generation" note={`attempt ${job.attempt}`}>
-        {job.generation}
-      </Tile>
-      <Tile name="Scalings" note={`${job.restarts} ${job.restarts === 1 ? "restart" : "restarts"}`}>
-        {job.scalings}
-      </Tile>
-      <Tile
-        name="Last pause"
-        note={pause?.event.data.step !== undefined ? `at step ${String(pause?.event.data.step)}` : ""}
-      >
-        {pause ? formatDuration(pause.seconds) : "–"}
-      </Tile>
-      {job.result && (
-        <Tile name="Digest" note="SHA-256 of parameters, buffers and optimizer state" isWide>
-          <code class="digest" title={job.result.digest}>
-            {job.result.digest}
-          </code>
-          <Copy text={job.result.digest} label="Copy the digest" />
+        <Tile name="Generation" note={`attempt ${job.attempt}`}>
+          {job.generation}
         </Tile>
-      )}
-    </dl>
+        <Tile name="Scalings" note={`${job.restarts} ${job.restarts === 1 ? "restart" : "restarts"}`}>
+          {job.scalings}
+        </Tile>
+        <Tile
+          name="Last pause"
+          note={pause?.event.data.step !== undefined ? `at step ${String(pause?.event.data.step)}` : ""}
+        >
+          {pause ? formatDuration(pause.seconds) : "–"}
+        </Tile>
+      </dl>
+      {job.result && <Digest digest={job.result.digest} />}
+    </>
+  );
+}
+
+/** What two runs have in common when they trained the same weights. */
+function Digest({ digest }: { digest: string }) {
+  return (
+    <section class="card digest" aria-label="Final digest">
+      <h2>Digest</h2>
+      <code title={digest}>{digest}</code>
+      <Copy text={digest} label="Copy the digest" />
+      <p class="soft">
+        SHA-256 over parameters, buffers and optimizer state. Equal digests are equal weights, bit for bit.
+      </p>
+    </section>
   );
 }
 
@@ -72,13 +81,12 @@ function durationOf(job: Job): string {
 interface TileProps {
   name: string;
   note?: string;
-  isWide?: boolean;
   children: ComponentChildren;
 }
 
-function Tile({ name, note, isWide, children }: TileProps) {
+function Tile({ name, note, children }: TileProps) {
   return (
-    <div class={isWide ? "tile wide" : "tile"}>
+    <div class="tile">
       <dt>{name}</dt>
       <dd>{children}</dd>
       <dd class="tile-note">{note}</dd>

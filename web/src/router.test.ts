@@ -1,0 +1,21 @@
+import { describe, expect, it } from "vitest";
+import { jobPath, parseRoute } from "./router";
+
+describe("routes", () => {
+  it.each([
+    ["/", "", { view: "jobs" }],
+    ["/jobs", "", { view: "jobs" }],
+    ["/jobs/job_1", "", { view: "job", id: "job_1", tab: "overview" }],
+    ["/jobs/job_1/", "#logs", { view: "job", id: "job_1", tab: "logs" }],
+    ["/jobs/my%20job", "#nonsense", { view: "job", id: "my job", tab: "overview" }],
+    ["/elsewhere", "", { view: "unknown", path: "/elsewhere" }],
+  ])("%s%s", (path, hash, route) => {
+    expect(parseRoute(path, hash)).toEqual(route);
+  });
+
+  it("come back from the path they make", () => {
+    const url = new URL(jobPath("a/b c", "events"), "http://localhost");
+    expect(parseRoute(url.pathname, url.hash)).toEqual({ view: "job", id: "a/b c", tab: "events" });
+    expect(jobPath("job_1")).toBe("/jobs/job_1");
+  });
+});

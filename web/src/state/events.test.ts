@@ -1,0 +1,62 @@
+import { describe, expect, it } from "vitest";
+import { at, makeEvent, makeJob } from "../testing";
+import { lastPause, scaleNote, sinceOf, toneOf } from "./events";
+
+const requested = makeEvent(5, "job.scale_requested");
+const waiting = makeEvent(6, "capacity.waiting", { data: { wanted: 4, granted: 2 } });
+
+describe("scaleNote", () => {
+  it("is silent while observed equals desired, and when the job does not run", () => {
+    expect(scaleNote(makeJob(), [])).toBeNull();
+    expect(scaleNote(makeJob({ desired_workers: 4, status: "paused" }), [requested])).toBeNull();
+  });
+
+  it("tells of joining and leaving", () => {
+    const up = makeJob({ workers: 3, desired_workers: 4, joining: 1 });
+    expect(scaleNote(up, [requested])).toBe("3 → 4, joining…");
+    expect(scaleNote(makeJob({ workers: 3, desired_workers: 1 }), [requested])).toBe("3 → 1, leaving…");
+  });
+
+  it("tells of missing slots, and no more of them once a new wish was sent", () => {
+    const job = makeJob({ workers: 2, desired_workers: 4, joining: 1 });
+    expect(scaleNote(job, [requested, waiting])).toContain("2 → 4, 1 joining, waiting for 1 slot:");
+    const later = makeEvent(7, "job.scale_requested");
+    expect(scaleNote({ ...job, joining: 0 }, [requested, waiting, later])).toBe("2 → 4, joining…");
+  });
+});
+
+describe("lastPause", () => {
+  it("is the newest measured one; the start is no pause", () => {
+    const formed = (position: number, cause: string, paused_seconds: number | null) =>
+      makeEvent(position, "generation.formed", { data: { cause, paused_seconds } });
+    expect(lastPause([formed(1, "start", 0)])).toBeNull();
+    const events = [
+      formed(1, "start", null),
+      formed(2, "scale_up", 0.04),
+      formed(3, "recovery", 0.3),
+      formed(4, "restart", null),
+    ];
+    expect(lastPause(events)?.seconds).toBe(0.3);
+  });
+});
+
+describe("sinceOf", () => {
+  it("is the time of the last change to the present status", () => {
+    const changes = [1, 5].map((position) => makeEvent(position, "job.status", { data: { to: "running" } }));
+    expect(sinceOf(makeJob(), changes)).toBe(at(5));
+    expect(sinceOf(makeJob({ status: "queued", started_at: null }), changes)).toBe(at(0));
+  });
+});
+
+describe("toneOf", () => {
+  it.each([
+    ["worker.lost", {}, "bad"],
+    ["job.status", { to: "failed" }, "bad"],
+    ["job.status", { to: "succeeded" }, "good"],
+    ["job.status", { to: "running" }, "plain"],
+    ["generation.formed", {}, "change"],
+    ["something.new", {}, "plain"],
+  ])("%s %o is %s", (kind, data, tone) => {
+    expect(toneOf(makeEvent(1, kind, { data }))).toBe(tone);
+  });
+});

@@ -1,0 +1,73 @@
+import { describe, expect, it } from "vitest";
+import { at, makeEvent, makeJob, makeRow } from "../testing";
+import { appendEvents, mergeRows, NO_JOB, paceOf, reduceJob } from "./job";
+
+const steps = (rows: readonly { step: number }[]) => rows.map((row) => row.step);
+
+describe("appendEvents", () => {
+  const events = [1, 2, 3, 4].map((position) => makeEvent(position, "job.status"));
+
+  it("has nothing missing and nothing doubled, wherever the stream was cut and replayed", () => {
+    for (let cut = 0; cut <= events.length; cut += 1) {
+      for (let from = 0; from <= cut; from += 1) {
+        const known = appendEvents([], events.slice(0, cut));
+        expect(appendEvents(known, events.slice(from))).toEqual(events);
+      }
+    }
+  });
+
+  it("is the same list when nothing is new, so that nothing is drawn again", () => {
+    const known = appendEvents([], events);
+    expect(appendEvents(known, events.slice(1))).toBe(known);
+  });
+});
+
+describe("mergeRows", () => {
+  it("appends in order", () => {
+    expect(steps(mergeRows([makeRow(1)], [makeRow(2), makeRow(3)]))).toEqual([1, 2, 3]);
+  });
+
+  it("ignores a replay", () => {
+    const rows = [makeRow(1), makeRow(2)];
+    expect(mergeRows(rows, [makeRow(2)])).toBe(rows);
+    expect(mergeRows(rows, [])).toBe(rows);
+  });
+
+  it("lets a step that was trained again take the old one's place", () => {
+    const rows = [makeRow(1), makeRow(2), makeRow(3)];
+    const again = makeRow(2, { position: 4, attempt: 2, values: { loss: 9 } });
+    const merged = mergeRows(rows, [again, makeRow(4, { position: 5 })]);
+    expect(steps(merged)).toEqual([1, 2, 3, 4]);
+    expect(merged[1]).toEqual(again);
+    expect(mergeRows(merged, [makeRow(2)])).toBe(merged);
+  });
+});
+
+describe("reduceJob", () => {
+  it("keeps the spec, which live messages may leave out, and ignores an older view", () => {
+    const first = reduceJob(NO_JOB, { type: "job", job: makeJob({ spec: { name: "digits" } }) });
+    const second = reduceJob(first, { type: "job", job: makeJob({ step: 11, updated_at: at(9) }) });
+    expect(second.job).toMatchObject({ step: 11, spec: { name: "digits" } });
+    expect(reduceJob(second, { type: "job", job: makeJob() })).toBe(second);
+  });
+
+  it("puts events and rows beside each other", () => {
+    const state = reduceJob(reduceJob(NO_JOB, { type: "metrics", items: [makeRow(1)] }), {
+      type: "events",
+      items: [makeEvent(1, "job.submitted")],
+    });
+    expect(state.rows).toHaveLength(1);
+    expect(state.events).toHaveLength(1);
+  });
+});
+
+describe("paceOf", () => {
+  it("is the median of the newest rows with the present worker count", () => {
+    const slow = [1, 2, 3].map((step) => makeRow(step, { workers: 1, values: { step_seconds: 9 } }));
+    const quick = [1, 5, 2].map((seconds, index) =>
+      makeRow(4 + index, { values: { step_seconds: seconds } }),
+    );
+    expect(paceOf([...slow, ...quick])).toBe(2);
+    expect(paceOf([])).toBeUndefined();
+  });
+});
