@@ -1,0 +1,36 @@
+"""Rubato: elastic training. Scale workers while they train, lose one, and get the same bits.
+
+Public names are loaded when they are first used: `import rubato` alone imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rubato.engine.step import Step
+    from rubato.errors import RubatoError, UserError
+    from rubato.program import main
+    from rubato.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["RubatoError", "Run", "Step", "UserError", "__version__", "main"]
+
+_PUBLIC = {
+    "Run": "rubato.run",
+    "Step": "rubato.engine.step",
+    "main": "rubato.program",
+    "RubatoError": "rubato.errors",
+    "UserError": "rubato.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'rubato' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from rubato.errors import KeeperError
@@ -47,6 +48,8 @@ class RunRecord:
     """Start times count from boot: a record from before a reboot names no living process."""
     processes: dict[str, RecordedProcess] = field(default_factory=dict)
     """By role: keeper, ray, service, agent."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """By role: how often in a row it ended soon after its start."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,10 @@ class Home:
     def log_file(self, role: str) -> Path:
         """Where a process's output goes."""
         return self.path / f"{role}.log"
+
+    def open_log(self, role: str) -> BinaryIO:
+        """Open a process's log for appending; nobody else's business, for the service's holds a sign-in code."""
+        return os.fdopen(os.open(self.log_file(role), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def create(self) -> None:
         """Make the folder, for its owner only.
@@ -113,6 +120,7 @@ class Home:
                 mark=str(data.get("mark", "")),
                 boot_id=str(data.get("boot_id", "")),
                 processes=processes,
+                failures={str(role): int(count) for role, count in data.get("failures", {}).items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -219,7 +219,9 @@ def tell_result(client: Client, home: Home, disturbed: Job, undisturbed: Job, fo
     put("\nWhat happened to the first job:")
     for event in formed:
         put(f"  {str(event.data.get('cause', '')).replace('_', ' '):<12} {describe_generation(event)}")
-    measured = [point for point in client.metrics(disturbed.id, names=("accuracy",)) if "accuracy" in point.values]
+    measured = [
+        point for point in client.metrics(disturbed.id, names=("accuracy",)) if point.values.get("accuracy") is not None
+    ]
     if measured:
         put(f"  test accuracy {measured[-1].values['accuracy']:.2%} at step {measured[-1].step}")
     put("\nWeights, buffers and optimizer state, as SHA-256:")

@@ -265,7 +265,7 @@ class Client:
 
     def login_link(self) -> str:
         """A link that signs a browser in once, within a quarter of an hour."""
-        return f"{self.url}/login?code={self._post('/login-codes')['code']}"
+        return str(self._post("/login-links")["url"])
 
     def is_ready(self) -> bool:
         """Whether the service takes requests; False also where nothing answers."""

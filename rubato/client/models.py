@@ -53,7 +53,8 @@ class MetricPoint:
     position: int
     step: int
     time: str
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float | None] = field(default_factory=dict)
+    """None where the number was not finite."""
     generation: int | None = None
     workers: int | None = None
     attempt: int | None = None

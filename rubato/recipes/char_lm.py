@@ -138,7 +138,7 @@ def train(run: rubato.Run) -> None:
     def loss_of(codes: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(codes).flatten(0, 1), following.flatten())
 
-    for step in run.steps(epochs=None if config.steps else config.epochs, steps=config.steps):
+    for step in run.steps(epochs=config.epochs, steps=config.steps):
         for codes, following in step:
             step.backward(loss_of(codes, following))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

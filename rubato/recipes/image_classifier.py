@@ -98,7 +98,7 @@ def train(run: rubato.Run) -> None:
     def recognised(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.mean((model(images).argmax(dim=1) == labels).float())
 
-    for step in run.steps(epochs=None if config.steps else config.epochs, steps=config.steps):
+    for step in run.steps(epochs=config.epochs, steps=config.steps):
         for images, labels in step:
             step.backward(F.cross_entropy(model(images), labels, label_smoothing=0.05))
         optimizer.step()

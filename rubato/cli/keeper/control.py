@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 UP_TIMEOUT_S = 120.0
 DOWN_TIMEOUT_S = 30.0
 CHECKPOINT_WAIT_S = 10.0
+KEEPER_START_S = 10.0
+READY_POLL_S = 0.25
+MAX_FAILURES = 4
+"""Ends in a row after which `up` does not hope any more; with the keeper's back-off that is after some 4 seconds."""
 _POLL_S = 0.1
 Teller = Callable[[str], None]
 
@@ -83,7 +87,7 @@ def check_port(home: Home, port: int) -> None:
 def start_keeper(home: Home, *, port: int, slots: int) -> RecordedProcess:
     """Start a keeper in a session of its own: it outlives this terminal."""
     checkout = commands.find_checkout()
-    with home.log_file("keeper").open("ab") as output:
+    with home.open_log("keeper") as output:
         child = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "rubato.cli.keeper"),
@@ -103,51 +107,77 @@ def start_keeper(home: Home, *, port: int, slots: int) -> RecordedProcess:
     return process
 
 
+@dataclass(frozen=True)
+class Missing:
+    """What a home still lacks before it can run jobs, and whose log may say why."""
+
+    role: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.what}"
+
+
 def _wait_until_ready(home: Home, *, was_up: bool, tell: Teller, timeout_s: float) -> UpState:
-    deadline = time.monotonic() + timeout_s
-    said = ""
+    began = time.monotonic()
     held_once = was_up
-    lock_deadline = time.monotonic() + 10
+    told: Missing | None = None
     while True:
         held = is_held(home)
         held_once = held_once or held
-        # A record without a keeper is that of a dead one: its successor takes over, or replaces, what it names.
-        missing = find_missing(home) if held else "keeper to start"
         record = home.read_record()
+        # A record without a keeper is that of a dead one: its successor takes over, or replaces, what it names.
+        missing = find_missing(home, record) if held else Missing("keeper", "to start")
         if missing is None and record is not None:
             return UpState(record.url, home.token_file, record.slots, was_up)
-        if missing is not None and missing != said:
+        if missing is not None and missing != told:
             tell(f"waiting for {missing}")
-            said = missing
-        if not held and (held_once or time.monotonic() > lock_deadline):
+            told = missing
+        waited_s = time.monotonic() - began
+        if not held and (held_once or waited_s > KEEPER_START_S):
             raise KeeperError(f"the keeper ended while starting:\n{tail(home.log_file('keeper'))}")
-        if time.monotonic() > deadline:
-            role = (missing or "").split(" ")[0]
-            log_file = home.log_file(role if role in ("ray", "service", "agent") else "keeper")
-            raise KeeperError(
-                f"after {timeout_s:.0f} s still waiting for {missing}; the end of {log_file}:\n{tail(log_file)}\n"
-                "`rubato down` ends what was started; `rubato doctor` looks for the cause"
-            )
-        time.sleep(_POLL_S)
+        if missing is not None:
+            _give_up_where_hopeless(home, record, missing, waited_s=waited_s, timeout_s=timeout_s)
+        time.sleep(READY_POLL_S)
 
 
-def find_missing(home: Home) -> str | None:
+def _give_up_where_hopeless(
+    home: Home, record: RunRecord | None, missing: Missing, *, waited_s: float, timeout_s: float
+) -> None:
+    """Raise KeeperError where something ends again and again, or the time is over."""
+    ended = [role for role, failures in (record.failures if record else {}).items() if failures >= MAX_FAILURES]
+    if not ended and waited_s <= timeout_s:
+        return
+    role = ended[0] if ended else missing.role
+    what = (
+        f"{role} ended {MAX_FAILURES} times in a row"
+        if ended
+        else f"after {timeout_s:.0f} s still waiting for {missing}"
+    )
+    log_file = home.log_file(role)
+    raise KeeperError(
+        f"{what}; the end of {log_file}:\n{tail(log_file)}\n"
+        "`rubato down` ends what was started; `rubato doctor` looks for the cause"
+    )
+
+
+def find_missing(home: Home, record: RunRecord | None) -> Missing | None:
     """What a home still lacks before it can run jobs, or None."""
     from rubato.client import Client
 
-    record = home.read_record()
     if record is None or "service" not in record.processes:
-        return "service to start"
+        return Missing("service", "to start")
     with Client(record.url, home=home) as client:
         if not client.is_ready():
-            return "service to answer"
-        if "ray" not in record.processes or "agent" not in record.processes:
-            return "ray to start"
+            return Missing("service", "to answer")
+        for role in ("ray", "agent"):
+            if role not in record.processes:
+                return Missing(role, "to start")
         try:
             online = [cluster for cluster in client.clusters() if cluster.status == "online"]
         except RubatoError as error:
-            return f"service to show its cluster ({error})"
-    return None if online else "agent to bring the cluster online"
+            return Missing("service", f"to show its cluster ({error})")
+    return None if online else Missing("agent", "to bring the cluster online")
 
 
 def tail(path: Path, lines: int = 12) -> str:

@@ -137,7 +137,7 @@ class Keeper:
         self._start("ray", plan.command, plan.environment)
 
     def _start(self, role: str, command: list[str], environment: dict[str, str]) -> None:
-        with self.home.log_file(role).open("ab") as output:
+        with self.home.open_log(role) as output:
             child = subprocess.Popen(
                 command,
                 env=environment,
@@ -161,6 +161,7 @@ class Keeper:
 
     def _note_instant_end(self, role: str) -> None:
         wait_s = self.backoffs[role].note_end(started_at=self.started_at.pop(role), now=time.monotonic())
+        self._write_record()
         log(f"{role} ended at once; starting it again in {wait_s:.1f} s (see {self.home.log_file(role)})")
 
     # --- record -----------------------------------------------------------------------------------------------------
@@ -178,6 +179,7 @@ class Keeper:
                 boot_id=boot_id(),
                 mark=self.layout.mark,
                 processes={"keeper": own, **self.processes},
+                failures={role: backoff.failures for role, backoff in self.backoffs.items() if backoff.failures},
             )
         )
 

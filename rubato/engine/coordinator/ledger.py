@@ -23,12 +23,14 @@ class CompleteCheckpoint:
 class CheckpointLedger:
     """Collects `stripe_written` and knows when the next checkpoint is due.
 
-    Args: interval_s: seconds between checkpoints; None: the workers save every so many steps by themselves.
+    Args:
+        interval_s: seconds between checkpoints; None: the workers save every so many steps by themselves.
+        request: where the numbers of requests begin: a later attempt's must be higher than all before.
     """
 
     interval_s: float | None
+    request: int
     due_at: float | None = None
-    request: int = 0
     committed_step: int = -1
     """Step of the newest manifest known to be committed."""
     _parts: dict[str, dict[int, StripeWritten]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ PATIENCE_S = 3.0
 
 @dataclass
 class PauseMeter:
-    """Watches the rows of one new generation. Downtime = gap between the commits around the event, less a median step."""
+    """Watches the rows of one new generation. Downtime = gap between the commits around it, less a median step."""
 
     generation: int
     before: MetricRow | None

@@ -36,7 +36,7 @@ class JobState:
         self.total_steps: int | None = None
         self.restarts = restarts
         self.scalings = scalings
-        self.ledger = CheckpointLedger(terms.checkpoint_every_s)
+        self.ledger = CheckpointLedger(terms.checkpoint_every_s, request=terms.attempt << 32)
         self.verdicts = Verdicts()
         self.reason = ""
         """Why the job is not as the user wishes, in a sentence."""

@@ -1,0 +1,147 @@
+"""The communicator seam: the only file that touches semi-private parts of torch.distributed.
+
+One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
+Only three collectives are used (all-to-all, all-gather, all-reduce): their `Work` can be polled on gloo, which is what
+makes every wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
+
+A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the process
+group *is* the abort, so whoever sees an error drops it at once, and whoever hears the controller's revoke does too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rubato.errors import GenerationLost
+from rubato.wire.worker import GenerationRecord
+
+FORM_TIMEOUT_S = 30.0
+"""For building a group: all members are alive and warm when it is asked for."""
+BACKSTOP_S = 24 * 3600.0
+"""An operation's own timeout. Never meant to fire: the controller's revoke ends a wait, and a timed-out gloo pair cannot be used again."""
+_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
+"""Polling backs off so that waiting workers leave the cores to those that compute."""
+
+
+class Communicator:
+    """The collectives of one generation. Buffers handed to it must not be touched until the call returns."""
+
+    def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool]) -> None:
+        self._group = group
+        self.rank = rank
+        self.world = world
+        self._is_revoked = is_revoked
+
+    def all_to_all(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> None:
+        """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each.
+
+        Shapes:  out (sum(out_sizes),), source (sum(source_sizes),), both contiguous.
+        Raises:  GenerationLost: a peer died, or the generation was revoked; out is then undefined.
+        """
+        self._run(lambda: self._group.alltoall_base(out, source, list(out_sizes), list(source_sizes)))
+
+    def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
+        """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements.
+
+        Raises:  GenerationLost: as above.
+        """
+        self._run(lambda: self._group._allgather_base(out, source))
+
+    def _run(self, start: Callable[[], Any]) -> None:
+        """Start an operation and poll it; the one place where the engine waits for peers."""
+        if self._group is None or self._is_revoked():
+            raise GenerationLost("the generation was revoked")
+        work = None
+        try:
+            work = start()
+            pause = _POLL_MIN_S
+            while not work.is_completed():
+                if self._is_revoked():
+                    raise GenerationLost("the generation was revoked")
+                time.sleep(pause)
+                pause = min(pause * 1.5, _POLL_MAX_S)
+            work.wait()
+        except RuntimeError as error:
+            raise GenerationLost(f"a peer was lost: {str(error).splitlines()[0]}") from None
+        finally:
+            work = None  # a traceback keeps frames alive, and the work keeps the group: it must drop with `bury`
+
+    def bury(self) -> None:
+        """Drop the group. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
+        group, self._group = self._group, None
+        if group is not None:
+            grave = [group]
+            del group
+            threading.Thread(target=grave.clear, name="graveyard", daemon=True).start()
+
+
+def open_store(host: str) -> tuple[dist.TCPStore, str]:
+    """A store of this process on a free port, for generations that name it; and its address."""
+    store = dist.TCPStore(
+        host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=FORM_TIMEOUT_S), use_libuv=True
+    )
+    return store, f"{host}:{store.port}"
+
+
+def form(
+    record: GenerationRecord,
+    rank: int,
+    *,
+    job_id: str,
+    host: str,
+    device: torch.device,
+    is_revoked: Callable[[], bool],
+) -> Communicator:
+    """Build the group of a generation and prove that it works. Blocks until all members do the same.
+
+    Raises:
+        GenerationLost: a member did not come, or the generation was revoked meanwhile.
+    """
+    address, port = record.store.rsplit(":", 1)
+    try:
+        client = dist.TCPStore(
+            address, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=FORM_TIMEOUT_S)
+        )
+        store = dist.PrefixStore(f"{job_id}/{record.attempt}/{record.number}", client)
+        group = _nccl(store, rank, record.world, device) if device.type == "cuda" else _gloo(store, rank, record, host)
+    except (RuntimeError, ValueError) as error:
+        raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
+    communicator = Communicator(group, rank, record.world, is_revoked)
+    try:
+        token = torch.tensor([record.number], dtype=torch.int64, device=device)
+        gathered = torch.zeros(record.world, dtype=torch.int64, device=device)
+        communicator.all_gather(gathered, token)
+    except GenerationLost:
+        communicator.bury()
+        raise
+    return communicator
+
+
+def _gloo(store: dist.Store, rank: int, record: GenerationRecord, host: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = timedelta(seconds=FORM_TIMEOUT_S)
+    options._threads = 2
+    group = dist.ProcessGroupGloo(store, rank, record.world, options)
+    group._set_default_timeout(timedelta(seconds=BACKSTOP_S))
+    return group
+
+
+def _nccl(store: dist.Store, rank: int, world: int, device: torch.device) -> Any:
+    """NCCL behind the same seam; abort is a drop, in the graveyard thread, like gloo's."""
+    if not dist.is_nccl_available():
+        raise ValueError("this build of torch has no NCCL; use device: cpu")
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=BACKSTOP_S)
+    options.config.blocking = 0
+    torch.cuda.set_device(device)
+    return dist.ProcessGroupNCCL(store, rank, world, options)

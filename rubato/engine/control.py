@@ -1,0 +1,224 @@
+"""The child's end of the line to its controller: what was ordered, and what is to be said.
+
+A thread reads commands and keeps what they say; the main thread looks at it whenever it is in the engine. Groups are
+formed in threads of their own while the main thread trains.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rubato.engine.comm import Communicator
+from rubato.engine.header import Leaving
+from rubato.errors import GenerationLost
+from rubato.wire import worker as wire
+from rubato.wire.cluster import MetricRow
+
+BEAT_EVERY_S = 1.0
+
+Former = Callable[[wire.GenerationRecord, int, Callable[[], bool]], Communicator | None]
+"""Builds the group of a generation for a rank, given a test for "revoked meanwhile"."""
+
+
+class Control:
+    """Orders of the controller, as the training process sees them. All attributes are safe to read at any time."""
+
+    def __init__(self, start: wire.Start, connection: socket.socket | None = None, reader: Any = None) -> None:
+        """Without a connection the process is alone: nobody orders anything, and nothing is said."""
+        self.start = start
+        self.attempt = start.attempt
+        self.revoked_through = 0
+        self.highest = 0
+        """Highest generation heard of."""
+        self.ready = 0
+        """Highest generation this worker has formed, or may leave for. Never withdrawn."""
+        self.leaving = Leaving.NO
+        self.checkpoint_request = 0
+        self.is_released = False
+        self.is_idle = False
+        """The process has nothing more to do: an end of the line is an order to exit."""
+        self.record: wire.GenerationRecord | None = None
+        """What the main thread trains in, for snapshots."""
+        self.hello: wire.Hello | None = None
+        self.standby: wire.Standby | None = None
+        self.broken: wire.Broken | None = None
+        self.ended: wire.Ended | None = None
+        self.rows: deque[MetricRow] = deque()
+        self._stage = ("setup", time.monotonic())
+        self._step = 0
+        self._former: Former | None = None
+        self._formed: dict[int, tuple[wire.GenerationRecord, Communicator | None]] = {}
+        self._connection = connection
+        self._reader = reader
+        self._write_lock = threading.Lock()
+        self._changed = threading.Condition()
+
+    # --- threads -----------------------------------------------------------------------------------------------------------
+
+    def serve(self, former: Former) -> None:
+        """Start the threads that read commands and say signs of life."""
+        self._former = former
+        threading.Thread(target=self._read, name="control", daemon=True).start()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._reader:
+            self._obey(wire.decode(json.loads(line)))
+        # The supervisor is gone, and with it everyone who could tell this process what to do.
+        os._exit(1)
+
+    def _obey(self, command: Any) -> None:
+        if command.attempt < self.attempt:
+            return  # of a controller that was superseded
+        with self._changed:
+            self.attempt = command.attempt
+            match command:
+                case wire.Prepare(record=record):
+                    self._prepare(record)
+                case wire.Revoke(through=through):
+                    self.revoked_through = max(self.revoked_through, through)
+                    self.highest = max(self.highest, through)
+                case wire.Checkpoint(request=request):
+                    self.checkpoint_request = max(self.checkpoint_request, request)
+                case wire.Leave(how=how):
+                    self.leaving = Leaving.PAUSE if how == "pause" else Leaving.STOP
+                case wire.Release():
+                    self.is_released = True
+                case wire.Acknowledge(step=step):
+                    while self.rows and self.rows[0].step <= step:
+                        self.rows.popleft()
+                case wire.Attach():
+                    self.say(self._snapshot())
+                case _:
+                    pass
+            self._changed.notify_all()
+
+    def _prepare(self, record: wire.GenerationRecord) -> None:
+        if record.number <= self.highest:
+            return  # said twice, or of the past
+        self.highest = record.number
+        rank = record.rank_of(self.start.incarnation)
+        if rank is None:
+            self._offer(record, None)
+            return
+        threading.Thread(target=self._form, args=(record, rank), name=f"form-{record.number}", daemon=True).start()
+
+    def _form(self, record: wire.GenerationRecord, rank: int) -> None:
+        assert self._former is not None
+        try:
+            communicator = self._former(record, rank, lambda: self.revoked_through >= record.number)
+        except GenerationLost as error:
+            if self.revoked_through < record.number:
+                self.say(wire.FormFailed(self.start.incarnation, record.number, str(error)))
+            return
+        with self._changed:
+            self._offer(record, communicator)
+            self._changed.notify_all()
+
+    def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
+        self._formed[record.number] = (record, communicator)
+        self.ready = max(self.ready, record.number)
+        self.say(wire.Formed(self.start.incarnation, record.number))
+
+    def _beat(self) -> None:
+        while True:
+            stage, since = self._stage
+            generation = self.record.number if self.record else 0
+            seconds = round(time.monotonic() - since, 3)
+            self.say(wire.Beat(self.start.incarnation, generation, self._step, stage, seconds))
+            time.sleep(BEAT_EVERY_S)
+
+    def _snapshot(self) -> wire.Snapshot:
+        return wire.Snapshot(
+            incarnation=self.start.incarnation,
+            hello=self.hello,
+            standby=self.standby,
+            record=self.record,
+            pending=self.highest,
+            broken=self.broken,
+            ended=self.ended,
+            step=self._step,
+            rows=tuple(self.rows),
+        )
+
+    # --- the main thread ---------------------------------------------------------------------------------------------------
+
+    def say(self, message: wire.Message) -> None:
+        """Send a message up."""
+        if self._connection is None:
+            return
+        line = json.dumps(wire.encode(message)).encode() + b"\n"
+        try:
+            with self._write_lock:
+                self._connection.sendall(line)
+        except OSError:
+            os._exit(1)  # nobody is there to train for
+
+    def stage(self, name: str, step: int | None = None) -> None:
+        """Say what the main thread does from now on; told with the next sign of life."""
+        self._stage = (name, time.monotonic())
+        self._step = self._step if step is None else step
+
+    def is_revoked(self, number: int) -> bool:
+        """Whether this generation is over."""
+        return self.revoked_through >= number
+
+    def take(self, number: int) -> tuple[wire.GenerationRecord, Communicator | None]:
+        """The generation all agreed to switch to, which this worker has formed. Older ones that were never used go."""
+        with self._changed:
+            record, communicator = self._formed.pop(number)
+            self._bury_below(number)
+        return record, communicator
+
+    @property
+    def is_alone(self) -> bool:
+        """No controller: the program was started by hand."""
+        return self._connection is None
+
+    def wait_for_generation(
+        self, told: int, on_revoke: Callable[[int], None]
+    ) -> tuple[wire.GenerationRecord, Communicator]:
+        """Block until a generation that is not revoked is formed and this worker is a member of it.
+
+        Args:
+            told: the controller knows that this worker has left all generations up to this number.
+            on_revoke: called with each higher number through which everything is revoked, while waiting.
+        """
+        while True:
+            with self._changed:
+                revoked = self.revoked_through
+                for number in sorted(self._formed, reverse=True):
+                    record, communicator = self._formed[number]
+                    if number > revoked and communicator is not None:
+                        del self._formed[number]
+                        self._bury_below(number)
+                        return record, communicator
+                if revoked <= told:
+                    self._changed.wait()
+                    continue
+            told = revoked
+            on_revoke(revoked)
+
+    def wait_for_release(self, number: int) -> None:
+        """Block until the controller has all it needs of this worker.
+
+        Raises:
+            GenerationLost: the generation was revoked meanwhile.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_released or self.is_revoked(number))
+        if not self.is_released:
+            raise GenerationLost("the generation was revoked")
+
+    def _bury_below(self, number: int) -> None:
+        for old in [one for one in self._formed if one < number]:
+            _, communicator = self._formed.pop(old)
+            if communicator is not None:
+                communicator.bury()

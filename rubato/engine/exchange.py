@@ -1,0 +1,218 @@
+"""One reduction of a step over the members of a generation: the canonical tree, cut in chunks.
+
+Names: W workers, L elements of a flat vector, S its bytes, C = ceil(L/W) elements of a chunk (a multiple of 16), F the
+frontier: the tree nodes a worker holds (1 each where W divides V into aligned runs).
+
+Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the order
+of the tree. A missing or doubled node is an error: this is the exactly-once check. Sent: F * S * (W-1)/W bytes.
+Phase B, all-gather: worker c gives its reduced chunk, its header, and its integer buffers to all. Sent: S * (W-1)/W bytes.
+
+Where W divides V into aligned runs this is what a ring sends, and every survivor sees a peer's death directly in phase A.
+Source of the cost of the ring: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rubato.engine.comm import Communicator
+from rubato.engine.header import ALIGNMENT, Header
+from rubato.engine.tree import Node, Partials, Tree
+from rubato.errors import ProtocolError
+
+_LABEL = struct.Struct("<6q")
+"""Before each message of phase A: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The outcome of a reduction, equal on all members: enough to bring one that missed it up to date."""
+
+    chunks: tuple[torch.Tensor, ...]
+    """The reduced vector (not yet divided), in W pieces; together (L,)."""
+    headers: tuple[Header, ...]
+    integers: bytes
+    """Of the buffers that are not floating point, after the step's lowest microbatch."""
+
+
+class Exchange:
+    """Reductions within one generation. Its buffers belong to the generation, and go to the grave with it."""
+
+    def __init__(
+        self,
+        comm: Communicator | None,
+        like: torch.Tensor,
+        header_bytes: int,
+        integer_bytes: int,
+        device: torch.device,
+    ) -> None:
+        self._comm = comm
+        self._world = comm.world if comm else 1
+        self._rank = comm.rank if comm else 0
+        self._length = like.numel()
+        self._dtype = like.dtype
+        self._device = device
+        self._chunk = -(-self._length // (self._world * 16)) * 16
+        self._header_bytes = header_bytes
+        self._integer_bytes = integer_bytes
+        self._row_bytes = _aligned(self._chunk * like.element_size()) + header_bytes + _aligned(integer_bytes)
+        self._gathered: list[torch.Tensor] = []
+        self._turn = 1
+
+    def _bounds(self, rank: int) -> tuple[int, int]:
+        """First and last (exclusive) element of a rank's chunk; late chunks may be short or empty."""
+        return min(rank * self._chunk, self._length), min((rank + 1) * self._chunk, self._length)
+
+    def reduce(
+        self,
+        partials: Partials[torch.Tensor],
+        owners: Sequence[int],
+        header: Header,
+        integers: bytes,
+    ) -> Reduced:
+        """Both phases.
+
+        Args:
+            partials: this worker's nodes; their vectors are (L,).
+            owners: by microbatch, the rank that holds it in this step.
+            header: of this worker; `is_finite` is filled in here.
+            integers: this worker's integer buffers; those of the owner of the lowest microbatch count.
+        Raises:
+            GenerationLost: a member was lost; the partials are untouched.
+            ProtocolError: a node is missing or doubled, or a message is of another step.
+        """
+        present = sorted(partials.present)
+        if self._comm is None:
+            root = partials.root()
+            return Reduced((root,), (_with_finite(header, root),), integers)
+        chunk = self._phase_a(partials, owners, present, header)
+        return self._phase_b(chunk, _with_finite(header, chunk), integers, owners[present[0]])
+
+    def _phase_a(
+        self, partials: Partials[torch.Tensor], owners: Sequence[int], present: list[int], header: Header
+    ) -> torch.Tensor:
+        """All-to-all of chunks; the sum of this rank's chunk, in the order of the tree."""
+        assert self._comm is not None
+        tree, size = partials.tree, self._element_bytes
+        frontiers = [
+            tree.frontier([leaf for leaf in present if owners[leaf] == rank], present) for rank in range(self._world)
+        ]
+        mine = frontiers[self._rank]
+        if sorted(mine) != sorted(partials.nodes):
+            raise ProtocolError(f"this worker holds nodes {sorted(partials.nodes)}, but should hold {sorted(mine)}")
+        bounds = [self._bounds(rank) for rank in range(self._world)]
+        # Own parts do not travel. Every message begins with a label, padded to the alignment.
+        sent = [
+            0 if rank == self._rank else ALIGNMENT + len(mine) * (high - low) * size
+            for rank, (low, high) in enumerate(bounds)
+        ]
+        low, high = bounds[self._rank]
+        received = [
+            0 if rank == self._rank else ALIGNMENT + len(frontiers[rank]) * (high - low) * size
+            for rank in range(self._world)
+        ]
+        source = torch.empty(sum(sent), dtype=torch.uint8, device=self._device)
+        out = torch.empty(sum(received), dtype=torch.uint8, device=self._device)
+        offset = 0
+        for rank, (begin, end) in enumerate(bounds):
+            if rank == self._rank:
+                continue
+            self._put(source, offset, self._label(header, self._rank, mine, tree, present))
+            at = offset + ALIGNMENT
+            for node in mine:
+                self._typed(source, at, end - begin).copy_(partials.nodes[node][begin:end])
+                at += (end - begin) * size
+            offset += sent[rank]
+        self._comm.all_to_all(out, source, received, sent)
+
+        whole: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
+        offset = 0
+        for rank in range(self._world):
+            label, at = self._label(header, rank, frontiers[rank], tree, present), offset + ALIGNMENT
+            if rank != self._rank and self._get(out, offset, len(label)) != label:
+                raise ProtocolError(f"rank {rank} sent parts of another step or other nodes than the owners say")
+            for node in frontiers[rank]:
+                if rank == self._rank:
+                    part = partials.nodes[node][low:high].clone()
+                else:
+                    part = self._typed(out, at, high - low)
+                    at += (high - low) * size
+                _put_once(whole, node, part)
+            offset += received[rank]
+        try:
+            return whole.root()
+        except ValueError as error:
+            raise ProtocolError(f"step {header.step}: {error}") from error
+
+    def _phase_b(self, chunk: torch.Tensor, header: Header, integers: bytes, integer_owner: int) -> Reduced:
+        """All-gather of reduced chunk, header and integer buffers."""
+        assert self._comm is not None
+        row = torch.zeros(self._row_bytes, dtype=torch.uint8, device=self._device)
+        self._typed(row, 0, chunk.numel()).copy_(chunk)
+        after_chunk = _aligned(self._chunk * self._element_bytes)
+        self._put(row, after_chunk, header.pack())
+        if integers:
+            self._put(row, after_chunk + self._header_bytes, integers)
+        gathered = self._buffer()
+        self._comm.all_gather(gathered, row)
+        chunks, headers, owned = [], [], b""
+        for rank in range(self._world):
+            begin, end = self._bounds(rank)
+            offset = rank * self._row_bytes
+            chunks.append(self._typed(gathered, offset, end - begin))
+            headers.append(Header.unpack(self._get(gathered, offset + after_chunk, self._header_bytes)))
+            if rank == integer_owner and self._integer_bytes:
+                owned = self._get(gathered, offset + after_chunk + self._header_bytes, self._integer_bytes)
+        return Reduced(tuple(chunks), tuple(headers), owned)
+
+    # --- bytes -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _element_bytes(self) -> int:
+        return torch.empty(0, dtype=self._dtype).element_size()
+
+    def _buffer(self) -> torch.Tensor:
+        """One of two buffers in turn: the last result stays readable for a peer that missed it."""
+        self._turn = 1 - self._turn
+        if len(self._gathered) < 2:
+            size = self._row_bytes * self._world
+            self._gathered.append(torch.empty(size, dtype=torch.uint8, device=self._device))
+        return self._gathered[self._turn]
+
+    def _typed(self, buffer: torch.Tensor, offset: int, numel: int) -> torch.Tensor:
+        return buffer[offset : offset + numel * self._element_bytes].view(self._dtype)
+
+    def _put(self, buffer: torch.Tensor, offset: int, data: bytes) -> None:
+        buffer[offset : offset + len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+    def _get(self, buffer: torch.Tensor, offset: int, size: int) -> bytes:
+        return bytes(buffer[offset : offset + size].cpu().numpy())
+
+    def _label(self, header: Header, sender: int, nodes: list[Node], tree: Tree, present: list[int]) -> bytes:
+        covered, existing = 0, set(present)
+        for node in nodes:
+            for leaf in tree.leaves(node):
+                covered ^= (leaf + 1) * 0x9E3779B97F4A7C15 if leaf in existing else 0
+        folded = covered & (2**63 - 1)
+        return _LABEL.pack(header.attempt, header.generation, header.step, sender, len(nodes), folded)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _put_once(whole: Partials[torch.Tensor], node: Node, part: torch.Tensor) -> None:
+    try:
+        whole.put(node, part)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def _with_finite(header: Header, chunk: torch.Tensor) -> Header:
+    # A sum is not finite if any element is not; it may overflow where none is, so then all elements are looked at.
+    is_finite = bool(torch.isfinite(chunk.sum())) or bool(torch.isfinite(chunk).all())
+    return Header(**{**vars(header), "is_finite": is_finite})

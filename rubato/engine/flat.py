@@ -1,0 +1,110 @@
+"""Gradients, buffer changes and touched flags of one microbatch as one flat vector.
+
+    | gradients, parameter by parameter | changes of float buffers | one touched flag a parameter |
+
+Every piece begins at a multiple of 64 bytes. The vector is float32, or float64 where a parameter is.
+Legend of shapes: L elements of the vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rubato.errors import ModelError
+
+ALIGN = 16
+"""Elements: 64 bytes of float32."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where one tensor lies in the vector."""
+
+    start: int
+    numel: int
+    shape: torch.Size
+
+
+class FlatLayout:
+    """The places of parameters and buffers in the vector: a pure function of the model's registration order."""
+
+    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
+        self.float_buffers = [tensor for _, tensor in buffers if tensor.is_floating_point()]
+        self.other_buffers = [tensor for _, tensor in buffers if not tensor.is_floating_point()]
+        for name, tensor in (*self.parameters, *buffers):
+            if tensor.is_complex():
+                raise ModelError(f"{name} is complex; this release trains real tensors: use torch.view_as_real")
+            if tensor.layout is not torch.strided:
+                raise ModelError(f"{name} has layout {tensor.layout}; this release trains dense tensors only")
+        if not self.parameters:
+            raise ModelError("the model has no parameter that requires a gradient: there is nothing to train")
+        tensors = [tensor for _, tensor in self.parameters]
+        self.device = tensors[0].device
+        self.dtype = torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
+        self.pieces: list[Piece] = []
+        end = 0
+        for tensor in (*tensors, *self.float_buffers):
+            self.pieces.append(Piece(end, tensor.numel(), tensor.shape))
+            end += -(-tensor.numel() // ALIGN) * ALIGN
+        self.flags = Piece(end, len(tensors), torch.Size([len(tensors)]))
+        self.length = end + -(-len(tensors) // ALIGN) * ALIGN
+
+    def empty(self) -> torch.Tensor:
+        """A vector (L,) of zeros."""
+        return torch.zeros(self.length, dtype=self.dtype, device=self.device)
+
+    def _view(self, vector_L: torch.Tensor, piece: Piece) -> torch.Tensor:
+        return vector_L[piece.start : piece.start + piece.numel].view(piece.shape)
+
+    def _buffer_pieces(self) -> list[Piece]:
+        return self.pieces[len(self.parameters) :]
+
+    def pack(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], share: float) -> bool:
+        """Copy gradients and buffer changes of a microbatch into the vector, and drop the gradients.
+
+        Args:    share: what the microbatch counts against a full one; 1.0 is not multiplied by.
+        Returns: whether any parameter had a gradient.
+        """
+        flags = []
+        sources, targets = [], []
+        for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
+            gradient = parameter.grad
+            flags.append(0.0 if gradient is None else 1.0)
+            view = self._view(vector_L, piece)
+            if gradient is None:
+                view.zero_()
+            else:
+                sources.append(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
+                targets.append(view)
+            parameter.grad = None
+        with torch.no_grad():
+            if targets:
+                torch._foreach_copy_(targets, sources)
+            for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
+                # An unchanged inf or nan would give nan as a difference.
+                change = torch.where(buffer == before, torch.zeros_like(buffer), buffer - before)
+                self._view(vector_L, piece).copy_(change)
+            self._view(vector_L, self.flags).copy_(torch.tensor(flags, dtype=self.dtype))
+            if share != 1.0:
+                vector_L[: self.flags.start].mul_(share)
+        return bool(targets)
+
+    def deliver(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], *, skip: bool = False) -> None:
+        """Give the reduced vector to the model: gradients become views of it, buffers take their mean change.
+
+        Args:    skip: all gradients None instead (a step that is not to count).
+        """
+        touched = self._view(vector_L, self.flags).tolist()
+        with torch.no_grad():
+            for (_, parameter), piece, flag in zip(self.parameters, self.pieces, touched, strict=False):
+                if flag == 0.0 or skip:
+                    parameter.grad = None
+                else:
+                    view = self._view(vector_L, piece)
+                    parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+            for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
+                buffer.copy_(before + self._view(vector_L, piece).to(buffer.dtype))

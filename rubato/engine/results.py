@@ -1,0 +1,64 @@
+"""The results of exchanges as bytes, to give them to a member that missed one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import torch
+
+from rubato.engine.entry import Key
+from rubato.engine.exchange import Reduced
+from rubato.engine.header import Header
+
+_HEAD = struct.Struct("<5q")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """An exchange that this worker completed."""
+
+    key: Key
+    result: Reduced | torch.Tensor | None
+    """A reduction, or the float64 table of an evaluation; None: told by others (a join), not seen."""
+
+
+def result_bytes(completed: Completed) -> int:
+    """Size of the packed result; 0 where there is none."""
+    result = completed.result
+    if result is None:
+        return 0
+    if isinstance(result, torch.Tensor):
+        return _HEAD.size + result.numel() * 8
+    vector = sum(chunk.numel() * chunk.element_size() for chunk in result.chunks)
+    return _HEAD.size + vector + sum(len(header.pack()) for header in result.headers) + len(result.integers)
+
+
+def pack_result(completed: Completed) -> torch.Tensor:
+    """`result_bytes` bytes, as a flat uint8 tensor."""
+    result = completed.result
+    if isinstance(result, torch.Tensor):
+        head = _HEAD.pack(1, result.numel() * 8, 0, 0, 0)
+        return torch.cat([_from(head), result.contiguous().view(torch.uint8)])
+    assert result is not None
+    packed = [header.pack() for header in result.headers]
+    vector = [chunk.reshape(-1).contiguous().view(torch.uint8).cpu() for chunk in result.chunks]
+    head = _HEAD.pack(0, sum(map(len, vector)), len(packed), len(packed[0]), len(result.integers))
+    return torch.cat([_from(head), *vector, _from(b"".join(packed)), _from(result.integers)])
+
+
+def unpack_result(data: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Reduced | torch.Tensor:
+    """The result of packed bytes."""
+    kind, body, count, header_size, integers = _HEAD.unpack_from(bytes(data[: _HEAD.size].numpy()))
+    at = _HEAD.size
+    if kind == 1:
+        return data[at : at + body].clone().view(torch.float64)
+    vector = data[at : at + body].clone().view(dtype).to(device)
+    rest = bytes(data[at + body :].numpy())
+    headers = [Header.unpack(rest[index * header_size : (index + 1) * header_size]) for index in range(count)]
+    tail = rest[count * header_size : count * header_size + integers]
+    return Reduced((vector,), tuple(headers), tail)
+
+
+def _from(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

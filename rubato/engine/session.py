@@ -1,0 +1,541 @@
+"""What a training process does between two lines of user code.
+
+    start           stand by, then enter the first generation
+    reduce          one reduction over the members; a loss in it is repaired, and the caller computes what is missing
+    boundary        the capture point, after all user code of a step: commit, save, switch, leave
+    finish          all steps are done: save, tell the digest, wait for the release
+
+Only here, and in code called from here, may a generation change; user code never sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rubato.checkpoint.stripes import read_document, read_stripes
+from rubato.data.order import BatchPlan
+from rubato.engine.comm import Communicator, form
+from rubato.engine.control import Control
+from rubato.engine.entry import BEFORE_ALL, EntryPlan, Key, Standing, decide_entry, standing_bytes
+from rubato.engine.exchange import Exchange, Reduced
+from rubato.engine.flat import FlatLayout
+from rubato.engine.header import Decision, Header, Leaving, decide, header_bytes, minority
+from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
+from rubato.engine.saver import Saver
+from rubato.engine.state import TrainingState
+from rubato.engine.sync import share_state
+from rubato.engine.tree import Partials, Tree, balanced_owners
+from rubato.errors import Diverged, GenerationLost
+from rubato.wire import worker as wire
+from rubato.wire.cluster import MetricRow
+from rubato.wire.events import EventKind
+from rubato.wire.spec import JobSpec
+
+DIGEST_EVERY = 1000
+"""Steps between comparisons of the whole state; it is compared in the first step of every generation too."""
+
+
+class LeaveTraining(BaseException):
+    """Ends user code at a boundary where this worker is to leave. Not an Exception: programs catch those."""
+
+
+class Session:
+    """The engine of one training process."""
+
+    def __init__(self, control: Control, spec: JobSpec, device: torch.device, host: str, code_digest: str) -> None:
+        self.control = control
+        self.spec = spec
+        self.device = device
+        self.host = host
+        self.num_microbatches = spec.num_microbatches
+        self.tree = Tree.of(self.num_microbatches)
+        self.record: wire.GenerationRecord | None = None
+        self.rank = 0
+        self.resume_from: Path | None = None
+        """For a program that runs alone: the checkpoint to go on from."""
+        self.step = 0
+        """Committed steps: the 0-based index of the step that is trained now."""
+        self.logged: dict[str, float] = {}
+        """What the user logged since the last row."""
+        self.saver = Saver(control.start.storage, control.start.incarnation, code_digest, control.say)
+        self._state: TrainingState | None = None
+        self._flat: FlatLayout | None = None
+        self._plan: BatchPlan | None = None
+        self._total_steps = 0
+        self._comm: Communicator | None = None
+        self._exchange: Exchange | None = None
+        self._completed = Completed(BEFORE_ALL, None)
+        self._owners_of_step: tuple[int, tuple[int, ...]] | None = None
+        self.decision: Decision | None = None
+        """Of the step whose reduction is known."""
+        self.reduced: torch.Tensor | None = None
+        """Its vector (L,), divided: gradients are views of it."""
+        self._partials: Partials[torch.Tensor] | None = None
+        self._free: list[torch.Tensor] = []
+        self._is_first_of_generation = True
+        self._has_state = False
+        self._handled_request = 0
+        self.present_microbatch: int | None = None
+        """The one that user code works on now."""
+        self.compute_ns = 0
+        """Spent on microbatches of this step."""
+        self._last_row: MetricRow | None = None
+        self._saved: tuple[int, int] | None = None
+        self._rows_told_in = 0
+
+    # --- what the seams need -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> TrainingState:
+        """Set by `start`."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def flat(self) -> FlatLayout:
+        """Set by `start`."""
+        assert self._flat is not None
+        return self._flat
+
+    @property
+    def plan(self) -> BatchPlan:
+        """Set by `start`."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def present_step(self) -> int | None:
+        """The step that is trained now, from 0; None before the first generation."""
+        return self.step if self.record is not None else None
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole job."""
+        return self._total_steps
+
+    @property
+    def world(self) -> int:
+        """Members of the present generation."""
+        return self.record.world if self.record else 1
+
+    @property
+    def last_key(self) -> Key:
+        """The last exchange completed."""
+        return self._completed.key
+
+    @property
+    def partials(self) -> Partials[torch.Tensor]:
+        """Of the step that is trained now."""
+        if self._partials is None:
+            sizes = self.plan.sizes(self.step)
+            present = [leaf for leaf, size in enumerate(sizes) if size]
+            self._partials = Partials(self.tree, present, lambda left, right: left.add_(right), self._free.append)
+        return self._partials
+
+    def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator | None:
+        """Build the group of a generation: called by the control's threads."""
+        job = self.control.start.job_id
+        return form(record, rank, job_id=job, host=self.host, device=self.device, is_revoked=is_revoked)
+
+    def vector(self) -> torch.Tensor:
+        """A flat vector (L,) to fill; its content is undefined."""
+        return self._free.pop() if self._free else self.flat.empty()
+
+    # --- start -------------------------------------------------------------------------------------------------------------
+
+    def start(self, state: TrainingState, flat: FlatLayout, plan: BatchPlan, total_steps: int) -> None:
+        """Stand by until the first generation of this worker, and enter it."""
+        self._state, self._flat, self._plan, self._total_steps = state, flat, plan, total_steps
+        if self.control.is_alone:
+            self._begin_alone()
+            return
+        incarnation = self.control.start.incarnation
+        digest = state.layout_digest(self.num_microbatches, plan, total_steps)
+        self.control.standby = wire.Standby(incarnation, digest, total_steps)
+        self.control.stage("standby", 0)
+        self.control.say(self.control.standby)
+        self._wait_and_enter(told=self.control.revoked_through)
+
+    def _begin_alone(self) -> None:
+        """One worker without a controller: `python train.py`."""
+        member = wire.Member(self.control.start.worker_id, self.control.start.incarnation)
+        origin = wire.Origin("fresh")
+        owners = balanced_owners(self.num_microbatches, 1)
+        self.record = wire.GenerationRecord(self.control.attempt, 1, (member,), owners, "", origin, "start", 0)
+        if self.resume_from is not None:
+            self.resume(self.resume_from)
+        self._has_state = True
+        self._begin_generation(None)
+
+    def resume(self, folder: Path) -> None:
+        """Install the state of a checkpoint."""
+        document, entries = read_document(folder)
+        tensors = read_stripes(folder, entries, sorted(path.name for path in folder.glob("stripe-*")))
+        self.state.install(document["state"], tensors)
+        self._take_extra(document["extra"])
+
+    def _extra(self) -> dict[str, Any]:
+        """What a joiner or a resumed job must know beside the state."""
+        return {
+            "step": self.step,
+            "last": list(self._completed.key),
+            "handled_request": self._handled_request,
+            "logged": self.logged,
+        }
+
+    def _take_extra(self, extra: dict[str, Any]) -> None:
+        self.step = int(extra["step"])
+        self._completed = Completed((extra["last"][0], extra["last"][1]), None)
+        self._handled_request = int(extra["handled_request"])
+        self.logged = dict(extra["logged"])
+
+    # --- generations -------------------------------------------------------------------------------------------------------
+
+    def recover(self, cause: str) -> None:
+        """The generation is over: leave it, say so, and enter the next one."""
+        assert self.record is not None
+        if self._comm is not None:
+            self._comm.bury()
+        self._comm = self._exchange = None
+        through = max(self.record.number, self.control.revoked_through)
+        self._say_broken(through, cause)
+        self._wait_and_enter(told=through)
+
+    def _say_broken(self, through: int, cause: str = "") -> None:
+        self.control.stage("enter", self.step)
+        self.control.broken = wire.Broken(self.control.start.incarnation, through, self._has_state, self.step, cause)
+        self.control.say(self.control.broken)
+
+    def _wait_and_enter(self, told: int) -> None:
+        """Enter generations until one holds."""
+        while True:
+            record, comm = self.control.wait_for_generation(told, self._say_broken)
+            try:
+                self._enter(record, comm)
+            except GenerationLost as error:
+                comm.bury()
+                told = max(record.number, self.control.revoked_through)
+                self._say_broken(told, str(error))
+            else:
+                return
+
+    def _enter(self, record: wire.GenerationRecord, comm: Communicator) -> None:
+        """Compare standings with the other members and do what the plan says.
+
+        Raises:
+            GenerationLost: a member was lost meanwhile. What was installed by then is whole.
+        """
+        self.control.stage("enter", self.step)
+        rank = record.rank_of(self.control.start.incarnation)
+        assert rank is not None
+        plan = decide_entry(record, self._exchange_standings(record, comm))
+        if plan.blank:
+            extra = share_state(comm, self.state, plan.holders, self._extra())
+            if rank in plan.blank:
+                self._take_extra(extra)
+        elif not plan.holders and record.origin.kind == "checkpoint":
+            self.resume(Path(record.origin.folder))
+        if plan.behind:
+            self._catch_up(comm, plan, rank)
+        self.record, self.rank, self._comm = record, rank, comm
+        self._has_state = True
+        self._owners_of_step = plan.owners_of_step
+        self._begin_generation(comm)
+        self.control.record, self.control.broken = record, None
+        self.control.stage("compute", self.step)
+        self.control.say(wire.Entered(self.control.start.incarnation, record.number, self.step, plan.redone))
+
+    def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
+        mine = Standing(
+            attempt=record.attempt,
+            generation=record.number,
+            has_state=self._has_state,
+            last=self._completed.key,
+            result_bytes=result_bytes(self._completed),
+            working_on=self.step if self._partials is not None else -1,
+            held=frozenset(self._partials.held) if self._partials is not None else frozenset(),
+        )
+        size = standing_bytes(self.num_microbatches)
+        table = torch.zeros(size * comm.world, dtype=torch.uint8)
+        source = torch.frombuffer(bytearray(mine.pack(self.num_microbatches)), dtype=torch.uint8)
+        comm.all_gather(table, source)
+        return [Standing.unpack(bytes(row.numpy())) for row in table.split(size)]
+
+    def _catch_up(self, comm: Communicator, plan: EntryPlan, rank: int) -> None:
+        """Give the result of the last exchange to those that missed it."""
+        sizes = torch.zeros(comm.world, dtype=torch.int64)
+        comm.all_gather(sizes, torch.tensor([result_bytes(self._completed)]))
+        size = int(sizes[plan.source])
+        source = torch.empty(0, dtype=torch.uint8)
+        if rank == plan.source:
+            source = pack_result(self._completed).repeat(len(plan.behind))
+        out = torch.empty(size if rank in plan.behind else 0, dtype=torch.uint8)
+        out_sizes = [size if other == plan.source and rank in plan.behind else 0 for other in range(comm.world)]
+        source_sizes = [size if rank == plan.source and other in plan.behind else 0 for other in range(comm.world)]
+        comm.all_to_all(out, source, out_sizes, source_sizes)
+        if rank in plan.behind:
+            self._completed = Completed(plan.last, unpack_result(out, self.flat.dtype, self.flat.device))
+
+    def _begin_generation(self, comm: Communicator | None) -> None:
+        integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
+        like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
+        multi = comm if comm is not None and comm.world > 1 else None
+        self._exchange = Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
+        self._is_first_of_generation = True
+        self._saved = None
+
+    # --- exchanges ---------------------------------------------------------------------------------------------------------
+
+    def next_microbatch(self) -> int | None:
+        """The lowest microbatch of this step that is this worker's to compute and is not held yet."""
+        self.check()
+        partials, owners = self.partials, self._owners()
+        for leaf in sorted(partials.present - partials.held):
+            if owners[leaf] == self.rank:
+                return leaf
+        return None
+
+    def _owners(self) -> tuple[int, ...]:
+        assert self.record is not None
+        if self._owners_of_step is not None and self._owners_of_step[0] == self.step:
+            return self._owners_of_step[1]
+        return self.record.owners
+
+    def check(self) -> None:
+        """Take part in a recovery if the generation was revoked while user code ran."""
+        assert self.record is not None
+        if self.control.is_revoked(self.record.number):
+            self.recover("the controller revoked the generation")
+
+    def is_caught_up(self) -> bool:
+        """Whether the reduction of the present step is known already, from a recovery."""
+        return self._completed.key == (self.step, 0)
+
+    def reduce(self, slots: dict[int, tuple[float, float]], integers: bytes) -> Reduced | None:
+        """Reduce the step over all members.
+
+        Args:    slots: (loss, weight) by microbatch computed here.  integers: of this worker's integer buffers.
+        Returns: the result; None: a member was lost and this worker has recovered, so look again what is to be computed.
+        """
+        if not self.is_caught_up():
+            assert self._exchange is not None
+            self.control.stage("exchange", self.step)
+            try:
+                header = self._header(slots)
+                result = self._exchange.reduce(self.partials, self._owners(), header, integers)
+                self._compare_digests(result)
+                self._completed = Completed((self.step, 0), result)
+            except GenerationLost as error:
+                self.recover(str(error))
+                if not self.is_caught_up():
+                    return None
+        self._is_first_of_generation = False
+        result = self._completed.result
+        assert isinstance(result, Reduced)
+        self.decision = decide(result.headers)
+        self._deliver_vector(result)
+        self.control.stage("compute")
+        return result
+
+    def _deliver_vector(self, result: Reduced) -> None:
+        """The reduced vector in one piece, divided by the step's weight; partial sums give their buffers back."""
+        assert self.decision is not None
+        if self.reduced is None:
+            self.reduced = self.flat.empty()
+        torch.cat([chunk.reshape(-1) for chunk in result.chunks], out=self.reduced)
+        divisor = self.decision.weight / self.plan.nominal
+        if divisor not in (0.0, 1.0):
+            # In one piece, whatever the worker count: vector kernels may round the ends of a piece differently.
+            self.reduced[: self.flat.flags.start].div_(divisor)
+        self.partials.clear()
+        self._partials = None
+        if self.world == 1:
+            # Nobody can have missed it, and its buffer is in use again.
+            self._completed = Completed(self._completed.key, None)
+
+    def _header(self, slots: dict[int, tuple[float, float]]) -> Header:
+        assert self.record is not None
+        compares = self.world > 1 and (self._is_first_of_generation or self.step % DIGEST_EVERY == 0)
+        request = self.control.checkpoint_request
+        return Header(
+            attempt=self.record.attempt,
+            generation=self.record.number,
+            step=self.step,
+            ready=max(self.control.ready, self.record.number),
+            leaving=self.control.leaving,
+            checkpoint=request if request > self._handled_request else 0,
+            is_finite=True,
+            digest=self.state.quick_digest() if compares else None,
+            compute_ns=self.compute_ns,
+            slots=tuple(slots.get(leaf, (0.0, 0.0)) for leaf in range(self.num_microbatches)),
+        )
+
+    def _compare_digests(self, result: Reduced) -> None:
+        """Stop where members differ that must not.
+
+        Raises:
+            Diverged: this worker is not among a majority.  GenerationLost: others are not; they leave.
+        """
+        digests = [header.digest for header in result.headers]
+        odd = minority(digests)
+        if not odd:
+            return
+        if self.rank in odd:
+            assert self.record is not None
+            said = tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)
+            self.control.say(wire.StateDiverged(self.control.start.incarnation, self.record.number, self.step, said))
+            raise Diverged(f"the state of this worker differs from the others' at step {self.step}")
+        raise GenerationLost(f"the states of ranks {sorted(odd)} differ from the majority's")
+
+    def knows_table(self, key: Key) -> bool:
+        """Whether this evaluation is complete already, from a recovery."""
+        return self._completed.key == key
+
+    def gather_table(self, key: Key, table: torch.Tensor) -> torch.Tensor:
+        """Merge a float64 table of which every member holds some rows; rows nobody holds are nan.
+
+        Raises:  GenerationLost: a member was lost.
+        """
+        if self._completed.key == key and isinstance(self._completed.result, torch.Tensor):
+            return self._completed.result.view_as(table)
+        if self._comm is None or self.world == 1:
+            return table
+        gathered = torch.empty(self.world * table.numel(), dtype=torch.float64)
+        self._comm.all_gather(gathered, table.reshape(-1).contiguous())
+        merged = torch.full_like(table, float("nan"))
+        for part in gathered.view(self.world, *table.shape):
+            merged = torch.where(torch.isnan(merged), part, merged)
+        return merged
+
+    def complete_table(self, key: Key, table: torch.Tensor) -> None:
+        """An evaluation is complete: keep its result for a peer that missed it."""
+        self._completed = Completed(key, table.clone())
+
+    # --- the capture point -------------------------------------------------------------------------------------------------
+
+    def commit(self, row: MetricRow) -> None:
+        """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
+        self.step += 1
+        self._last_row = row
+        if self.step < self._total_steps:
+            self._tell_row()
+
+    def _tell_row(self) -> None:
+        assert self.record is not None
+        row, self._last_row = self._last_row, None
+        if row is not None:
+            self.control.rows.append(row)
+        rows = self._unsent() if self.rank == 0 else ()
+        self.control.say(wire.Committed(self.control.start.incarnation, self.record.number, self.step, rows))
+
+    def _unsent(self) -> tuple[MetricRow, ...]:
+        """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
+        assert self.record is not None
+        if self._rows_told_in != self.record.number:
+            self._rows_told_in = self.record.number
+            return tuple(self.control.rows)
+        return (self.control.rows[-1],) if self.control.rows else ()
+
+    def boundary(self) -> None:
+        """Between two steps: save, leave or switch, as all members decided from the same headers.
+
+        Raises:
+            LeaveTraining: this worker's part is over.
+        """
+        decision = self.decision
+        assert decision is not None and self.record is not None
+        self.decision = None
+        every = self.spec.checkpoint.every_steps
+        if decision.checkpoint:
+            self._handled_request = max(self._handled_request, decision.checkpoint)
+        if decision.leaving is not Leaving.NO:
+            self._end("paused" if decision.leaving is Leaving.PAUSE else "stopped")
+        if decision.checkpoint or (every is not None and self.step % every == 0):
+            self.save()
+        if decision.switch_to > self.record.number and not self.control.is_revoked(decision.switch_to):
+            self._switch(decision.switch_to)
+
+    def _switch(self, number: int) -> None:
+        record, comm = self.control.take(number)
+        old, self._comm = self._comm, comm
+        if old is not None:
+            old.bury()
+        if comm is None:
+            self.saver.wait()
+            assert self.record is not None
+            self.control.is_idle = True
+            self.control.say(wire.Left(self.control.start.incarnation, self.record.number, self.step))
+            raise LeaveTraining
+        try:
+            self._enter(record, comm)
+        except GenerationLost as error:
+            comm.bury()
+            told = max(number, self.control.revoked_through)
+            self._say_broken(told, str(error))
+            self._wait_and_enter(told)
+
+    def save(self) -> None:
+        """Begin this worker's part of a checkpoint of the present boundary."""
+        assert self.record is not None
+        key = (self.record.number, self.step)
+        if self._saved == key:
+            return
+        self._saved = key
+        self.control.stage("checkpoint")
+        rows = self.control.rows
+        metrics = dict(rows[-1].values) if rows else {}
+        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self._extra(), metrics=metrics)
+        self.control.stage("compute")
+
+    def finish(self, digest: str, logged: dict[str, float]) -> None:
+        """All steps are done and user code has returned: wait until the controller has what it needs.
+
+        Args:    logged: what was logged after the last step; it goes into the last row.
+        """
+        if self._last_row is not None:
+            self._last_row.values.update(logged)
+        self._tell_row()
+        self._end("finished", digest)
+
+    def _end(self, how: str, digest: str = "") -> None:
+        """Save (unless stopped), say so, and wait for the release; a loss meanwhile is repaired and all said again."""
+        while True:
+            assert self.record is not None
+            if how != "stopped":
+                self.save()
+            self.control.stage("done", self.step)
+            self.control.ended = wire.Ended(
+                self.control.start.incarnation,
+                "finished" if how == "finished" else "paused" if how == "paused" else "stopped",
+                self.step,
+                digest,
+            )
+            self.control.say(self.control.ended)
+            if self.control.is_alone:
+                self.saver.wait()
+                return
+            try:
+                self.control.wait_for_release(self.record.number)
+            except GenerationLost as error:
+                self.control.ended = None
+                self.recover(str(error))
+            else:
+                break
+        self.saver.wait()
+        if how != "finished":
+            raise LeaveTraining
+
+    def notice(self, kind: EventKind, message: str, **data: Any) -> None:
+        """Tell a fact for the event log; only the lowest rank does."""
+        if self.rank == 0:
+            self.control.say(wire.Notice(self.control.start.incarnation, kind.value, message, self.step, data))
+
+
+def timestamp() -> str:
+    """Now, RFC 3339 in UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

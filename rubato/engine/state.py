@@ -1,0 +1,163 @@
+"""The state of training: everything that must be equal on all members, saved, sent to joiners, and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from rubato.checkpoint.digest import digest64, state_digest
+from rubato.checkpoint.tree import decode, encode
+from rubato.errors import CheckpointError, ModelError
+
+
+class TrainingState:
+    """Models, optimizers, schedulers and whatever else the user registered.
+
+    Args:
+        models: by name; "" for the only one.
+        optimizers: likewise.
+        registered: by name, anything with `state_dict` and `load_state_dict`.
+        notes: `run.state`, a dict of the user's.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        registered: Mapping[str, Any],
+        notes: dict[str, Any],
+    ) -> None:
+        self.models = dict(models)
+        self.optimizers = dict(optimizers)
+        self.registered = dict(registered)
+        self.notes = notes
+        for optimizer in self.optimizers.values():
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise ModelError("LBFGS evaluates the loss several times a step; a step here is one gradient: use another")
+        self._check_optimizers_know_the_model()
+
+    def _check_optimizers_know_the_model(self) -> None:
+        known = {id(parameter) for _, parameter in self.named_parameters()}
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                if any(id(parameter) not in known for parameter in group["params"]):
+                    raise ModelError(
+                        "the optimizer holds parameters that are not of the prepared model: build it from "
+                        "model.parameters() of the model you prepare, after any change of the model"
+                    )
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """In registration order; shared ones once."""
+        seen: set[int] = set()
+        found = []
+        for prefix, model in self.models.items():
+            for name, parameter in model.named_parameters(prefix=prefix):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    found.append((name, parameter))
+        return found
+
+    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """In registration order, those that are not persistent too."""
+        seen: set[int] = set()
+        found = []
+        for prefix, model in self.models.items():
+            for name, buffer in model.named_buffers(prefix=prefix):
+                if id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    found.append((name, buffer))
+        return found
+
+    # --- out and in --------------------------------------------------------------------------------------------------------
+
+    def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """A JSON document and the tensors it names, by reference: copy them before training goes on."""
+        return encode(
+            {
+                "parameters": {name: parameter.detach() for name, parameter in self.named_parameters()},
+                "buffers": dict(self.named_buffers()),
+                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+                "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
+                "notes": self.notes,
+            }
+        )
+
+    def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+        """Take over a state, bit for bit.
+
+        Raises:
+            CheckpointError: it is the state of another model.
+        """
+        tree = decode(document, tensors)
+        with torch.no_grad():
+            _copy_all("parameter", dict(self.named_parameters()), tree["parameters"])
+            _copy_all("buffer", dict(self.named_buffers()), tree["buffers"])
+        for kind, mine in (("optimizers", self.optimizers), ("registered", self.registered)):
+            if set(tree[kind]) != set(mine):
+                raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")
+        for name, optimizer in self.optimizers.items():
+            _load_optimizer(optimizer, tree["optimizers"][name])
+        for name, thing in self.registered.items():
+            thing.load_state_dict(tree["registered"][name])
+        self.notes.clear()
+        self.notes.update(tree["notes"])
+
+    # --- hashes ------------------------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """SHA-256 over parameters, buffers and optimizer state, in registration order: what a job reports at its end."""
+        return state_digest(self.named_parameters(), self.named_buffers(), self._optimizer_state())
+
+    def quick_digest(self) -> int:
+        """64 bits over everything registered, to compare members."""
+        document, tensors = self.encode()
+        text = json.dumps(document, sort_keys=True).encode()
+        scalars = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+        return (digest64(tensors) ^ scalars) if tensors else scalars
+
+    def _optimizer_state(self) -> Iterator[tuple[int, str, Any]]:
+        index = 0
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                        yield index, key, value
+                    index += 1
+
+    def layout_digest(self, *terms: object) -> str:
+        """A hash of names, shapes and types, and of `terms`: workers whose hashes differ cannot train together."""
+        parts = [
+            [name, str(tensor.dtype), list(tensor.shape)]
+            for name, tensor in (*self.named_parameters(), *self.named_buffers())
+        ]
+        names = [sorted(self.optimizers), sorted(self.registered), [repr(term) for term in terms]]
+        return hashlib.sha256(json.dumps([parts, names]).encode()).hexdigest()[:16]
+
+
+def _copy_all(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
+    if set(mine) != set(saved):
+        differing = sorted(set(mine) ^ set(saved))[:3]
+        raise CheckpointError(f"the saved state is of another model: {kind} {', '.join(differing)} not in both")
+    for name, tensor in mine.items():
+        if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
+            theirs = f"{tuple(saved[name].shape)} {saved[name].dtype}"
+            raise CheckpointError(f"{kind} {name} is {tuple(tensor.shape)} {tensor.dtype}, the saved one {theirs}")
+        tensor.copy_(saved[name])
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Load the state, then put its tensors back as they were saved: torch casts them to the parameter's dtype."""
+    optimizer.load_state_dict(saved)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    order = [index for group in saved["param_groups"] for index in group["params"]]
+    for index, parameter in zip(order, parameters, strict=True):
+        for key, value in saved["state"].get(index, {}).items():
+            if isinstance(value, torch.Tensor):
+                mine = optimizer.state[parameter][key]
+                if mine.dtype != value.dtype:
+                    optimizer.state[parameter][key] = value.to(parameter.device).clone()

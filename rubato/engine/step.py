@@ -1,0 +1,169 @@
+"""One step as user code sees it: microbatches, backward, and the reduction when they are exhausted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from rubato.checkpoint.layout import raw_bytes
+from rubato.data.fetch import fetch
+from rubato.data.randomness import seed_all
+from rubato.engine.session import Session
+from rubato.errors import ModelError
+from rubato.wire.events import EventKind
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Step:
+    """One optimizer update of the whole job.
+
+    Iterating yields this worker's microbatches (those it inherits from a lost worker too); when they are exhausted the
+    gradients are reduced over all workers, and `p.grad` holds the mean over the global batch, equal on every worker.
+    """
+
+    def __init__(self, session: Session, dataset: Any, collate: Collate | None, scaler: Any) -> None:
+        self._session = session
+        self._dataset = dataset
+        self._collate = collate
+        self._scaler = scaler
+        self.index = session.step
+        """Counted from 0, over the whole job."""
+        self.epoch = session.plan.epoch_of(session.step)
+        """Counted from 0."""
+        self.is_reduced = False
+        """Whether the gradients of the global batch are there."""
+        self._slots: dict[int, tuple[float, float]] = {}
+        self._loss: float | None = None
+        self._weight: float | None = None
+
+    @property
+    def microbatch(self) -> int | None:
+        """The one that user code works on now; None outside of the loop over microbatches."""
+        return self._session.present_microbatch
+
+    def every(self, count: int) -> bool:
+        """Whether this is the count-th step, the 2*count-th, and so on (and the job's last)."""
+        if count < 1:
+            raise ValueError(f"step.every needs a whole number of at least 1, got {count!r}")
+        return (self.index + 1) % count == 0 or self.index + 1 == self._session.total_steps
+
+    def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
+        """Add the gradients of a loss, the mean over the microbatch.
+
+        Args:
+            loss: a scalar (0-d) tensor.
+            weight: what the microbatch counts in the mean over the step, where that is not its number of samples
+                (tokens that are not padding, say).
+        Raises:
+            ModelError: no scalar, or outside of the loop over microbatches.
+        """
+        if self.microbatch is None:
+            raise ModelError("step.backward belongs into the loop over the step's microbatches: `for batch in step:`")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f", {type(loss).__name__}"
+            raise ModelError(f"step.backward needs the mean loss of the microbatch as a scalar tensor, not one{shape}")
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward()
+        self._loss = (self._loss or 0.0) + float(loss.detach())
+        self._weight = weight if weight is not None else self._weight
+
+    def __iter__(self) -> Iterator[Any]:
+        session = self._session
+        if self.is_reduced:
+            raise ModelError("a step's microbatches can be gone through once; loop over the next step of run.steps()")
+        before_float = [buffer.clone() for buffer in session.flat.float_buffers]
+        before_other = [buffer.clone() for buffer in session.flat.other_buffers]
+        integers = b""
+        session.compute_ns = 0
+        while True:
+            leaf = session.next_microbatch()
+            if leaf is not None and not session.is_caught_up():
+                began = time.perf_counter_ns()
+                self._restore(before_float, before_other)
+                yield self._open(leaf)
+                if self._close(leaf, before_float):
+                    integers = b"".join(bytes(raw_bytes(one).cpu().numpy()) for one in session.flat.other_buffers)
+                session.compute_ns += time.perf_counter_ns() - began
+                continue
+            self._restore(before_float, before_other)  # digests compare the state of the step's start
+            result = session.reduce(self._slots, integers)
+            if result is not None:
+                break
+        self._deliver(result.integers, before_float)
+
+    def _restore(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> None:
+        """Every microbatch starts from the buffers of the step's start, and without gradients."""
+        flat = self._session.flat
+        with torch.no_grad():
+            for buffer, before in zip(flat.float_buffers, before_float, strict=True):
+                buffer.copy_(before)
+            for buffer, before in zip(flat.other_buffers, before_other, strict=True):
+                buffer.copy_(before)
+        for _, parameter in flat.parameters:
+            parameter.grad = None
+
+    def _open(self, leaf: int) -> Any:
+        session = self._session
+        session.present_microbatch, self._loss, self._weight = leaf, None, None
+        ids = session.plan.samples(self.index, leaf)
+        batch = fetch(self._dataset, ids, collate=self._collate, seed=session.spec.seed, epoch=self.epoch)
+        batch = to_device(batch, session.device)
+        seed_all(session.spec.seed, self.index, leaf)
+        return batch
+
+    def _close(self, leaf: int, before_float: list[torch.Tensor]) -> bool:
+        """Take the gradients of a microbatch into the tree. Returns whether it is the step's lowest."""
+        session = self._session
+        size = session.plan.sizes(self.index)[leaf]
+        weight = float(size) if self._weight is None else float(self._weight)
+        vector = session.vector()
+        has_gradient = session.flat.pack(vector, before_float, weight / session.plan.nominal)
+        if not has_gradient:
+            raise ModelError(
+                f"microbatch {leaf} of step {self.index} left no gradient: call step.backward(loss) in the loop, with a "
+                "loss that depends on the prepared model's parameters"
+            )
+        session.partials.put((0, leaf), vector)
+        self._slots[leaf] = (float("nan") if self._loss is None else self._loss, weight)
+        session.present_microbatch = None
+        return leaf == 0
+
+    def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> None:
+        session = self._session
+        decision = session.decision
+        assert decision is not None and session.reduced is not None
+        skip = False
+        if not decision.is_finite:
+            skip = session.spec.on_non_finite == "skip"
+            what = "skipped" if skip else "delivered as it is"
+            message = f"the gradient of step {self.index} was not finite; it was {what}"
+            session.notice(EventKind.NON_FINITE, message)
+        session.flat.deliver(session.reduced, before_float, skip=skip)
+        offset = 0
+        for buffer in session.flat.other_buffers:
+            target = raw_bytes(buffer)
+            size = target.numel()
+            target.copy_(torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=torch.uint8))
+            buffer.copy_(target.view(buffer.dtype).view(buffer.shape))
+            offset += size
+        seed_all(session.spec.seed, self.index, "update")
+        self.is_reduced = True
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors on the device."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch

@@ -1,0 +1,108 @@
+"""The training process: reads its orders from a socket that its supervisor made, and runs the user's program.
+
+It imports `rubato` and the user's code, nothing else of ours. It ends with
+    0  released, left, or stopped as ordered     1  the user's code raised (said before, with traceback)
+    70 the engine broke one of its own rules     71 the state differs from the other workers'
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from rubato.wire import worker as wire
+from rubato.wire.spec import parse_spec
+
+PR_SET_PDEATHSIG = 1
+CONTROL_FD = "RUBATO_CONTROL_FD"
+EXIT_USER, EXIT_ENGINE, EXIT_DIVERGED = 1, 70, 71
+
+
+def main() -> None:
+    """Read `Start`, train, and exit."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    connection = socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))
+    os.set_inheritable(connection.fileno(), False)  # not for the children of user code
+    reader = connection.makefile("rb")
+    line = reader.readline()
+    if not line:
+        os._exit(EXIT_ENGINE)
+    start = wire.decode(json.loads(line))
+    code = _train(start, connection, reader)
+    # Communication threads may still be in C++: leave without tearing the interpreter down under them.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
+    from rubato.data.randomness import seed_all
+    from rubato.engine.comm import open_store
+    from rubato.engine.control import Control
+    from rubato.engine.session import LeaveTraining, Session
+    from rubato.errors import Diverged, RubatoError, UserError
+    from rubato.program import load_entrypoint, make_reproducible
+    from rubato.run import Run
+
+    spec = parse_spec(start.spec)
+    control = Control(start, connection, reader)
+    store, address = open_store(start.host)
+    where, session = "import", None
+    try:
+        device = make_reproducible(spec)
+        seed_all(spec.seed, "setup")
+        train, code_digest = load_entrypoint(spec)
+        session = Session(control, spec, device, start.host, code_digest)
+        control.hello = wire.Hello(start.incarnation, address, code_digest)
+        control.serve(session.form)
+        control.say(control.hello)
+        where = "setup"
+        run = Run(session)
+        seed_all(spec.seed, "setup")
+        train(run)
+        run.finish()
+    except LeaveTraining:
+        return 0
+    except Diverged as error:
+        print(f"rubato: {error}", file=sys.stderr)
+        return EXIT_DIVERGED
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        traceback.print_exc()
+        if isinstance(error, RubatoError) and not isinstance(error, UserError):
+            return EXIT_ENGINE
+        control.say(_failure(start, where, session, error))
+        return EXIT_USER
+    finally:
+        control.is_idle = True
+        del store
+    return 0
+
+
+def _failure(start: wire.Start, where: str, session: Any, error: BaseException) -> wire.UserFailed:
+    """What is known of an exception of the user's code."""
+    step = session.present_step if session is not None else None
+    kind = type(error).__name__
+    text = f"{kind}: {error}" if str(error) else kind
+    if isinstance(error, SystemExit):
+        text = f"the program called exit ({error.code}); return from the training function instead"
+    in_step = where == "setup" and step is not None
+    return wire.UserFailed(
+        incarnation=start.incarnation,
+        where="step" if in_step else "import" if where == "import" else "setup",
+        error=text,
+        traceback="".join(traceback.format_exception(error)),
+        step=step if in_step else None,
+        microbatch=session.present_microbatch if in_step else None,
+    )
+
+
+if __name__ == "__main__":
+    main()

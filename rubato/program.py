@@ -1,0 +1,248 @@
+"""Running a training program: the settings that make it reproducible, and `rubato.main` for one worker without anything."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from rubato.checkpoint.files import FileRecord
+from rubato.checkpoint.manifest import Manifest, commit_manifest, find_latest, prune
+from rubato.data.randomness import seed_all
+from rubato.engine.control import Control
+from rubato.engine.saver import versions
+from rubato.engine.session import Session
+from rubato.engine.tree import radices_of
+from rubato.errors import EntrypointError, UserError
+from rubato.recipes import find_recipe
+from rubato.run import Run
+from rubato.wire import worker as wire
+from rubato.wire.cluster import MetricRow
+from rubato.wire.spec import BatchSpec, JobSpec, spec_to_json
+
+CHECKPOINT_EVERY_S = 30.0
+
+TrainFunction = Callable[[Run], Any]
+
+
+def make_reproducible(spec: JobSpec) -> torch.device:
+    """Fix everything of this process that the bits depend on; the device to train on."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(max(1, int(spec.resources_per_worker.cpu)))
+    torch.use_deterministic_algorithms(True)
+    # Filling every torch.empty costs more than a reduction does, and no kernel here reads what it has not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+    wants_cuda = spec.device == "cuda" or (spec.device == "auto" and spec.resources_per_worker.gpu > 0)
+    if not wants_cuda:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError("the spec asks for CUDA, but this worker sees no GPU; set device: cpu or resources_per_worker.gpu")
+    return torch.device("cuda", 0)
+
+
+def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, str]:
+    """The training function that the spec names, and a digest of its code.
+
+    Raises:
+        EntrypointError: the file, module or function is not there.  Whatever the user's module raises on import.
+    """
+    if spec.recipe is not None:
+        target, name = find_recipe(spec.recipe).module, "train"
+    else:
+        target, _, name = (spec.entrypoint or "").partition(":")
+        name = name or "train"
+    module = _load_file(Path(target)) if target.endswith(".py") else _load_module(target)
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        there = f"it has {', '.join(public[:8])}" if public else "it defines none"
+        raise EntrypointError(f"{target} has no function {name!r} ({there}); the entrypoint is FILE:FUNCTION")
+    return function, _code_digest(module)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        near = ", ".join(sorted(str(one) for one in Path().glob("*.py"))[:8]) or "no Python file"
+        raise EntrypointError(f"there is no file {path} in the working folder ({near} there); see entrypoint in the spec")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # as an import would: pickling and forked loaders look the module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and name.startswith(error.name):
+            raise EntrypointError(f"there is no module {name!r} in the working folder or installed") from error
+        raise
+
+
+def _code_digest(module: ModuleType) -> str:
+    source = Path(module.__file__).read_bytes() if module.__file__ else b""
+    return hashlib.sha256(source + json.dumps(versions(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
+    """Train with one worker in this process, without service or cluster: `python train.py`.
+
+    Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec. With a
+    checkpoint folder that holds a checkpoint, training goes on from it.
+    """
+    flags = _parse(arguments)
+    try:
+        spec = JobSpec(
+            name="local",
+            entrypoint="main.py:train",
+            config=dict(flags.config),
+            seed=flags.seed,
+            batch=BatchSpec(flags.batch, flags.num_microbatches),
+        )
+        digest, step = _train_alone(train, spec, flags.checkpoint_dir)
+    except UserError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(f"done: step {step}, digest {digest}", file=sys.stderr)
+
+
+def _train_alone(train: TrainFunction, spec: JobSpec, folder: Path | None) -> tuple[str, int]:
+    device = make_reproducible(spec)
+    start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
+    control = _Alone(start, spec)
+    session = Session(control, spec, device, start.host, _code_digest(sys.modules[train.__module__]))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        session.resume_from = _latest(folder)
+        control.attempt_of(session.resume_from)
+    run = Run(session)
+    seed_all(spec.seed, "setup")
+    train(run)
+    digest = run.finish()
+    return digest, session.step
+
+
+def _latest(folder: Path) -> Path | None:
+    def tell(path: Path, cause: str) -> None:
+        print(f"checkpoint {path.name} failed its check and was passed over: {cause}", file=sys.stderr)
+
+    found = find_latest(folder, tell)
+    if found is None:
+        return None
+    print(f"going on from checkpoint {found[0].name} (step {found[1].step})", file=sys.stderr)
+    return found[0]
+
+
+class _Alone(Control):
+    """The controller of a program that runs alone: shows progress, commits its own checkpoints."""
+
+    def __init__(self, start: wire.Start, spec: JobSpec) -> None:
+        super().__init__(start)
+        self._spec = spec
+        self._shown_at = 0.0
+        self._saved_at = time.monotonic()
+
+    def attempt_of(self, resumed: Path | None) -> None:
+        """Checkpoints of this run come after those of the run that it goes on from."""
+        if resumed is not None:
+            self.attempt = int(resumed.name.split("-")[0]) + 1
+
+    def say(self, message: wire.Message) -> None:
+        """Act on what a controller would."""
+        match message:
+            case wire.Committed(rows=rows):
+                for row in rows:
+                    self._show(row)
+                self.rows.clear()
+                self._ask_for_checkpoint()
+            case wire.StripeWritten():
+                self._commit(message)
+            case wire.StripeFailed(step=step, cause=cause):
+                print(f"the checkpoint of step {step} was skipped: {cause}", file=sys.stderr)
+            case wire.Notice(message=text):
+                print(text, file=sys.stderr)
+            case _:
+                pass
+
+    def _ask_for_checkpoint(self) -> None:
+        moment = time.monotonic()
+        if self._spec.checkpoint.every_steps is None and moment - self._saved_at >= CHECKPOINT_EVERY_S:
+            self._saved_at = moment
+            self.checkpoint_request += 1
+
+    def _show(self, row: MetricRow) -> None:
+        moment = datetime.now(UTC).timestamp()
+        extra = {key: value for key, value in row.values.items() if key not in _USUAL}
+        if moment - self._shown_at < 1.0 and not extra:
+            return
+        self._shown_at = moment
+        values = "".join(f"  {key} {value:.4g}" for key, value in extra.items())
+        speed = row.values.get("samples_per_second", 0.0)
+        loss = row.values.get("loss", float("nan"))
+        print(f"step {row.step}  loss {loss:.4f}  {speed:.0f} samples/s{values}", file=sys.stderr)
+
+    def _commit(self, part: wire.StripeWritten) -> None:
+        folder = Path(self.start.storage) / part.folder
+        manifest = Manifest(
+            job=self.start.job_id,
+            attempt=int(part.folder.split("-")[0]),
+            generation=part.generation,
+            step=part.step,
+            num_microbatches=self._spec.num_microbatches,
+            radices=radices_of(self._spec.num_microbatches),
+            seed=self._spec.seed,
+            code_digest=part.terms["code_digest"],
+            files=tuple(FileRecord(**file) for file in part.files),
+            created_at=datetime.now(UTC).isoformat(),
+            versions=part.terms["versions"],
+            metrics=part.terms["metrics"],
+        )
+        commit_manifest(folder, manifest)
+        prune(folder.parent, self._spec.checkpoint.keep_last)
+
+
+_USUAL = frozenset({"loss", "samples", "step_seconds", "samples_per_second", "compute_seconds", "epoch"})
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train with one worker in this process.")
+    defaults = BatchSpec()
+    parser.add_argument("--config", action="append", default=[], type=_pair, metavar="KEY=VALUE")
+    parser.add_argument("--batch", type=int, default=defaults.global_size, help="samples in one step")
+    parser.add_argument("--num-microbatches", type=_microbatches, default=defaults.num_microbatches)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint-dir", type=Path, default=None)
+    return parser.parse_args(arguments)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+def _microbatches(text: str) -> Any:
+    return text if text == "auto" else int(text)
+

@@ -1,0 +1,250 @@
+"""`Run`: what user code holds.
+
+    def train(run: rubato.Run) -> None:
+        model, optimizer = Net(), ...
+        run.prepare(model=model, optimizer=optimizer, dataset=train_set)
+        for step in run.steps():
+            for x, y in step:
+                step.backward(loss_fn(model(x), y))
+            optimizer.step()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from rubato.data.fetch import Collate, validate_dataset
+from rubato.data.order import BatchPlan
+from rubato.engine.evaluation import evaluate
+from rubato.engine.flat import FlatLayout
+from rubato.engine.session import Session, timestamp
+from rubato.engine.state import TrainingState
+from rubato.engine.step import Step
+from rubato.engine.warmup import warm_up
+from rubato.errors import ModelError
+from rubato.wire.cluster import MetricRow
+
+
+class Run:
+    """One training program's view of its job; the same object alone, under `rubato run` and on a cluster."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._prepared: dict[str, Any] | None = None
+        self._registered: dict[str, Any] = {}
+        self._step: Step | None = None
+        self._is_started = False
+        self._digest: str | None = None
+        self.config: dict[str, Any] = dict(session.spec.config)
+        """The job's `config`."""
+        self.device: torch.device = session.device
+        """Where microbatches come, and where the model belongs."""
+        self.state: dict[str, Any] = {}
+        """Small values of the program's own (numbers, strings, tensors): saved, and equal on every worker."""
+
+    # --- what the program says first ---------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
+        dataset: Any,
+        scheduler: Any = None,
+        scaler: Any = None,
+        collate: Collate | None = None,
+    ) -> None:
+        """Say what is trained. Call it once, before `steps`.
+
+        Args:
+            model: a module, or several by name.
+            optimizer: one, or several by name; one reduction a step serves all.
+            dataset: map-style: `len(dataset)` samples, read by index.
+            scheduler: anything with `state_dict`; saved and given to joiners.
+            scaler: a GradScaler; `step.backward` scales by it.
+            collate: list of samples -> batch; default: `torch.utils.data.default_collate`.
+        Raises:
+            ModelError: something that cannot be trained; the message says what to do.
+        """
+        if self._prepared is not None:
+            raise ModelError("run.prepare was called twice; give all models and optimizers in one call, as dicts")
+        models = dict(model) if isinstance(model, Mapping) else {"": model}
+        optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
+        for name, one in models.items():
+            if not isinstance(one, nn.Module):
+                raise ModelError(f"model {name!r} is a {type(one).__name__}, not a torch.nn.Module")
+        for name, some in optimizers.items():
+            if not isinstance(some, torch.optim.Optimizer):
+                raise ModelError(f"optimizer {name!r} is a {type(some).__name__}, not a torch.optim.Optimizer")
+        validate_dataset(dataset)
+        for name, thing in (("scheduler", scheduler), ("scaler", scaler)):
+            if thing is not None:
+                self.register(name, thing)
+        self._prepared = {
+            "models": models,
+            "optimizers": optimizers,
+            "dataset": dataset,
+            "collate": collate,
+            "scaler": scaler,
+        }
+
+    def register(self, name: str, thing: Any) -> None:
+        """Add to the state anything that influences training: saved, given to joiners, compared.
+
+        Args:    thing: has `state_dict()` and `load_state_dict(state)`.
+        Raises:  ModelError: it has not, the name is taken, or training has begun.
+        """
+        if self._is_started:
+            raise ModelError(f"run.register({name!r}) came after run.steps() began; register before it")
+        if name in self._registered:
+            raise ModelError(f"{name!r} is registered already; choose another name")
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ModelError(f"{name!r} ({type(thing).__name__}) has no state_dict and load_state_dict; add them")
+        self._registered[name] = thing
+
+    # --- the loop ----------------------------------------------------------------------------------------------------------
+
+    def steps(self, epochs: int | None = None, steps: int | None = None) -> Iterator[Step]:
+        """The job's steps, from the one it stands at (also for a worker that joins late) to the last.
+
+        Args:
+            epochs: passes over the dataset; default: `config.epochs`, else 1.
+            steps: optimizer updates; wins over epochs; default: `config.steps`.
+        Raises:
+            ModelError: nothing was prepared, or a step's microbatches were not gone through.
+        """
+        prepared = self._prepared
+        if prepared is None:
+            raise ModelError("call run.prepare(model=..., optimizer=..., dataset=...) before run.steps()")
+        if self._is_started:
+            raise ModelError("run.steps() was called twice; a job has one loop over its steps")
+        self._is_started = True
+        session = self._session
+        plan = self._plan(len(prepared["dataset"]))
+        state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
+        flat = FlatLayout(state.named_parameters(), state.named_buffers())
+        total = self._total_steps(plan, epochs, steps)
+        if not session.control.is_alone:
+            warm_up(state, prepared["dataset"], prepared["collate"], plan, session.device)
+        session.start(state, flat, plan, total)
+        began = time.perf_counter()
+        while session.step < total:
+            step = Step(session, prepared["dataset"], prepared["collate"], prepared["scaler"])
+            self._step = step
+            yield step
+            if not step.is_reduced:
+                raise ModelError(
+                    f"step {step.index} ended before its microbatches were exhausted: go through all of them "
+                    "(`for batch in step: step.backward(...)`), without break"
+                )
+            ended = time.perf_counter()
+            session.commit(self._row(step, ended - began))
+            began = ended
+            if session.step < total:
+                session.boundary()
+        self._step = None
+        self._digest = state.digest()
+        session.save()
+
+    def _plan(self, num_samples: int) -> BatchPlan:
+        spec = self._session.spec
+        return BatchPlan(num_samples, spec.batch.global_size, self._session.num_microbatches, spec.seed)
+
+    def _total_steps(self, plan: BatchPlan, epochs: int | None, steps: int | None) -> int:
+        steps = steps if steps is not None else self.config.get("steps") if epochs is None else None
+        if steps is None:
+            epochs = epochs if epochs is not None else self.config.get("epochs", 1)
+            steps = plan.steps_per_epoch * _whole("epochs", epochs)
+        return _whole("steps", steps)
+
+    def _row(self, step: Step, seconds: float) -> MetricRow:
+        session = self._session
+        decision = session.decision
+        assert decision is not None and session.record is not None
+        samples = session.plan.batch_size(step.index)
+        values = {
+            "loss": decision.loss,
+            "samples": float(samples),
+            "step_seconds": round(seconds, 6),
+            "samples_per_second": round(samples / seconds, 3),
+            "compute_seconds": round(session.compute_ns / 1e9, 6),
+            "epoch": float(step.epoch),
+            **self._take_logged(),
+        }
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        return MetricRow(step.index + 1, timestamp(), session.record.number, session.world, finite)
+
+    def _take_logged(self) -> dict[str, float]:
+        logged = dict(self._session.logged)
+        self._session.logged.clear()
+        return logged
+
+    # --- inside the loop, and after it -------------------------------------------------------------------------------------
+
+    def log(self, **metrics: float) -> None:
+        """Add values to the row of the present step. Loss and throughput are logged by themselves.
+
+        Raises:  ModelError: no number.
+        """
+        for name, value in metrics.items():
+            try:
+                self._session.logged[name] = float(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
+
+    def evaluate(
+        self, dataset: Any, fn: Callable[..., Any], batch: int = 256, collate: Collate | None = None
+    ) -> float:
+        """Mean of `fn` over a dataset, shared out over the workers, with the same bits whatever their number.
+
+        All workers must call it at the same place: after the loop over a step's microbatches, or after the last step.
+        The model is in eval mode and without gradients meanwhile; random numbers are as before afterwards.
+
+        Args:
+            dataset: map-style.
+            fn: called with a batch (its parts, where it is a tuple or list); returns the mean value over it.
+            batch: samples in one call.
+            collate: list of samples -> batch.
+        Raises:
+            ModelError: fn returns no number, or the call is inside the loop over microbatches.
+        """
+        if not self._is_started:
+            raise ModelError("run.evaluate belongs into or after the loop over run.steps()")
+        if self._step is not None and self._step.microbatch is not None:
+            raise ModelError("run.evaluate belongs after the loop over the step's microbatches, not inside it")
+        return evaluate(self._session, dataset, fn, batch, collate)
+
+    @contextlib.contextmanager
+    def long_phase(self, name: str) -> Iterator[None]:
+        """Say that this takes long without being a hang: `with run.long_phase("export"): ...`."""
+        control = self._session.control
+        control.stage("long_phase")
+        try:
+            yield
+        finally:
+            control.stage("compute")
+
+    def finish(self) -> str:
+        """Called by the launcher when the program returned: wait for peers and controller.
+
+        Returns: the digest of the state at the end of the steps.
+        Raises:  ModelError: the program returned before its steps were done.
+        """
+        if self._digest is None:
+            where = "before run.steps() was called" if not self._is_started else f"in step {self._session.step}"
+            raise ModelError(f"the training program returned {where}; go through run.steps() to its end")
+        self._session.finish(self._digest, self._take_logged())
+        return self._digest
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ModelError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
