@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -67,11 +68,14 @@ def _listening_inodes(port: int) -> set[str]:
 
 
 def _holds_socket(folder: Path, inodes: set[str]) -> bool:
-    try:
-        links = [str(entry.readlink()) for entry in folder.iterdir()]
-    except OSError:
-        return False
-    return any(link == f"socket:[{inode}]" for link in links for inode in inodes)
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    # Another user's folder cannot be read, and a descriptor may be closed between listing and reading.
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if str(entry.readlink()) in wanted:
+                    return True
+    return False
 
 
 def _describe_process(pid: int) -> str:

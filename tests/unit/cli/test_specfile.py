@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rubato.cli.specfile import apply_flags, apply_settings, draft_of_recipe, read_draft, read_environment_flags
+from rubato.errors import UserError
+from rubato.wire.spec import parse_spec
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.yaml", "name: a\nconfig: {lr: 0.1}\n"),
+        ("job.yml", "name: a\nconfig: {lr: 0.1}"),
+        ("job.json", '{"name": "a", "config": {"lr": 0.1}}'),
+    ],
+)
+def test_a_spec_file_is_relative_to_its_own_folder(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    draft = read_draft(str(tmp_path / name))
+    assert draft.data == {"name": "a", "config": {"lr": 0.1}}
+    assert draft.folder == tmp_path
+
+
+def test_a_program_becomes_a_spec_with_a_name_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "My_Train.py").write_text("")
+    first, second = (read_draft(f"{tmp_path}/My_Train.py:fit") for _ in range(2))
+    # The folder is packed as it is, so the entrypoint is named inside it.
+    assert first.data["entrypoint"] == "My_Train.py:fit"
+    assert first.data["working_dir"] == "."
+    assert first.folder == tmp_path
+    assert first.data["name"] != second.data["name"]
+    assert parse_spec(first.data).name.startswith("my_train-")
+
+
+def test_odd_file_names_still_make_valid_job_names(tmp_path: Path) -> None:
+    for stem in ("_", "9 lives!", "A" * 90, "é"):
+        (tmp_path / f"{stem}.py").write_text("")
+        parse_spec({**read_draft(str(tmp_path / f"{stem}.py")).data, "entrypoint": "train.py"})
+
+
+def test_a_recipe_needs_no_file() -> None:
+    assert parse_spec(draft_of_recipe("image-classifier").data).recipe == "image-classifier"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("job.yaml", None, "there is no file"),
+        ("train.py", None, "there is no file"),
+        ("job.toml", "", "neither a spec"),
+        ("job.yaml", "- a\n", "holds list"),
+        ("job.yaml", "", "holds NoneType"),
+        ("job.yaml", "a: [", "not well-formed"),
+        ("job.json", "{", "not well-formed"),
+    ],
+)
+def test_what_cannot_be_read_says_so(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_draft(str(tmp_path / name))
+
+
+def test_settings_reach_into_fields_and_have_types() -> None:
+    data = {"name": "a", "workers": {"min": 1}}
+    changed = apply_settings(
+        data, {"workers.max": "8", "seed": "3", "labels.team": "vision", "reproducible": "true", "env.A": ""}
+    )
+    assert changed == {
+        "name": "a",
+        "workers": {"min": 1, "max": 8},
+        "seed": 3,
+        "labels": {"team": "vision"},
+        "reproducible": True,
+        "env": {"A": ""},
+    }
+    assert data == {"name": "a", "workers": {"min": 1}}
+
+
+def test_a_setting_through_something_without_fields_is_refused() -> None:
+    with pytest.raises(UserError, match="name is 'a', which has no fields"):
+        apply_settings({"name": "a"}, {"name.b": "1"})
+
+
+def test_a_setting_that_is_not_yaml_is_refused() -> None:
+    with pytest.raises(UserError, match="quote it"):
+        apply_settings({}, {"name": "["})
+
+
+def test_flags_win_over_the_file() -> None:
+    data = {"name": "a", "workers": {"initial": 1, "max": 4}, "env": {"A": None, "B": "2"}, "config": {"lr": 1}}
+    changed = apply_flags(data, name="b", workers=3, config={"lr": "0.5"}, env={"A": "1"})
+    assert changed == {
+        "name": "b",
+        "workers": {"initial": 3, "max": 4},
+        "env": {"A": "1", "B": "2"},
+        "config": {"lr": 0.5},
+    }
+
+
+def test_environment_flags_take_the_shells_value_where_none_is_given() -> None:
+    assert read_environment_flags(["A=1=2", "B"], {"B": "x"}) == {"A": "1=2", "B": "x"}
+    with pytest.raises(UserError, match="does not set C"):
+        read_environment_flags(["C"], {})
