@@ -104,7 +104,7 @@ def train(run: rubato.Run) -> None:
         optimizer.step()
         scheduler.step()
         if step.every(config.evaluate_every):
-            run.log(accuracy=run.evaluate(test_set, recognised), lr=scheduler.get_last_lr()[0])
+            run.log(accuracy=run.evaluate(test_set, recognised), lr=optimizer.param_groups[0]["lr"])
 
 
 if __name__ == "__main__":
