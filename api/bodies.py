@@ -16,6 +16,7 @@ from service.errors import ErrorKind, ServiceError
 T = TypeVar("T")
 
 MAX_DEPTH = 32
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
 
@@ -169,9 +170,7 @@ def _cleaned(data: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    if "\x00" not in text and text.isascii():
-        return text
-    return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def _unreadable(language: str, error: Exception) -> ServiceError:

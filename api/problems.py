@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
@@ -113,7 +113,7 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case HTTPException():
             kind, detail = _http_kind(error, request)
             headers = dict(error.headers or {})
-        case DBAPIError() | PoolTimeoutError():
+        case OperationalError() | InterfaceError() | PoolTimeoutError():
             log.error("database_unavailable", error=str(error).splitlines()[0])
             kind, detail = K.NOT_READY, "The database does not answer; try again shortly."
         case _:
@@ -139,7 +139,8 @@ def install_problems(app: FastAPI) -> None:
     async def respond(request: Request, error: Exception) -> JSONResponse:
         return problem_for(request, error)
 
-    for kind in (ServiceError, RequestValidationError, IllegalTransition, HTTPException, DBAPIError, PoolTimeoutError):
+    # What is not listed reaches the gate, the last net.
+    for kind in (ServiceError, RequestValidationError, IllegalTransition, HTTPException):
         app.add_exception_handler(kind, respond)
 
 

@@ -16,6 +16,7 @@ from rubato.wire.codec import to_json
 from service.attempts import confirm_gone
 from service.clock import to_rfc3339
 from service.context import Context
+from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.models import Attempt, Cluster, Job
 from service.notify import RUN_LIST, SCHEDULER, notify
@@ -131,9 +132,8 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
     async with context.database.write() as session:
         cluster = await session.get(Cluster, cluster_id, with_for_update=True)
         if cluster is None:
-            cluster = Cluster(id=cluster_id, agent_id=request.agent_id, run_version=0, run_digest="", nodes=[])
-            cluster.agent_lease_expires_at = cluster.last_seen = now
-            session.add(cluster)
+            await _insert_cluster(session, cluster_id, request.agent_id, now)
+            cluster = await session.get_one(Cluster, cluster_id, with_for_update=True)
         if cluster.agent_id != request.agent_id and cluster.agent_lease_expires_at > now:
             return _reply(context, cluster, request.agent_id, [])
         nodes = to_json(request.nodes)
@@ -148,6 +148,20 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
                 await confirm_gone(session, seen.job_id, seen.attempt)
         await session.flush()
         return await _refresh_list(context, session, cluster, request.agent_id)
+
+
+async def _insert_cluster(session: AsyncSession, cluster_id: str, agent_id: str, now: datetime) -> None:
+    """A cluster that nobody knew; of two agents that come at once, one becomes the acting one."""
+    row = {
+        "id": cluster_id,
+        "agent_id": agent_id,
+        "agent_lease_expires_at": now,
+        "last_seen": now,
+        "nodes": [],
+        "run_version": 0,
+        "run_digest": "",
+    }
+    await session.execute(insert_for(session, Cluster).values(row).on_conflict_do_nothing(index_elements=["id"]))
 
 
 async def _refresh_list(context: Context, session: AsyncSession, cluster: Cluster, agent_id: str) -> SyncReply:

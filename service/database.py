@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from service.migrations.upgrade import upgrade_to_head
+from service.models import Base
 from service.notify import Hub
 
 SQLITE_READERS = 4
@@ -113,6 +115,13 @@ class Database:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = descriptor
+
+
+def insert_for(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """An insert that knows ON CONFLICT; both databases have it, SQLAlchemy spells it by dialect."""
+    if session.get_bind().dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)
 
 
 def _configure_sqlite(engine: AsyncEngine, *, begin: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
+from collections import defaultdict
 from datetime import datetime
 from typing import Literal
 
@@ -16,11 +18,33 @@ _RANDOM_DIGITS = 16
 _ID = re.compile(rf"[a-z]+_[{_ALPHABET}]{{{_TIME_DIGITS + _RANDOM_DIGITS}}}")
 
 
+class _Sequence:
+    """The ids of one prefix in this process: within one millisecond the next continues, so that order stays order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._millisecond = -1
+        self._number = 0
+
+    def next(self, millisecond: int) -> int:
+        with self._lock:
+            if millisecond == self._millisecond:
+                self._number += 1 + secrets.randbits(40)
+            else:
+                self._millisecond = millisecond
+                # One bit below the width: there is always room to continue.
+                self._number = secrets.randbits(79)
+            return self._number
+
+
+_sequences: defaultdict[Prefix, _Sequence] = defaultdict(_Sequence)
+
+
 def new_id(prefix: Prefix, now: datetime) -> str:
-    """An id such as `job_01jd...`: 50 bits of milliseconds, then 80 random bits."""
-    return (
-        f"{prefix}_{_encode(int(now.timestamp() * 1000), _TIME_DIGITS)}{_encode(secrets.randbits(80), _RANDOM_DIGITS)}"
-    )
+    """An id such as `job_01jd...`: 50 bits of milliseconds, then 80 bits nobody can guess."""
+    millisecond = int(now.timestamp() * 1000)
+    number = _sequences[prefix].next(millisecond)
+    return f"{prefix}_{_encode(millisecond, _TIME_DIGITS)}{_encode(number, _RANDOM_DIGITS)}"
 
 
 def is_id(text: str, prefix: Prefix) -> bool:

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
@@ -20,6 +19,7 @@ from service.attempts import fenced
 from service.auth import Principal
 from service.clock import parse_or, to_rfc3339
 from service.context import Context
+from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.events import append_reported
 from service.ids import new_id
@@ -180,8 +180,8 @@ async def _apply_checkpoint_event(
             "metrics": metrics if isinstance(metrics, dict) else {},
             "files": _listed_files(event.data.get("files")),
         }
-        insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-        statement = insert(Checkpoint).values(values).on_conflict_do_nothing(index_elements=["job_id", "checkpoint_id"])
+        statement = insert_for(session, Checkpoint).values(values)
+        statement = statement.on_conflict_do_nothing(index_elements=["job_id", "checkpoint_id"])
         await session.execute(statement)
 
 

@@ -61,26 +61,15 @@ async def submit(context: Context, spec: JobSpec, *, actor: str, idempotency_key
         ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint).
     """
     resolved = spec_to_json(spec)
-    now = context.clock()
-    try:
-        async with context.database.write() as session:
-            if idempotency_key is not None:
-                stored = await _stored_reply(session, actor, idempotency_key, resolved)
-                if stored is not None:
-                    return stored
-            await _check_references(session, spec)
-            job = await _insert_job(session, spec, resolved, actor=actor, now=now)
-            reply = job_json(job, with_spec=True)
-            if idempotency_key is not None:
-                row = StoredReply(
-                    actor=actor, key=idempotency_key, body_sha256=_digest(resolved), reply=reply, created_at=now
-                )
-                session.add(row)
-            notify(session, ALL_JOBS, SCHEDULER)
-            return reply
-    except IntegrityError:
-        # Two replicas took the same name, or the same key, between look and insert; the partial unique index decided.
-        raise _name_taken(spec.name) from None
+    for is_last in (False, True):
+        try:
+            return await _submit_once(context, spec, resolved, actor, idempotency_key)
+        except IntegrityError:
+            # Another replica took the name or the key between look and insert, and a unique index decided. The second
+            # look finds its row, and says which it was.
+            if is_last:
+                raise
+    raise AssertionError("the last round returns or raises")
 
 
 async def get(context: Context, reference: str) -> dict[str, Any]:
@@ -279,6 +268,25 @@ async def find(session: AsyncSession, reference: str, *, for_update: bool = Fals
     if job is None:
         raise not_found("job", reference)
     return job
+
+
+async def _submit_once(
+    context: Context, spec: JobSpec, resolved: dict[str, Any], actor: str, key: str | None
+) -> dict[str, Any]:
+    now = context.clock()
+    async with context.database.write() as session:
+        if key is not None:
+            stored = await _stored_reply(session, actor, key, resolved)
+            if stored is not None:
+                return stored
+        await _check_references(session, spec)
+        job = await _insert_job(session, spec, resolved, actor=actor, now=now)
+        reply = job_json(job, with_spec=True)
+        if key is not None:
+            digest = _digest(resolved)
+            session.add(StoredReply(actor=actor, key=key, body_sha256=digest, reply=reply, created_at=now))
+        notify(session, ALL_JOBS, SCHEDULER)
+        return reply
 
 
 def _refuse_final(job: Job, done: str) -> None:

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rubato.wire.cluster import MetricRow
 from service.clock import parse_or, to_rfc3339
+from service.database import insert_for
 from service.models import Job, Metric
 
 # SQLite takes at most 32,766 parameters in a statement; a row has eight.
@@ -84,22 +84,12 @@ async def _reserve(session: AsyncSession, job: Job, count: int) -> int:
 
 
 async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
+    statement = insert_for(session, Metric).values(values)
     columns = ("position", "time", "generation", "workers", "attempt", "values")
-    if session.get_bind().dialect.name == "sqlite":
-        lite = sqlite.insert(Metric).values(values)
-        await session.execute(
-            lite.on_conflict_do_update(
-                index_elements=["job_id", "step"],
-                set_={name: lite.excluded[name] for name in columns},
-                where=Metric.attempt <= lite.excluded["attempt"],
-            )
-        )
-        return
-    post = postgresql.insert(Metric).values(values)
     await session.execute(
-        post.on_conflict_do_update(
+        statement.on_conflict_do_update(
             index_elements=["job_id", "step"],
-            set_={name: post.excluded[name] for name in columns},
-            where=Metric.attempt <= post.excluded["attempt"],
+            set_={name: statement.excluded[name] for name in columns},
+            where=Metric.attempt <= statement.excluded["attempt"],
         )
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 from sqlalchemy import select
@@ -25,6 +26,8 @@ from service.settings import Settings
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
+
+SQLITE_POLL_INTERVAL = timedelta(seconds=5)
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +51,8 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
     """
     for folder in (settings.home, settings.home / "logs", settings.home / "packages", settings.storage_folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    hub = Hub(settings.poll_interval.total_seconds())
+    # Nobody else writes to a SQLite database: looking again is only a safety net there.
+    hub = Hub((SQLITE_POLL_INTERVAL if settings.is_sqlite else settings.poll_interval).total_seconds())
     database = Database(settings.database_url, hub)
     await database.start()
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from service.auth import Principal
 from service.context import Context
+from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.jobs import find
 from service.models import AuditEntry, Package
@@ -35,10 +36,10 @@ async def store(context: Context, sha256: str, chunks: AsyncIterator[bytes], *, 
     size, num_files = await context.packages.receive(sha256, chunks)
     now = context.clock()
     async with context.database.write() as session:
-        known = await session.get(Package, sha256)
-        if known is not None:
-            return False, known.bytes
-        session.add(Package(sha256=sha256, bytes=size, num_files=num_files, created_at=now))
+        row = {"sha256": sha256, "bytes": size, "num_files": num_files, "created_at": now}
+        insert = insert_for(session, Package).values(row).on_conflict_do_nothing(index_elements=["sha256"])
+        if (await session.execute(insert.returning(Package.sha256))).first() is None:
+            return False, size
         detail = {"sha256": sha256, "bytes": size}
         session.add(AuditEntry(time=now, actor=actor, action="package.stored", job_id=None, detail=detail))
     return True, size

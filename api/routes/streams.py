@@ -28,6 +28,7 @@ from service.watch import JobWatch
 router = APIRouter(prefix="/api/v1", tags=["live data"])
 
 JOB_MESSAGE_INTERVAL_S = 0.5
+"""Bursts are gathered: a page needs no more than two pictures of a job a second."""
 PAGE = 1_000
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}
 _LARGEST = 2**63 - 1
@@ -110,16 +111,18 @@ async def get_logs(
 async def watch_jobs(context: Parts) -> StreamingResponse:
     """All jobs as a stream: a snapshot of the newest on every connect, then each job that changed."""
     watch = JobWatch(context)
-    is_first = True
+    looked_at: float | None = None
 
     async def look() -> Look:
-        nonlocal is_first
-        if is_first:
-            is_first = False
+        nonlocal looked_at
+        if looked_at is None:
+            looked_at = time.monotonic()
             return Look([message({"items": await watch.snapshot()}, event="snapshot")])
-        changed = await watch.changes()
-        # Bursts are gathered: a page needs no more than two pictures a second.
-        return Look([message(job, event="job") for job in changed], again_in_s=None)
+        too_early_s = looked_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
+        if too_early_s > 0:
+            return Look([], again_in_s=too_early_s)
+        looked_at = time.monotonic()
+        return Look([message(job, event="job") for job in await watch.changes()])
 
     return stream(context, [ALL_JOBS], look)
 

