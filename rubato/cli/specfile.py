@@ -56,7 +56,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        data = json.loads(text) if path.suffix == ".json" else read_yaml(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     except (ValueError, yaml.YAMLError) as error:
@@ -64,6 +64,22 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path} holds {type(data).__name__}, not the fields of a job spec; see `rubato init`")
     return data
+
+
+def read_yaml(text: str) -> Any:
+    """YAML with the numbers that people write: `1e-3` is a number here, as in YAML 1.2, and no text as in YAML 1.1.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """PyYAML's safe loader with one more form of numbers."""
+
+    exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
+    return yaml.load(text, Loader)
 
 
 def _unique_name(stem: str) -> str:
@@ -93,7 +109,7 @@ def apply_settings(data: dict[str, Any], settings: Mapping[str, str]) -> dict[st
                 )
             place = below
         try:
-            place[last] = yaml.safe_load(text) if text else text
+            place[last] = read_yaml(text) if text else text
         except yaml.YAMLError as error:
             raise UserError(f"--set {path}={text}: the value is not YAML; quote it") from error
     return result

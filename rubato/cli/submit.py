@@ -58,15 +58,12 @@ def submit(
     """
     if (file is None) == (recipe is None):
         raise typer.BadParameter("give exactly one of FILE and --recipe")
+    config_given = parse_assignments(config or [], "--config")
+    settings_given = parse_assignments(settings or [], "--set")
+    env_given = read_environment_flags(env or [], os.environ)
     draft = draft_of_recipe(recipe) if recipe else read_draft(str(file))
-    data = apply_flags(
-        draft.data,
-        name=name,
-        workers=workers,
-        config=parse_assignments(config or [], "--config"),
-        env=read_environment_flags(env or [], os.environ),
-    )
-    data = apply_settings(data, parse_assignments(settings or [], "--set"))
+    data = apply_flags(draft.data, name=name, workers=workers, config=config_given, env=env_given)
+    data = apply_settings(data, settings_given)
     parse_spec(data)
     with connect(url) as client:
         if dry_run:

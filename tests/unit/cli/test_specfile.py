@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from rubato.cli.specfile import apply_flags, apply_settings, draft_of_recipe, read_draft, read_environment_flags
+from rubato.cli.specfile import (
+    apply_flags,
+    apply_settings,
+    draft_of_recipe,
+    read_draft,
+    read_environment_flags,
+    read_yaml,
+)
 from rubato.errors import UserError
 from rubato.wire.spec import parse_spec
 
@@ -105,3 +112,21 @@ def test_environment_flags_take_the_shells_value_where_none_is_given() -> None:
     assert read_environment_flags(["A=1=2", "B"], {"B": "x"}) == {"A": "1=2", "B": "x"}
     with pytest.raises(UserError, match="does not set C"):
         read_environment_flags(["C"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("3E4", 30000.0),
+        ("-.5e1", -5.0),
+        ("1.5", 1.5),
+        ("7", 7),
+        ("e3", "e3"),
+        ("'1e3'", "1e3"),
+        ("", None),
+    ],
+)
+def test_numbers_as_people_write_them(text: str, value: object) -> None:
+    found = read_yaml(text)
+    assert (found, type(found)) == (value, type(value))

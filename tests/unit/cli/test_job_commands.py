@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato, event, formed, job, log_with, stream
+
+
+def test_ps_lists_unfinished_jobs(service: FakeService, rubato: Rubato) -> None:
+    service.on(
+        "GET", "/jobs", {"items": [job(), job(id="job_2", name="[red]x", joining=1, workers=1)], "next_cursor": None}
+    )
+    done = rubato("ps")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"]
+    assert lines[1].split()[:6] == ["job_1", "digits", "running", "2", "120/500", "0.25"]
+    assert lines[2].split()[:4] == ["job_2", "[red]x", "running", "1/2"]
+    asked = service.asked("GET", "/jobs")[0]
+    assert asked.headers["Authorization"] == "Bearer rbt_test"
+    assert asked.query["status"].split(",") == [
+        *("queued", "starting", "running", "recovering", "pausing", "paused", "stopping")
+    ]
+
+
+def test_ps_with_nothing_to_show_keeps_stdout_empty(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs", {"items": [], "next_cursor": None})
+    done = rubato("ps")
+    assert (done.code, done.out) == (0, "")
+    assert "rubato ps -a" in done.err
+    assert rubato("ps", "--json").json == []
+    rubato("ps", "-a")
+    assert "status" not in service.requests[-1].query
+
+
+def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: Rubato) -> None:
+    failure = {
+        "failure_class": "user",
+        "reason": "user_code_error",
+        "rank": 1,
+        "step": 7,
+        "traceback": "Traceback\n  boom",
+    }
+    service.on("GET", "/jobs/digits", job(status="failed", message="it raised", failure=failure))
+    done = rubato("get", "digits")
+    assert done.code == 0
+    assert "failure class       user" in done.out
+    assert "failure rank        1" in done.out
+    assert "Traceback\n  boom" in done.out
+    assert rubato("get", "digits", "--json").json["failure"] == failure
+
+
+def test_get_shows_the_workers_of_a_living_job(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/job_1", job())
+    worker = {"worker_id": "w1", "rank": 0, "pid": 77, "state": "active", "phase": "compute", "step": 119, "node": "n1"}
+    service.on("GET", "/jobs/job_1/workers", {"items": [worker, {"worker_id": "w2", "state": "warming"}]})
+    lines = rubato("get", "job_1").out.splitlines()
+    assert lines[-2].split() == ["w1", "0", "active", "compute", "119", "77", "n1"]
+    assert lines[-1].split() == ["w2", "-", "warming", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (401, {"detail": "No such token.", "code": "unauthenticated"}, 4, "RUBATO_TOKEN"),
+        (404, {"detail": "There is no job 'x'.", "code": "not_found"}, 102, "There is no job 'x'."),
+        (503, {"detail": "Starting.", "code": "not_ready"}, 1, "Starting."),
+    ],
+)
+def test_refusals_end_with_their_code(
+    service: FakeService, rubato: Rubato, status: int, body: dict[str, Any], code: int, words: str
+) -> None:
+    service.on("GET", "/jobs/x", Reply(body, status))
+    done = rubato("get", "x", "--json")
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+
+
+def test_no_service_ends_with_5(rubato: Rubato) -> None:
+    done = rubato("ps", "--url", "http://127.0.0.1:1")
+    assert done.code == 5
+    assert "rubato up" in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("scale", "x"),
+        ("scale", "x", "0"),
+        ("logs", "x", "--rank", "a"),
+        ("wait", "x", "--for", "runing"),
+        ("wait", "x", "--timeout", "soon"),
+        ("submit",),
+        ("submit", "a.yaml", "--recipe", "b"),
+        ("submit", "a.yaml", "--set", "novalue"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_asks_nothing(
+    service: FakeService, rubato: Rubato, arguments: tuple[str, ...]
+) -> None:
+    done = rubato(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert service.requests == []
+
+
+def test_logs_name_their_ranks(service: FakeService, rubato: Rubato) -> None:
+    lines = [
+        {"id": "0:1", "time": "t", "worker_id": "w1", "rank": 0, "stream": "stdout", "line": "hello [bold]"},
+        {"id": "0:2", "time": "t", "worker_id": "w2", "rank": 1, "stream": "stderr", "line": "careful"},
+        {"id": "0:3", "time": "t", "worker_id": "w3", "rank": None, "stream": "system", "line": "joins"},
+    ]
+    end = "event: end\ndata: {}\n\n"
+    live = f"id: 0:4\nevent: log\ndata: {json.dumps({'items': lines})}\n\n{end}"
+    service.on("GET", "/jobs/job_1/logs", Reply({"items": lines, "next": "0:4"}, stream=live))
+    service.on("GET", "/jobs/job_1", job(status="succeeded"))
+    expected = ["[rank 0] hello [bold]", "[rank 1 stderr] careful", "[w3 system] joins"]
+    assert rubato("logs", "job_1", "--rank", "0,1", "--tail", "5").out.splitlines() == expected
+    assert service.requests[-1].query == {"rank": "0,1", "tail": "5"}
+    followed = rubato("logs", "job_1", "-f")
+    assert (followed.code, followed.out.splitlines()) == (0, expected)
+    assert "digits succeeded" in followed.err
+    assert [json.loads(line)["id"] for line in rubato("logs", "job_1", "--json").out.splitlines()] == [
+        "0:1",
+        "0:2",
+        "0:3",
+    ]
+
+
+def test_ctrl_c_detaches_and_says_how_to_come_back(
+    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    service.on("GET", "/jobs/job_1", job())
+    monkeypatch.setattr("rubato.client.Client.follow_logs", interrupted)
+    done = rubato("logs", "job_1", "-f")
+    assert done.code == 0
+    assert "rubato logs job_1 -f" in done.err
+    assert [request.method for request in service.requests] == ["GET"]
+
+
+# --- scale ----------------------------------------------------------------------------------------------------------
+
+
+def test_scale_waits_for_the_generation_and_tells_the_pause(service: FakeService, rubato: Rubato) -> None:
+    old = [event(1, "job.submitted"), formed(2, 0, 4, 1), formed(3, 4, 2, 50)]
+    live = stream(
+        job(desired_workers=4, joining=2),
+        event(4, "worker.ready"),
+        formed(5, 2, 4, 1204),
+        end=False,
+    )
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1/events", log_with(old, live))
+    service.on("POST", "/jobs/job_1/scale", lambda _: Reply(job(desired_workers=4), 202))
+    done = rubato("scale", "digits", "4", "--wait")
+    assert done.code == 0
+    assert done.err.splitlines()[-1] == "2 → 4 workers at step 1204, paused 41 ms"
+    assert service.asked("POST", "/jobs/job_1/scale")[0].json == {"workers": 4}
+    assert service.requests[-1].headers["Last-Event-ID"] == "3", "an older generation of 4 must not count"
+
+
+def test_scale_without_wait_returns_at_once(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job())
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    service.on("GET", "/jobs/job_1", job(desired_workers=4))
+    done = rubato("scale", "digits", "4", "--json")
+    assert (done.code, done.json["desired_workers"]) == (0, 4)
+    assert "Asked for 4 workers" in done.err
+
+
+def test_scale_to_what_is_there_already(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1/events", log_with([], ""))
+    service.on("POST", "/jobs/job_1/scale", job())
+    done = rubato("scale", "digits", "2", "--wait")
+    assert done.code == 0
+    assert "has 2 workers already" in done.err
+
+
+@pytest.mark.parametrize(
+    ("live", "final", "code", "words"),
+    [
+        (stream(job(desired_workers=3)), job(), 1, "Someone asked for 3"),
+        (stream(job(status="failed", desired_workers=4)), job(status="failed"), 100, "failed before it had 4"),
+        (stream(), job(status="succeeded"), 1, "succeeded before it had 4"),
+        (stream(), job(status="cancelled"), 103, "cancelled before"),
+    ],
+)
+def test_a_scaling_that_will_not_come(
+    service: FakeService, rubato: Rubato, live: str, final: dict[str, Any], code: int, words: str
+) -> None:
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1", final)
+    service.on("GET", "/jobs/job_1/events", log_with([], live))
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    done = rubato("scale", "digits", "4", "--wait")
+    assert done.code == code
+    assert words in done.err
+
+
+def test_scale_wait_ends_at_its_timeout_and_the_wish_stands(service: FakeService, rubato: Rubato) -> None:
+    waiting = event(1, "capacity.waiting", "Waiting for 2 slots.")
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1/events", log_with([], stream(waiting, job(desired_workers=4), end=False)))
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    done = rubato("scale", "digits", "4", "--wait", "--timeout", "0")
+    assert done.code == 101
+    assert "Still 2 of 4 workers" in done.err
+
+
+def test_scale_of_a_local_run_goes_over_its_control_socket(
+    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr("rubato.launch.local.scale_run", lambda run_id, workers, home: asked.append((run_id, workers)))
+    assert rubato("scale", "run_abc", "3").code == 0
+    assert asked == [("run_abc", 3)]
+    assert service.requests == []
+
+
+def test_scale_of_a_local_run_that_ended(rubato: Rubato) -> None:
+    done = rubato("scale", "run_abc", "3")
+    assert done.code == 102
+    assert "no run run_abc is alive" in done.err
+
+
+# --- pause, resume, cancel, wait ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verb", "until"), [("pause", "paused"), ("cancel", "cancelled"), ("resume", "running")])
+def test_verbs_wait_for_their_status(service: FakeService, rubato: Rubato, verb: str, until: str) -> None:
+    service.on("POST", f"/jobs/digits/{verb}", Reply(job(status="pausing"), 202))
+    service.on("GET", "/jobs/job_1", job(status=until))
+    done = rubato(verb, "digits", "--wait", "--json")
+    assert (done.code, done.json["status"]) == (0, until)
+    assert until in service.requests[-1].query["for"].split(",")
+
+
+def test_a_pause_that_came_too_late(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/jobs/digits/pause", Reply(job(status="pausing"), 202))
+    service.on("GET", "/jobs/job_1", job(status="succeeded"))
+    assert rubato("pause", "digits", "--wait").code == 1
+
+
+def test_cancel_by_force(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/jobs/digits/cancel", Reply(job(status="stopping"), 202))
+    assert rubato("cancel", "digits", "--force").code == 0
+    assert service.requests[-1].json == {"force": True}
+
+
+@pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])
+def test_wait_tells_the_end_by_its_code(service: FakeService, rubato: Rubato, status: str, code: int) -> None:
+    service.on("GET", "/jobs/digits", job(status="running"))
+    service.on("GET", "/jobs/job_1", job(status=status))
+    done = rubato("wait", "digits")
+    assert (done.code, done.out.strip()) == (code, status)
+
+
+def test_wait_for_a_status_and_not_in_time(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1", job())
+    assert rubato("wait", "digits", "--for", "paused,running").code == 0
+    assert rubato("wait", "digits", "--timeout", "0").code == 101
+
+
+# --- submit ---------------------------------------------------------------------------------------------------------
+
+
+def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, rubato: Rubato, tmp_path: Any) -> None:
+    stored: set[str] = set()
+
+    def have(request: Request) -> Reply:
+        return Reply(status=200 if request.path in stored else 404)
+
+    def take(request: Request) -> Reply:
+        stored.add(request.path)
+        return Reply(status=201)
+
+    service.on("HEAD", "/packages/*", have)
+    service.on("PUT", "/packages/*", take)
+    service.on("POST", "/jobs", lambda request: Reply(job(spec=request.json), 201))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").write_text("x = 1\n")
+    (tmp_path / "job.yaml").write_text("name: digits\nentrypoint: train.py\nworking_dir: work\nenv: {KEY: null}\n")
+    arguments = (
+        "submit",
+        f"{tmp_path}/job.yaml",
+        "--workers",
+        "3",
+        "--set",
+        "workers.max=4",
+        "--env",
+        "KEY=v",
+        "--config",
+        "lr=1e-3",
+    )
+    done = rubato(*arguments, "--json")
+    assert done.code == 0
+    assert done.json["id"] == "job_1"
+    sent = service.asked("POST", "/jobs")[0]
+    (path,) = stored
+    assert sent.json == {
+        "name": "digits",
+        "entrypoint": "train.py",
+        "workers": {"initial": 3, "max": 4},
+        "env": {"KEY": "v"},
+        "config": {"lr": 0.001},
+        "package": path.rsplit("/", 1)[1],
+    }
+    assert sent.headers["Idempotency-Key"]
+    assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
+    again = rubato(*arguments)
+    assert again.out.strip() == "job_1"
+    assert "rubato logs job_1 -f" in again.err
+    assert [request.method for request in service.requests[3:]] == ["HEAD", "POST"]
+
+
+def test_submit_shows_every_mistake_before_anything_is_sent(
+    service: FakeService, rubato: Rubato, tmp_path: Any
+) -> None:
+    (tmp_path / "job.yaml").write_text("name: Bad Name\nentrypoint: t.py\nworkers: {min: 3, max: 2}\nepochs: 4\n")
+    done = rubato("submit", f"{tmp_path}/job.yaml")
+    assert (done.code, done.out, service.requests) == (1, "", [])
+    for words in ("workers.max", "epochs: unknown field"):
+        assert words in done.err
+
+
+def test_submit_dry_run_prints_the_resolved_spec(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/jobs", lambda request: Reply({"spec": {**request.json, "seed": 0}}))
+    done = rubato("submit", "--recipe", "image-classifier", "--dry-run", "--name", "d")
+    assert done.json == {"name": "d", "recipe": "image-classifier", "seed": 0}
+    assert service.requests[0].query == {"dry_run": "true"}
+
+
+@pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])
+def test_submit_and_follow_to_the_end(service: FakeService, rubato: Rubato, status: str, code: int) -> None:
+    ended = job(
+        status=status, message="because", result={"step": 500, "digest": "abc"}, failure={"rank": 1, "reason": "hang"}
+    )
+    service.on("POST", "/jobs", Reply(job(status="queued"), 201))
+    service.on("GET", "/jobs/job_1", ended)
+    lost = event(8, "worker.lost", "Worker w2 was killed by SIGKILL.", step=100)
+    service.on("GET", "/jobs/job_1/events", log_with([], stream(job(), lost, formed(9, 2, 1, 101))))
+    done = rubato("submit", "--recipe", "image-classifier", "--follow")
+    assert (done.code, done.out.strip()) == (code, "job_1")
+    assert "Worker w2 was killed by SIGKILL. at step 100" in done.err
+    assert "2 → 1 workers at step 101, paused 41 ms (scale up)" in done.err
+    assert ("digest abc" if status == "succeeded" else "reason: hang") in done.err
+
+
+def test_ctrl_c_while_following_leaves_the_job_alone(
+    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    service.on("POST", "/jobs", Reply(job(), 201))
+    service.on("GET", "/jobs/job_1", job())
+    monkeypatch.setattr("rubato.client.Client.follow", interrupted)
+    done = rubato("submit", "--recipe", "image-classifier", "--follow")
+    assert done.code == 101
+    assert "Detached; the job goes on" in done.err
+    assert service.asked("POST", "/jobs/job_1/cancel") == []
