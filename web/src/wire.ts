@@ -74,7 +74,7 @@ export interface Job {
   updated_at: string;
   result: { step: number; digest: string } | null;
   failure: Failure | null;
-  queue: { position: number; reason: string } | null;
+  queue: { position: number | null; reason: string } | null;
   spec?: unknown;
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, makeEvent, makeJob } from "../testing";
-import { lastPause, scaleNote, sinceOf, toneOf } from "./events";
+import { describeJob, lastPause, scaleNote, sinceOf, toneOf } from "./events";
 
 const requested = makeEvent(5, "job.scale_requested");
 const waiting = makeEvent(6, "capacity.waiting", { data: { wanted: 4, granted: 2 } });
@@ -22,6 +22,21 @@ describe("scaleNote", () => {
     expect(scaleNote(job, [requested, waiting])).toContain("2 → 4, 1 joining, waiting for 1 slot:");
     const later = makeEvent(7, "job.scale_requested");
     expect(scaleNote({ ...job, joining: 0 }, [requested, waiting, later])).toBe("2 → 4, joining…");
+  });
+});
+
+describe("describeJob", () => {
+  it.each([
+    [{ message: "paused at step 4", status: "paused" }, "Paused at step 4"],
+    [{ message: "" }, "Training with 2 workers"],
+    [
+      { message: "x", queue: { position: 2, reason: "needs 4 slots" } },
+      "Position 2 in the queue: needs 4 slots",
+    ],
+    [{ message: "x", queue: { position: null, reason: "needs 4 slots" } }, "Needs 4 slots"],
+    [{ message: null, status: "stopping" }, ""],
+  ] as const)("%o", (fields, text) => {
+    expect(describeJob(makeJob(fields))).toBe(text);
   });
 });
 

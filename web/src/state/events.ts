@@ -1,11 +1,25 @@
 /** What can be read from a job's events. Pure. */
 
+import { plural, sentence } from "../text/format";
 import type { Job, JobEvent } from "../wire";
 
 /** When the job came to its present status. */
 export function sinceOf(job: Job, events: readonly JobEvent[]): string {
   const change = events.findLast((event) => event.kind === "job.status" && event.data.to === job.status);
   return change?.time ?? job.finished_at ?? job.started_at ?? job.created_at;
+}
+
+/** What the job does or waits for, in a sentence. */
+export function describeJob(job: Job): string {
+  if (job.failure) return sentence(job.failure.message);
+  if (job.queue?.reason) {
+    return job.queue.position
+      ? `Position ${job.queue.position} in the queue: ${job.queue.reason}`
+      : sentence(job.queue.reason);
+  }
+  if (job.message) return sentence(job.message);
+  if (job.status === "running" && job.workers > 0) return `Training with ${plural(job.workers, "worker")}`;
+  return job.status === "starting" ? "Starting the workers" : "";
 }
 
 export interface Pause {

@@ -70,5 +70,11 @@ describe("format", () => {
     expect(format.plural(1, "worker")).toBe("1 worker");
     expect(format.plural(1234, "line")).toBe(`1${THIN}234 lines`);
     expect(format.words("out_of_memory")).toBe("out of memory");
+    expect(["paused by admin", "w2 left", "job-a ended", ""].map(format.sentence)).toEqual([
+      "Paused by admin",
+      "w2 left",
+      "job-a ended",
+      "",
+    ]);
   });
 });

@@ -105,6 +105,11 @@ export function plural(count: number, noun: string): string {
   return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+/** The service's sentences begin small where they follow a name; alone they begin large. Names such as "w2" stay. */
+export function sentence(text: string): string {
+  return /^[a-z]+\b(?!-)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+}
+
 /** A code of the wire as words: `user_code_error` -> "user code error". */
 export function words(code: string): string {
   return code.replaceAll("_", " ");

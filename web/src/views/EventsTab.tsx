@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { toneOf } from "../state/events";
-import { formatCount, formatTime } from "../text/format";
+import { formatCount, formatTime, sentence } from "../text/format";
 import type { JobEvent } from "../wire";
 
 interface EventsTabProps {
@@ -28,11 +28,16 @@ export function EventsTab({ events, now, more }: EventsTabProps) {
       )}
       <ol>
         {newest.map((event) => (
-          <li key={event.position} class={`event event-${toneOf(event)}`} data-kind={event.kind}>
+          <li
+            key={event.position}
+            class={`event event-${toneOf(event)}`}
+            data-kind={event.kind}
+            data-position={event.position}
+          >
             <time dateTime={event.time} title={event.time}>
               {formatTime(event.time, now)}
             </time>
-            <span class="event-text">{event.message}</span>
+            <span class="event-text">{sentence(event.message)}</span>
             <span class="event-where soft">
               {[
                 event.step !== null && `step ${formatCount(event.step)}`,

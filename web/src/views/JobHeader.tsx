@@ -3,7 +3,7 @@ import { Icon } from "../parts/Icon";
 import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
 import { WorkerStepper } from "../parts/WorkerStepper";
-import { sinceOf } from "../state/events";
+import { describeJob, sinceOf } from "../state/events";
 import { formatCoarse, formatTime } from "../text/format";
 import { isFinal, type Job, type JobEvent } from "../wire";
 import { JobActions } from "./JobActions";
@@ -36,7 +36,7 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
       </div>
       <div class="job-why">
         <p>
-          {sentenceOf(job)}
+          {job.failure ? null : describeJob(job)}
           <span class="job-id soft">
             <code>{job.id}</code>
             <Copy text={job.id} label="Copy the job's id" />
@@ -47,10 +47,4 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
       <Progress job={job} label="Progress" />
     </header>
   );
-}
-
-/** The failure card tells why a job failed; saying it twice would bury it. */
-function sentenceOf(job: Job): string | null {
-  if (job.queue) return `Position ${job.queue.position} in the queue: ${job.queue.reason}`;
-  return job.failure ? null : job.message;
 }

@@ -1,6 +1,7 @@
 import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
 import { jobPath } from "../router";
+import { describeJob } from "../state/events";
 import { timeLeft } from "../state/jobs";
 import {
   formatAgo,
@@ -53,7 +54,7 @@ function JobRow({ job, pace, now }: { job: Job; pace: number | undefined; now: n
     <tr data-job={job.id}>
       <th scope="row" class="job-name">
         <a href={jobPath(job.id)}>{job.name}</a>
-        <span class="soft job-message">{sentenceOf(job)}</span>
+        <span class="soft job-message">{describeJob(job)}</span>
       </th>
       <td data-label="Status">
         <StatusChip job={job} />
@@ -96,12 +97,6 @@ export function WorkersFigure({ job }: { job: Job }) {
       </span>
     </span>
   );
-}
-
-function sentenceOf(job: Job): string {
-  if (job.queue) return `Position ${job.queue.position}: ${job.queue.reason}`;
-  if (job.status === "failed" && job.failure) return job.failure.message;
-  return job.message ?? "";
 }
 
 function leftOf(job: Job, pace: number | undefined): string {

@@ -13,8 +13,8 @@ interface LogPage {
   next: string | null;
 }
 
-/** How many of the newest lines are read at first; the rest on request. */
-const TAILS = [1000, 10_000, 50_000];
+/** How many of the newest lines are read at first, and on request; the service gives no more at once. */
+const TAILS = [1000, 10_000];
 
 function readLines(messages: SseMessage[]): LogLine[] {
   return messages

@@ -1,0 +1,172 @@
+"""A real Chromium against the real service; what runs on the cluster is simulated. Needs `make web` and a Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.e2e.simulated_cluster import SimulatedCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 30
+# The machine also trains while the page is watched.
+expect.set_options(timeout=15_000)
+
+CHROMIUM = next(
+    filter(None, [os.environ.get("RUBATO_CHROMIUM"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))]),
+    None,
+)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def missing() -> str | None:
+    """What the page's tests lack here, and how to get it."""
+    if CHROMIUM is None:
+        return "no Chromium: install one (apt-get install chromium) or name it in RUBATO_CHROMIUM"
+    if not (ROOT / "web" / "dist" / "index.html").is_file():
+        return "the page is not built: run `make web`"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if (reason := missing()) is not None:
+        terminalreporter.section("THE PAGE WAS NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.line(reason, red=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Service:
+    """`python -m api` on a home of its own; can die and come back."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = os.environ | {"RUBATO_HOME": str(self.home), "RUBATO_PORT": str(self.port), "PYTHONPATH": str(ROOT)}
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "service.log").open("ab") as log:
+            self._process = subprocess.Popen([sys.executable, "-m", "api"], env=environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
+            assert self._process.poll() is None, (self.home / "service.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, "the service did not become ready"
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=10)
+
+    def stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    @property
+    def token(self) -> str:
+        return (self.home / "token").read_text().strip()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        response = httpx.request(method, f"{self.url}/api/v1{path}", json=body, headers=headers, timeout=30)
+        assert response.is_success, response.text
+        return response.json()
+
+    def submit(self, name: str, **config: Any) -> str:
+        workers = config.pop("workers", {"initial": 2, "min": 1, "max": 8})
+        spec = {"name": name, "recipe": "image-classifier", "config": config, "workers": workers}
+        return str(self.call("POST", "/jobs", spec)["id"])
+
+
+@contextmanager
+def running_service(home: Path) -> Iterator[Service]:
+    service = Service(home)
+    try:
+        service.start()
+        yield service
+    finally:
+        service.stop()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running_service(tmp_path / "home") as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(service: Service) -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(service.url, (service.home / "cluster-token").read_text().strip()) as running:
+        yield running
+
+
+NewPage = Callable[..., Page]
+
+
+@pytest.fixture
+def new_page(browser: Browser, service: Service) -> Iterator[NewPage]:
+    """Pages that are signed in and that must end without an error on their console."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def listen(message: ConsoleMessage) -> None:
+        # A dead service is part of some stories; the browser logs each failed request by itself.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            complaints.append(message.text)
+
+    def make(*, is_signed_in: bool = True, **options: Any) -> Page:
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        contexts.append(context)
+        if is_signed_in:
+            context.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
+        page = context.new_page()
+        page.on("console", listen)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(service.url)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,0 +1,238 @@
+"""Stories of the page in a real browser, against the real service and a simulated cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import NewPage, Service
+from tests.e2e.simulated_cluster import SimulatedCluster
+
+
+def open_job(page: Page, service: Service, job_id: str, tab: str = "") -> None:
+    page.goto(f"{service.url}/jobs/{job_id}{tab}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
+def step_of(page: Page) -> int:
+    text = page.locator(".tile", has_text="Step").locator("dd").first.inner_text()
+    return int(re.sub(r"\D", "", text))
+
+
+def wait_until(page: Page, condition: Callable[[], bool], timeout_ms: int = 20_000) -> None:
+    """Let the page live until the condition holds."""
+    waited = 0
+    while not condition():
+        assert waited < timeout_ms, "the page never came to the expected state"
+        page.wait_for_timeout(100)
+        waited += 100
+
+
+def positions(page: Page) -> list[int]:
+    return [int(item.get_attribute("data-position") or 0) for item in page.locator(".event").all()]
+
+
+def test_a_person_signs_in_by_token_and_out(service: Service, new_page: NewPage) -> None:
+    page = new_page(is_signed_in=False)
+    page.get_by_label("Token").fill("rbt_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).not_to_be_empty()
+    page.get_by_label("Token").fill(service.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_submitted_job_appears_and_trains_without_a_reload(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    page = new_page()
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+    job_id = service.submit("digits", steps=500, pace=0.1)
+    row = page.locator(f"[data-job={job_id}]")
+    expect(row.locator("[data-status=running]")).to_be_visible()
+    expect(row.get_by_label(re.compile("^2/2 workers"))).to_be_visible()
+    bar = row.get_by_role("progressbar")
+    wait_until(page, lambda: int(bar.get_attribute("aria-valuenow") or 0) >= 1)
+    page.get_by_label("Search jobs").fill("nothing like it")
+    expect(page.get_by_text("No job matches this filter.")).to_be_visible()
+    page.get_by_label("Search jobs").fill("digits")
+    row.get_by_role("link", name="digits").click()
+    expect(page).to_have_url(re.compile(f"/jobs/{job_id}$"))
+    expect(page.locator(".lane canvas")).to_have_count(3)
+    page.go_back()
+    expect(row).to_be_visible()
+
+
+def test_scaling_by_the_stepper_shows_the_wish_and_then_the_measured_pause(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits", pace=0.1)
+    page = new_page()
+    open_job(page, service, job_id)
+    expect(page.locator("[data-status=running]")).to_be_visible()
+    scale = page.get_by_role("button", name="Scale", exact=True)
+    expect(scale).to_be_disabled()
+    page.get_by_label("One worker more").click()
+    page.get_by_label("One worker more").click()
+    scale.click()
+    note = page.locator("#workers-note")
+    expect(note).to_contain_text("2 → 4, joining…")
+    marker = page.locator("[data-kind=up]").first
+    expect(marker.locator(".marker-pause")).to_have_text(re.compile(r"^\d+ ms$"))
+    expect(note).to_have_attribute("data-note", "bounds")
+    formed = [one for one in service.call("GET", f"/jobs/{job_id}/events")["items"] if one["kind"] == "generation.formed"]
+    measured = f"{round(formed[-1]['data']['paused_seconds'] * 1000)} ms"
+    expect(marker.locator(".marker-pause")).to_have_text(measured)
+    marker.get_by_role("button").hover()
+    expect(marker.get_by_role("tooltip")).to_contain_text("Scaled up 2 → 4 workers")
+    page.get_by_label("Workers", exact=True).fill("1")
+    page.get_by_label("Workers", exact=True).press("Enter")
+    expect(page.locator("[data-kind=down]").first).to_be_visible()
+    page.get_by_role("tab", name="Workers").click()
+    expect(page.locator("[data-worker]")).to_have_count(1)
+
+
+def test_missing_capacity_is_explained(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    cluster.set_slots(3)
+    job_id = service.submit("digits", pace=0.1)
+    page = new_page()
+    open_job(page, service, job_id)
+    expect(page.locator("[data-status=running]")).to_be_visible()
+    service.call("POST", f"/jobs/{job_id}/scale", {"workers": 5})
+    expect(page.locator("#workers-note")).to_contain_text("waiting for 2 slots")
+
+
+def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits", pace=0.1)
+    page = new_page()
+    open_job(page, service, job_id)
+    expect(page.locator(".lane canvas")).to_have_count(3)
+    cluster.kill(job_id, rank=0)
+    marker = page.locator("[data-kind=failure]").first
+    expect(marker.get_by_role("button")).to_have_accessible_name(
+        re.compile(r"Recovered from a loss 2 → 1 workers, w1 \(rank 0\) lost: SIGKILL, paused \d+ ms, 3 microbatches")
+    )
+
+
+def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits", pace=0.05)
+    page = new_page()
+    open_job(page, service, job_id)
+    wait_until(page, lambda: step_of(page) > 20)
+    service.kill()
+    banner = page.locator("[data-banner=stale]")
+    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+ s ago — reconnecting"))
+    cluster.kill(job_id, rank=0)
+    service.start()
+    expect(banner).to_have_count(0)
+    before = step_of(page)
+    wait_until(page, lambda: step_of(page) > before + 20)
+    page.get_by_role("tab", name="Events").click()
+    expect(page.locator(".event[data-kind='worker.lost']")).to_have_count(1)
+    shown = positions(page)
+    assert shown == list(range(len(shown), 0, -1))
+    assert len(shown) >= len([one for one in service.call("GET", f"/jobs/{job_id}/events")["items"]]) - 2
+
+
+def test_a_failed_job_says_where_why_and_what_to_do(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("fails", pace=0.02)
+    page = new_page()
+    open_job(page, service, job_id)
+    card = page.locator("[data-failure=user_code_error]")
+    expect(card).to_be_visible()
+    for text in ("In the job's own code", "code 1", "83", "RuntimeError: Sizes of tensors", "What to do"):
+        expect(card).to_contain_text(text)
+    expect(page.get_by_role("button", name="Scale", exact=True)).to_have_count(0)
+    page.get_by_role("link", name="Logs").click()
+    page.get_by_label("Find in logs").fill("runtimeerror")
+    expect(page.locator(".log-row")).to_have_count(1)
+    expect(page.locator(".log-row mark")).to_have_text("RuntimeError")
+
+
+def test_logs_follow_are_filtered_by_rank_and_survive_a_deep_link(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits", pace=0.02)
+    page = new_page()
+    open_job(page, service, job_id, "#logs")
+    rows = page.locator(".log-row")
+    expect(rows.first).to_be_visible()
+    box = page.get_by_role("log")
+    wait_until(page, lambda: box.evaluate("box => box.scrollHeight > box.clientHeight + 200"))
+    assert box.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 40")
+    page.get_by_role("button", name="rank 1").click()
+    expect(page.locator(".log-rank", has_text="0")).to_have_count(0)
+    expect(page.locator(".log-rank", has_text="1").first).to_be_visible()
+    page.get_by_role("button", name="rank 1").click()
+    box.evaluate("box => { box.scrollTop = 0 }")
+    expect(page.get_by_role("button", name="Follow")).to_be_visible()
+    page.get_by_role("button", name="Follow").click()
+    expect(page.get_by_role("button", name="Follow")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
+
+
+def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    job_id = service.submit("digits", pace=0.1)
+    page = new_page()
+    open_job(page, service, job_id)
+    expect(page.locator(".job-head [data-status=running]")).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".job-head [data-status=paused]")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".job-head [data-status=running]")).to_be_visible()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".job-head [data-status=cancelled]")).to_be_visible()
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_a_succeeded_job_shows_its_digest_and_checkpoints(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits", steps=250, pace=0.01)
+    page = new_page()
+    open_job(page, service, job_id)
+    expect(page.locator("[data-status=succeeded]")).to_be_visible()
+    expect(page.get_by_label("Final digest")).to_contain_text("9f3c1b07d2a84e6f" * 4)
+    page.get_by_role("tab", name="Checkpoints").click()
+    expect(page.locator("[data-checkpoint]")).to_have_count(3)
+    link = page.locator("[data-checkpoint] a").first
+    assert re.fullmatch(r"/api/v1/checkpoints/ckpt_\w+/files/[\w.-]+", link.get_attribute("href") or "")
+    page.get_by_role("tab", name="Spec").click()
+    expect(page.locator(".code")).to_contain_text("recipe: image-classifier")
+
+
+def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_page: NewPage) -> None:
+    page = new_page()
+    open_job(page, service, "job_none")
+    expect(page.get_by_role("heading", name="Cannot show job_none")).to_be_visible()
+
+
+def test_theme_keyboard_and_narrow_screens(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    job_id = service.submit("story-digits", pace=0.1, workers={"initial": 1, "min": 1, "max": 8})
+    page = new_page(viewport={"width": 360, "height": 780}, color_scheme="dark")
+    open_job(page, service, job_id)
+    expect(page.locator(".lane canvas")).to_have_count(3)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.get_by_role("button", name="Theme: system. Change").click()
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark
+    page.reload()
+    expect(page.get_by_role("button", name="Theme: light. Change")).to_be_visible()
+    page.get_by_role("tab", name="Overview").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Workers")).to_be_focused()
+    expect(page.locator("[data-worker]").first).to_be_visible()
