@@ -152,7 +152,6 @@ def wait_until_gone(processes: Iterable[RecordedProcess], timeout_s: float) -> l
     left = [process for process in processes if is_alive(process)]
     deadline = time.monotonic() + timeout_s
     while left and time.monotonic() < deadline:
-        reap_children()
         time.sleep(_POLL_S)
         left = [process for process in left if is_alive(process)]
     return left
