@@ -6,7 +6,7 @@ RubatoError
 |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
 |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
 |  `- PackageError           a working folder that cannot be packed or unpacked safely
-|- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside the engine
+|- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside
 |- ProtocolError             a message that breaks the protocol: stale, doubled, or from another wire version
 |  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
 |- Diverged                  members that must be byte-equal are not

@@ -1,16 +1,17 @@
 """The canonical reduction tree over microbatches.
 
-Floating-point addition is not associative: the order decides the bits. So the order is a property of the job, never of the
-workers: a fixed mixed-radix tree over the V microbatches, level by level. A worker holds *nodes* of it (sums over aligned
-runs of microbatches); whoever holds all children of a node may add them, left to right, and the bits are the same.
+Floating-point addition is not associative: the order decides the bits. So the order is a property of the job, never of
+the workers: a fixed mixed-radix tree over the V microbatches, level by level. A worker holds *nodes* of it (sums over
+aligned runs of microbatches); whoever holds all children of a node may add them, left to right, and the bits are the
+same.
 
     V = 8, radices (2, 2, 2):      level 3                 0
                                    level 2         0               1
                                    level 1     0       1       2       3
                                    level 0   0   1   2   3   4   5   6   7     one leaf a microbatch
 
-A node is (level, index). Microbatches that are empty in a step (the tail of an epoch) are absent: a node is the sum of its
-children that are present.
+A node is (level, index). Microbatches that are empty in a step (the tail of an epoch) are absent: a node is the sum of
+its children that are present.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ OutcomeState = Literal["succeeded", "failed", "paused", "cancelled", "requeue"]
 FailureClass = Literal["user", "infrastructure", "service"]
 
 
-# --- agent ---------------------------------------------------------------------------------------------------------------
+# --- agent ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class ControllerSeen:
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """POST /cluster/v1/clusters/{cluster_id}/sync: the agent's view; answered when something is to be done, or after `wait`."""
+    """POST /cluster/v1/clusters/{cluster_id}/sync: the agent's view.
+
+    Answered when something is to be done, or after `wait`.
+    """
 
     agent_id: str
     """Random for each agent process; one agent acts for a cluster at a time (a lease of 15 s that each sync renews)."""
@@ -68,6 +71,8 @@ class JobToRun:
 
 @dataclass(frozen=True)
 class SyncReply:
+    """What the agent is to make true."""
+
     version: int
     run: tuple[JobToRun, ...] = ()
     """Jobs that should have a controller; every other controller of ours is to be stopped, with its workers."""
@@ -75,7 +80,7 @@ class SyncReply:
     """False: another agent holds the lease; look on and do nothing."""
 
 
-# --- controller ----------------------------------------------------------------------------------------------------------
+# --- controller -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,8 @@ class Acquired:
 
 @dataclass(frozen=True)
 class EventReport:
+    """A fact for the job's event log."""
+
     seq: int
     """1, 2, 3, ... within the attempt; (job, attempt, seq) is unique."""
     time: str
@@ -161,6 +168,8 @@ class MetricRow:
 
 @dataclass(frozen=True)
 class LogLine:
+    """One line that a worker wrote, or (`system`) that was said about it."""
+
     worker_id: str
     rank: int | None
     time: str
@@ -170,6 +179,8 @@ class LogLine:
 
 @dataclass(frozen=True)
 class WorkerReport:
+    """One worker, as it is now."""
+
     worker_id: str
     """`w1`, `w2`, ...: never used twice in a job."""
     incarnation: str
@@ -207,6 +218,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
+    """What a job that succeeded ended with."""
+
     step: int
     digest: str
     """SHA-256 over parameters, buffers and optimizer state in registration order."""
@@ -244,8 +257,8 @@ class Observed:
 class Report:
     """POST /cluster/v1/jobs/{job_id}/report: on change, at most one a second, at least one in 5 s.
 
-    `batch` grows by one; a batch is sent again unchanged until it is acknowledged, and applied once. Everything in it is
-    stored in one transaction with the cursor. Stale attempt: 409 `fenced`, and the controller exits.
+    `batch` grows by one; a batch is sent again unchanged until it is acknowledged, and applied once. Everything in it
+    is stored in one transaction with the cursor. Stale attempt: 409 `fenced`, and the controller exits.
     """
 
     attempt: int
@@ -261,6 +274,8 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportReply:
+    """The answer to a report: what is stored, and may be forgotten."""
+
     ack: int
     """The batch that is stored."""
     time: str

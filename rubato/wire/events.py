@@ -1,4 +1,4 @@
-"""The kinds of facts in a job's event log. Every event also carries a sentence for people and the step it belongs to."""
+"""The kinds of facts in a job's event log. Every event also carries a sentence for people, and its step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
     WORKER_LEFT = "worker.left"  # worker_id, rank
     GENERATION_FORMED = "generation.formed"  # see GenerationFormed below
-    CHECKPOINT_COMMITTED = "checkpoint.committed"  # checkpoint_id, step, bytes, seconds, metrics, files[{name, bytes, sha256}]
+    CHECKPOINT_COMMITTED = "checkpoint.committed"
+    # checkpoint_id, step, bytes, seconds, metrics, files [{name, bytes, sha256}]
     CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id
     CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
@@ -36,6 +37,6 @@ class EventKind(StrEnum):
 
 
 # data of GENERATION_FORMED, written once the first step of the new generation has committed:
-#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "restart"), workers, from_workers, step (the first
-#   one trained in it), paused_seconds (gap between the last commit before and the first after, less the median step),
-#   redone_microbatches, members [{worker_id, rank}]
+#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "restart"), workers, from_workers, step (the
+#   first one trained in it), paused_seconds (gap between the last commit before and the first after, less the median
+#   step), redone_microbatches, members [{worker_id, rank}]

@@ -1,7 +1,7 @@
 """The job spec: what a user submits, as one frozen tree of dataclasses.
 
-Every field is documented under its name. Unknown keys are refused. Values are checked in `__post_init__`, so a spec that
-exists is a valid one; `parse_spec` reports every finding at once.
+Every field is documented under its name. Unknown keys are refused. Values are checked in `__post_init__`, so a spec
+that exists is a valid one; `parse_spec` reports every finding at once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def _duration(default: float | None) -> Any:
 
 @dataclass(frozen=True)
 class WorkersSpec:
+    """How many workers."""
+
     initial: int = 1
     """Workers wanted at the start."""
     min: int = 1
@@ -70,6 +72,8 @@ class WorkersSpec:
 
 @dataclass(frozen=True)
 class ResourcesSpec:
+    """What one worker takes."""
+
     cpu: float = 1
     """CPU slots a worker takes."""
     gpu: float = 0
@@ -89,6 +93,8 @@ class ResourcesSpec:
 
 @dataclass(frozen=True)
 class BatchSpec:
+    """The global batch."""
+
     global_size: int = 256
     """Samples in one optimizer step, whatever the worker count."""
     num_microbatches: int | Literal["auto"] = "auto"
@@ -108,6 +114,8 @@ class BatchSpec:
 
 @dataclass(frozen=True)
 class KeepBestSpec:
+    """Which checkpoints count as best."""
+
     metric: str = "loss"
     """The metric to compare."""
     mode: Literal["min", "max"] = "min"
@@ -118,6 +126,8 @@ class KeepBestSpec:
 
 @dataclass(frozen=True)
 class CheckpointSpec:
+    """When to save, what to keep."""
+
     every_steps: int | None = None
     """A checkpoint every so many steps; null: every 30 seconds."""
     keep_last: int = 3
@@ -136,6 +146,8 @@ class CheckpointSpec:
 
 @dataclass(frozen=True)
 class BackoffSpec:
+    """How long to wait before a restart: initial, initial * factor, ... up to max."""
+
     initial: float = _duration(5.0)
     """Seconds before the first restart."""
     factor: float = 2.0
@@ -146,6 +158,8 @@ class BackoffSpec:
 
 @dataclass(frozen=True)
 class RestartSpec:
+    """What happens after all workers were lost."""
+
     max_restarts: int = 5
     """Restarts after a loss of all workers before the job fails."""
     backoff: BackoffSpec = BackoffSpec()
@@ -159,6 +173,8 @@ class RestartSpec:
 
 @dataclass(frozen=True)
 class LimitsSpec:
+    """How long things may take."""
+
     max_duration: float | None = _duration(None)
     """Seconds the job may run."""
     stop_grace: float = _duration(30.0)
@@ -173,6 +189,8 @@ class LimitsSpec:
 
 @dataclass(frozen=True)
 class SchedulingSpec:
+    """Which job goes first."""
+
     priority: int = 50
     """0 to 100, more is sooner."""
     preemptible: bool = True
@@ -184,6 +202,8 @@ class SchedulingSpec:
 
 @dataclass(frozen=True)
 class NotificationSpec:
+    """Who is told of what."""
+
     on: tuple[str, ...]
     """Statuses to tell of."""
     webhook: str
@@ -192,6 +212,8 @@ class NotificationSpec:
 
 @dataclass(frozen=True)
 class JobSpec:
+    """A job, as its user describes it."""
+
     name: str
     """Unique among a project's non-final jobs: lower-case letters, digits, `.`, `_`, `-`."""
     project: str = "default"
@@ -219,7 +241,7 @@ class JobSpec:
     reproducible: bool = True
     """Bit-identical weights whatever the worker count. `false` is not supported by this release."""
     on_non_finite: NonFinite = "deliver"
-    """What to do with a gradient that is not finite: deliver it as it is, skip the step's gradients, or fail the job."""
+    """What to do with a gradient that is not finite: deliver it as it is, skip the step's, or fail the job."""
     device: Device = "auto"
     """`auto`: CUDA where a worker has a GPU, else CPU."""
     aggregation: dict[str, Any] = field(default_factory=dict)
@@ -252,7 +274,8 @@ class JobSpec:
             (self.project == "default", "project", "this release has the one project 'default'"),
             (len(sources) == 1, "entrypoint", "give exactly one of entrypoint ('train.py:train') and recipe"),
             (
-                self.entrypoint is None or (bool(_ENTRYPOINT.fullmatch(self.entrypoint)) and ".." not in self.entrypoint),
+                self.entrypoint is None
+                or (bool(_ENTRYPOINT.fullmatch(self.entrypoint)) and ".." not in self.entrypoint),
                 "entrypoint",
                 f"{self.entrypoint!r} is not of the form 'train.py:train' or 'package.module:train'",
             ),
@@ -277,7 +300,11 @@ class JobSpec:
                 "batch.global_size",
                 f"must be at least workers.max ({self.workers.upper}), got {self.batch.global_size}",
             ),
-            (not unset, "env", f"{', '.join(unset)} must be given at submit: --env {unset[0] if unset else 'NAME'}=value"),
+            (
+                not unset,
+                "env",
+                f"{', '.join(unset)} must be given at submit: --env {unset[0] if unset else 'NAME'}=value",
+            ),
             *(
                 (bool(_ENV_NAME.fullmatch(name)), f"env.{name}", "is not a valid environment variable name")
                 for name in self.env
@@ -312,9 +339,9 @@ def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: in
     """Choose V for `num_microbatches: auto`.
 
     Of the counts 2^a and 3*2^a with at least one microbatch a worker and at least 32 samples a microbatch, the one that
-    keeps the worker counts min..max busiest on average (W workers take ceil(V/W) rounds, so V/(W*ceil(V/W)) of their time
-    is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves 32 samples, the
-    smallest that gives every worker one.
+    keeps the worker counts min..max busiest on average (W workers take ceil(V/W) rounds, so V/(W*ceil(V/W)) of their
+    time is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves 32
+    samples, the smallest that gives every worker one.
     """
     counts = sorted({factor * 2**power for factor in (1, 3) for power in range(14)})
     enough = [count for count in counts if max_workers <= count <= global_size] or [global_size]

@@ -18,9 +18,7 @@ def parse_duration_s(value: object) -> float:
     advice = "write seconds (90) or a duration such as '90s', '1h30m' or '2d'"
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is no duration; {advice}")
-    if isinstance(value, (int, float)):
-        seconds = float(value)
-    elif isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
+    if isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip())):
         seconds = float(value)
     elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
         days, hours, minutes, rest = (float(part or 0) for part in match.groups())

@@ -1,8 +1,8 @@
 """What a controller and its training processes say to each other, through the supervisor of each.
 
-Messages go up, commands go down; both are JSON objects with a `type`. Every command carries the attempt of the controller
-that gives it: a training process follows the highest it has heard and refuses anything lower. Every message carries the
-incarnation of its sender. All of them are idempotent.
+Messages go up, commands go down; both are JSON objects with a `type`. Every command carries the attempt of the
+controller that gives it: a training process follows the highest it has heard and refuses anything lower. Every message
+carries the incarnation of its sender. All of them are idempotent.
 """
 
 from __future__ import annotations
