@@ -52,7 +52,7 @@ chaos: setup ## All chaos tests (long)
 .PHONY: e2e-short
 e2e-short: setup
 	@if scripts/find-chromium >/dev/null; then $(PYTEST) tests/e2e -q -m short; \
-	else echo "SKIPPED tests/e2e: no Chromium found; install one (apt-get install chromium) or set CHROMIUM=/path/to/it"; fi
+	else echo "SKIPPED tests/e2e: no Chromium found; install one (apt-get install chromium) or set RUBATO_CHROMIUM=/path/to/it"; fi
 
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium
