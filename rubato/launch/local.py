@@ -97,6 +97,7 @@ class LocalRun:
         # Re-entrant: a signal handler may interrupt another one that holds it.
         self._lock = threading.RLock()
         self._observed: Observed | None = None
+        self._workers: tuple[WorkerReport, ...] = ()
         terms = Terms.of(self.run_id, next_attempt(self.checkpoints), spec)
         self._attempt = terms.attempt
         self.host = Host(Coordinator(terms, self._wish))
@@ -134,7 +135,12 @@ class LocalRun:
                 self._change(checkpoint_request=self._wish.checkpoint_request + 1)
         elif verb != "status":
             raise UserError(f"unknown verb {verb!r}; a run knows scale, pause, cancel, checkpoint and status")
-        return {"run_id": self.run_id, "observed": to_json(self._observed), "desired_workers": self._wish.workers}
+        return {
+            "run_id": self.run_id,
+            "observed": to_json(self._observed),
+            "workers": to_json(self._workers),
+            "desired_workers": self._wish.workers,
+        }
 
     def _scale(self, workers: int) -> None:
         low, high = self._spec.workers.min, self._spec.workers.upper
@@ -149,8 +155,8 @@ class LocalRun:
             self._wish = replace(self._wish, **wishes)
             self.host.post(self._wish)
 
-    def _see(self, observed: Observed) -> None:
-        self._observed = observed
+    def _see(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
+        self._observed, self._workers = observed, workers
 
     def _template(self) -> wire.Start:
         return wire.Start(
@@ -261,7 +267,7 @@ class LocalJournal:
 
     def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
         """Show progress."""
-        self.see(observed)
+        self.see(observed, workers)
         self.progress.observe(observed)
 
     def end(self, outcome: Outcome) -> None:
