@@ -36,6 +36,8 @@ def ps(
     with connect(url) as client:
         while True:
             jobs = list(client.jobs(status=() if show_all else UNFINISHED, limit=limit))
+            if watch and not as_json:
+                stdout_console().clear()  # Does nothing where stdout is no terminal.
             if as_json:
                 put_json([job.raw for job in jobs])
             elif jobs:

@@ -19,7 +19,9 @@ from rubato.wire.spec import parse_spec
 def run(
     file: Annotated[str, typer.Argument(metavar="FILE[:FUNC]", help="train.py, train.py:func, or a job.yaml.")],
     *,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", min=1, help="Worker processes. Default: the spec's, else 1.")
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples in one optimizer step.")] = None,
     num_microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches a step is cut into.")] = None,
