@@ -7,14 +7,26 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 
+from api import page
 from api.auth import authorize
 from api.gate import Gate
-from api.page import install_page
+from api.page import Assets
 from api.problems import install_problems
 from api.routes import cluster, jobs, people, storage, streams
 from service.clock import Clock, utc_now
 from service.settings import Settings
 from service.startup import run_service
+
+ROUTERS = (
+    jobs.router,
+    streams.router,
+    storage.router,
+    people.router,
+    cluster.router,
+    people.top_router,
+    # The last: it answers to whatever name is left.
+    page.router,
+)
 
 
 def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = True) -> FastAPI:
@@ -40,8 +52,8 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
     )
     app.state.web_dist = settings.web_dist
     install_problems(app)
-    for router in (jobs.router, streams.router, storage.router, people.router, cluster.router, people.top_router):
+    for router in ROUTERS:
         app.include_router(router)
-    install_page(app, settings.web_dist)
+    app.mount("/assets", Assets(directory=settings.web_dist / "assets", check_dir=False), name="assets")
     app.add_middleware(Gate, settings=settings)
     return app

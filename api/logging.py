@@ -17,7 +17,8 @@ def configure_logging() -> None:
     ]
     is_terminal = sys.stderr.isatty()
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        # The pretty tracebacks show local variables, and with them tokens.
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if is_terminal
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

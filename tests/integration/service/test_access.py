@@ -1,0 +1,280 @@
+"""Who may call what: every route with every kind of caller; cookies, hosts, headers, problem documents."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy.exc import OperationalError
+
+from api.app import ROUTERS
+from api.auth import roles_of
+from service.auth import Role
+from tests.simulated_controller import bearer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from conftest import Bench, MakeBench
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC = {
+    "/healthz",
+    "/readyz",
+    "/version",
+    "/login",
+    "/docs",
+    "/api/openapi.json",
+    "/api/v1/healthz",
+    "/api/v1/readyz",
+    "/api/v1/version",
+    "/api/v1/openapi.json",
+    "/api/v1/session",
+    "/",
+    "/jobs",
+    "/jobs/{path:path}",
+    "/cluster",
+    "/settings",
+    "/sign-in",
+    "/{name}",
+}
+DEEP: object = functools.reduce(lambda inner, _: [inner], range(40), 1)
+PLAIN = {"Content-Type": "text/plain"}
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+async def bench(make_bench: MakeBench) -> AsyncIterator[Bench]:
+    async with make_bench() as running:
+        yield running
+
+
+def _routes() -> list[tuple[str, str, APIRoute]]:
+    routes = [route for router in ROUTERS for route in router.routes]
+    assert all(isinstance(route, APIRoute) for route in routes), "anything else would run without `authorize`"
+    return [(method, route.path, route) for route in routes for method in sorted(route.methods)]
+
+
+async def test_every_route_refuses_whoever_it_is_not_for(bench: Bench) -> None:
+    controller = await bench.start()
+    assert controller.acquired is not None
+    tokens = {
+        Role.ADMIN: bench.token,
+        Role.CLUSTER: bench.agent.token,
+        Role.TICKET: controller.ticket,
+        Role.ATTEMPT: controller.acquired.token,
+    }
+    wrong = bench.token[:-1] + ("0" if bench.token[-1] != "0" else "1")
+    transport = httpx.ASGITransport(app=bench.app, raise_app_exceptions=False)
+    # What was not included by a router is the mount of the page's assets.
+    assert len(bench.app.routes) == len(ROUTERS) + 1
+    walked = 0
+    async with httpx.AsyncClient(transport=transport, base_url=str(bench.client.base_url)) as client:
+        for method, path, route in _routes():
+            roles = roles_of(route.endpoint)
+            if not roles:
+                assert path in PUBLIC, f"{method} {path} is public and not on the list"
+                continue
+            url = re.sub(r"\{[^}]+\}", controller.job_id, path)
+            for headers in ({}, bearer(wrong), bearer("nonsense"), {"Authorization": f"Basic {bench.token}"}):
+                response = await client.request(method, url, headers=headers)
+                assert response.status_code == 401, (method, path, headers)
+                assert response.headers["www-authenticate"] == "Bearer"
+            for role, token in tokens.items():
+                if role not in roles:
+                    response = await client.request(method, url, headers=bearer(token))
+                    assert response.status_code == 403, (method, path, role)
+                    if method != "HEAD":
+                        assert response.json()["code"] == "forbidden"
+            walked += 1
+    assert walked > 20, "the walk found the routes"
+
+
+async def test_a_removed_token_file_revokes_the_token(make_bench: MakeBench) -> None:
+    async with make_bench() as bench:
+        old, file = bench.token, bench.settings.home / "token"
+        assert file.stat().st_mode & 0o777 == 0o600
+    file.unlink()
+    async with make_bench() as bench:
+        assert bench.token != old
+        assert (await bench.client.get("/api/v1/me", headers=bearer(old))).status_code == 401
+        assert (await bench.get("/me")) == {"user": "admin", "role": "admin"}
+
+
+async def test_no_token_lies_in_the_database(bench: Bench) -> None:
+    controller = await bench.start()
+    assert controller.acquired is not None
+    for name in ("rubato.db", "rubato.db-wal"):
+        content = (bench.settings.home / name).read_bytes()
+        for secret in (bench.token, bench.agent.token, controller.acquired.token):
+            assert secret.encode() not in content
+
+
+@pytest.fixture
+async def browser(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=bench.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=str(bench.client.base_url)) as client:
+        yield client
+
+
+async def test_sign_in_by_token_and_out(bench: Bench, browser: httpx.AsyncClient) -> None:
+    assert (await browser.post("/api/v1/session", json={"token": "rbt_wrong"})).status_code == 401
+    assert (await browser.post("/api/v1/session", json={"token": bench.agent.token})).status_code == 403
+    response = await browser.post("/api/v1/session", json={"token": f" {bench.token}\n"})
+    assert response.status_code == 204
+    cookie = response.headers["set-cookie"]
+    assert "rubato_session=" in cookie
+    for part in ("HttpOnly", "SameSite=strict", "Path=/"):
+        assert part in cookie
+    assert (await browser.get("/api/v1/me")).json()["role"] == "admin"
+    assert (await browser.delete("/api/v1/session", headers=SAME_ORIGIN)).status_code == 204
+    browser.cookies.set("rubato_session", cookie.split("=", 1)[1].split(";")[0])
+    assert (await browser.get("/api/v1/me")).status_code == 401, "the session itself has ended, not only the cookie"
+
+
+async def test_a_login_link_works_once(bench: Bench, browser: httpx.AsyncClient) -> None:
+    link = await bench.post("/login-links", 201)
+    assert link["url"] == f"{bench.client.base_url}/login?code={link['code']}"
+    response = await browser.get(link["url"])
+    assert (response.status_code, response.headers["location"]) == (303, "/")
+    assert (await browser.get("/api/v1/me")).status_code == 200
+    browser.cookies.clear()
+    assert (await browser.get(link["url"])).status_code == 401
+    late = await bench.post("/login-links", 201)
+    bench.clock.advance(16 * 60)
+    assert (await browser.get(late["url"])).status_code == 401
+
+
+async def test_a_foreign_page_cannot_use_the_cookie(bench: Bench, browser: httpx.AsyncClient) -> None:
+    await browser.post("/api/v1/session", json={"token": bench.token})
+    await bench.submit()
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {},
+    ):
+        response = await browser.post("/api/v1/jobs/digits/cancel", headers=headers)
+        assert response.status_code == 403, headers
+    assert (await bench.job("digits"))["status"] == "queued"
+    assert (await browser.post("/api/v1/jobs/digits/cancel", headers=SAME_ORIGIN)).status_code == 202
+
+
+async def test_foreign_host_names_are_refused(bench: Bench) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:8642"):
+        response = await bench.client.get("/api/v1/me", headers={"Host": host})
+        assert (response.status_code, response.json()["code"]) == (421, "host_not_allowed"), host
+    for host in ("localhost:9999", "127.0.0.1", "[::1]:8642"):
+        assert (await bench.client.get("/api/v1/me", headers={"Host": host})).status_code == 200, host
+
+
+async def test_every_reply_carries_the_security_headers(bench: Bench) -> None:
+    for path in ("/", "/api/v1/jobs", "/api/v1/nothing", "/assets/nothing.js"):
+        response = await bench.client.get(path)
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "code"),
+    [
+        ("GET", "/api/v1/nothing", {}, 404, "not_found"),
+        ("DELETE", "/api/v1/jobs", {}, 405, "method_not_allowed"),
+        ("GET", "/api/v1/jobs/unknown", {}, 404, "not_found"),
+        ("GET", "/api/v1/jobs/%00", {}, 404, "not_found"),
+        ("GET", "/api/v1/jobs", {"params": {"limit": "many"}}, 422, "invalid_request"),
+        ("GET", "/api/v1/jobs", {"params": {"status": "sleeping"}}, 422, "invalid_request"),
+        ("GET", "/api/v1/jobs", {"params": {"cursor": "x"}}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs", {"content": b"{"}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs", {"content": b"[" * 100_000}, 422, "invalid_request"),
+        (
+            "POST",
+            "/api/v1/jobs",
+            {"json": DEEP},
+            422,
+            "invalid_request",
+        ),
+        ("POST", "/api/v1/jobs", {"content": b'{"name":"a","seed":1e999}'}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs", {"json": {"name": "x\x00y"}}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs", {"json": {"name": "a"}}, 422, "invalid_spec"),
+        ("POST", "/api/v1/jobs", {"json": {"name": "job_a", "recipe": "r"}}, 422, "invalid_spec"),
+        ("POST", "/api/v1/jobs", {"json": {"name": "a", "recipe": "r", "package": "0" * 64}}, 422, "package_unknown"),
+        ("POST", "/api/v1/jobs", {"content": b"x" * 300_000}, 413, "body_too_large"),
+        (
+            "POST",
+            "/api/v1/jobs",
+            {"content": b"x", "headers": PLAIN},
+            415,
+            "unsupported_media_type",
+        ),
+        ("POST", "/api/v1/jobs/digits/scale", {"json": {"workers": "4"}}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs/digits/scale", {"json": {"workers": 4, "now": True}}, 422, "invalid_request"),
+        ("POST", "/api/v1/jobs/digits/scale", {"json": {"workers": 9}}, 422, "out_of_bounds"),
+        ("POST", "/api/v1/jobs/digits/scale", {"json": {"workers": 0}}, 422, "out_of_bounds"),
+        ("POST", "/api/v1/jobs/digits/checkpoint", {}, 409, "conflict"),
+        ("GET", "/api/v1/jobs/digits/logs", {"params": {"after": "../x"}}, 422, "invalid_request"),
+        ("GET", "/api/v1/jobs/digits/events", {"params": {"after": 2**70}}, 422, "invalid_request"),
+        ("GET", "/api/v1/checkpoints/..%2f..%2ftoken/files/token", {}, 404, "not_found"),
+        ("GET", "/api/v1/packages/..%2f..%2ftoken", {}, 404, "not_found"),
+        ("GET", "/api/v1/packages/token", {}, 405, "method_not_allowed"),
+        ("GET", "/assets/..%2f..%2f..%2fetc%2fpasswd", {}, 404, "not_found"),
+    ],
+)
+async def test_bad_requests_get_problem_documents(
+    bench: Bench, method: str, path: str, options: dict[str, Any], status: int, code: str
+) -> None:
+    await bench.submit()
+    headers = {"Content-Type": "application/json"} if "content" in options else {}
+    options = {"headers": headers, **options}
+    response = await bench.client.request(method, path, **options)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["code"] == code
+    assert problem["status"] == status
+    assert problem["detail"]
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert "Traceback" not in response.text
+
+
+async def test_a_wrong_scale_names_the_bounds(bench: Bench) -> None:
+    await bench.submit(workers={"initial": 2, "min": 2, "max": 5})
+    problem = await bench.post("/jobs/digits/scale", 422, {"workers": 6})
+    assert "2..5" in problem["detail"]
+    assert problem["errors"] == [{"path": "workers", "message": "must lie in 2..5, got 6"}]
+
+
+async def test_a_bad_spec_names_every_finding(bench: Bench) -> None:
+    spec = {"name": "Bad Name", "entrypoint": "train.py", "workers": {"initial": 9, "max": 4}, "colour": "red"}
+    response = await bench.client.post("/api/v1/jobs", json=spec)
+    paths = {item["path"] for item in response.json()["errors"]}
+    assert {"workers.initial", "colour"} <= paths
+
+
+async def test_what_nobody_foresaw_is_an_internal_error_without_details(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret is 42")
+
+    monkeypatch.setattr("service.jobs.list_jobs", explode)
+    response = await bench.client.get("/api/v1/jobs")
+    assert response.status_code == 500
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["code"] == "internal"
+    assert "42" not in response.text
+
+
+async def test_a_silent_database_is_503_and_says_when_to_retry(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("server closed the connection"))
+
+    monkeypatch.setattr("service.jobs.list_jobs", fail)
+    response = await bench.client.get("/api/v1/jobs")
+    assert (response.status_code, response.json()["code"], response.headers["retry-after"]) == (503, "not_ready", "2")

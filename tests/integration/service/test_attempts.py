@@ -1,0 +1,241 @@
+"""Who may act for a job: attempts, leases, fencing, lost controllers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import select
+
+from rubato.wire.cluster import ControllerSeen, Outcome, ProcessIdentity, Result
+from service.models import Base
+from tests.simulated_controller import log_line, metric
+
+if TYPE_CHECKING:
+    from conftest import Bench, MakeBench
+
+pytestmark = pytest.mark.anyio
+
+OTHER_PID = ProcessIdentity(node_id="node-1", boot_id="boot-1", pid=5555, start_time=99)
+OTHER_BOOT = ProcessIdentity(node_id="node-2", boot_id="boot-2", pid=5555, start_time=99)
+
+
+async def _rows(bench: Bench) -> dict[str, list[Any]]:
+    """Every row of every table: what "changes nothing" means."""
+    async with bench.context.database.read() as session:
+        return {
+            table.name: [tuple(row) for row in (await session.execute(select(table))).all()]
+            for table in Base.metadata.sorted_tables
+        }
+
+
+async def test_a_stale_attempt_is_fenced_and_changes_nothing(bench: Bench) -> None:
+    stale = await bench.start()
+    await stale.report(step=5, metrics=(metric(5),), logs=(log_line("mine"),))
+    unacknowledged = stale.next_report(step=6, metrics=(metric(6),), events=(stale.event("user.event"),))
+    successor = await bench.controller_of(stale.job_id, process=OTHER_PID)
+    assert (await successor.acquire(gone=1)).attempt == 2
+    before = await _rows(bench)
+    files = {path: path.read_bytes() for path in (bench.settings.home / "logs").rglob("*.jsonl")}
+
+    for report in (
+        unacknowledged,
+        stale.next_report(logs=(log_line("late"),)),
+        stale.next_report(outcome=Outcome(state="succeeded", result=Result(step=9, digest="d" * 64))),
+    ):
+        response = await stale.send(report)
+        assert (response.status_code, response.json()["code"], response.json()["attempt"]) == (409, "fenced", 2)
+    assert (await stale.try_desired()).json()["code"] == "fenced"
+    assert await _rows(bench) == before
+    assert {path: path.read_bytes() for path in (bench.settings.home / "logs").rglob("*.jsonl")} == files
+
+
+async def test_a_successor_waits_for_the_lease_without_proof(bench: Bench) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=OTHER_BOOT)
+    refused = (await successor.try_acquire()).json()
+    assert refused["code"] == "lease_held"
+    assert refused["predecessor"] == {
+        "attempt": 1,
+        "node_id": "node-1",
+        "boot_id": "boot-1",
+        "pid": 4242,
+        "start_time": 77,
+    }
+    assert refused["retry_after"] == 45.0
+    bench.clock.advance(44)
+    assert (await successor.try_acquire()).json()["code"] == "lease_held"
+    bench.clock.advance(1)
+    assert (await successor.acquire()).attempt == 2
+
+
+async def test_reports_and_polls_renew_the_lease(bench: Bench) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=OTHER_BOOT)
+    for _ in range(3):
+        bench.clock.advance(20)
+        await first.desired()
+        bench.clock.advance(20)
+        await first.report()
+    assert (await successor.try_acquire()).json()["retry_after"] == 45.0
+
+
+@pytest.mark.parametrize(
+    ("process", "gone", "granted"),
+    [
+        pytest.param(OTHER_PID, 1, True, id="seen gone on the same boot"),
+        pytest.param(OTHER_BOOT, 1, False, id="the word of another boot"),
+        pytest.param(OTHER_PID, 0, False, id="no word"),
+        pytest.param(OTHER_PID, 7, False, id="the word on another attempt"),
+        pytest.param(None, 0, True, id="the same process lost the reply"),
+    ],
+)
+async def test_what_proves_that_a_predecessor_is_gone(
+    bench: Bench, process: ProcessIdentity | None, gone: int, granted: bool
+) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=process or first.process)
+    response = await successor.try_acquire(gone)
+    assert response.status_code == (200 if granted else 409)
+
+
+async def test_the_agents_confirmation_frees_the_attempt_at_once(bench: Bench) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=OTHER_BOOT)
+    await bench.agent.sync(ControllerSeen(job_id=first.job_id, state="gone", attempt=0))
+    assert (await successor.try_acquire()).json()["code"] == "lease_held"
+    await bench.agent.sync(ControllerSeen(job_id=first.job_id, state="gone", attempt=1))
+    assert (await successor.acquire()).attempt == 2
+    # An old word about attempt 1 says nothing of attempt 2.
+    await bench.agent.sync(ControllerSeen(job_id=first.job_id, state="gone", attempt=1))
+    third = await bench.controller_of(first.job_id)
+    assert (await third.try_acquire()).json()["code"] == "lease_held"
+
+
+async def test_a_lost_controller_makes_the_job_recover_under_the_next(bench: Bench) -> None:
+    first = await bench.start()
+    await first.report(step=40, restarts=1, scalings=2, metrics=(metric(39), metric(40)))
+    bench.clock.advance(29)
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "running"
+    bench.clock.advance(2)
+    await bench.schedule()
+    lost = await bench.job("digits")
+    assert (lost["status"], lost["reason"]) == ("recovering", "controller_lost")
+    assert [item.job_id for item in (await bench.agent.sync()).run] == [first.job_id]
+
+    successor = await bench.controller_of(first.job_id, process=OTHER_PID)
+    acquired = await successor.acquire(gone=1)
+    assert (acquired.resume_step, acquired.restarts, acquired.scalings, acquired.last_step) == (40, 1, 2, 40)
+    await successor.report(step=41)
+    found = await bench.job("digits")
+    assert (found["status"], found["attempt"], found["step"]) == ("running", 2, 41)
+
+
+async def test_a_silent_controller_that_comes_back_goes_on(bench: Bench) -> None:
+    controller = await bench.start()
+    bench.clock.advance(40)
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "recovering"
+    await controller.report(step=3)
+    assert (await bench.job("digits"))["status"] == "running"
+
+
+async def test_all_workers_lost_stays_within_the_attempt(bench: Bench) -> None:
+    controller = await bench.start()
+    await controller.report(state="recovering", workers=(), restarts=1, reason="backing off for 5 s")
+    job = await bench.job("digits")
+    assert (job["status"], job["restarts"], job["message"]) == ("recovering", 1, "backing off for 5 s")
+    await controller.report(state="starting", reason="")
+    assert (await bench.job("digits"))["status"] == "starting"
+    await controller.report(state="running")
+    job = await bench.job("digits")
+    assert (job["status"], job["attempt"]) == ("running", 1)
+
+
+async def test_a_forced_cancel_of_a_silent_cluster_ends(bench: Bench) -> None:
+    controller = await bench.start()
+    await bench.post("/jobs/digits/cancel", 202, {"force": True})
+    bench.clock.advance(140)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "stopping"
+    bench.clock.advance(20)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "cancelled"
+    assert (await controller.send(controller.next_report())).json()["code"] == "fenced"
+
+
+async def test_tickets_and_tokens_are_good_for_their_own_job_only(bench: Bench) -> None:
+    one = await bench.start("one")
+    two = await bench.start("two")
+    two.ticket, ticket = one.ticket, two.ticket
+    assert (await two.try_acquire()).status_code == 403
+    two.ticket = ticket
+    one.job_id, two.job_id = two.job_id, one.job_id
+    assert (await one.send(one.next_report())).status_code == 403
+    assert (await two.try_desired()).status_code == 403
+    two.ticket = ticket[:-1] + ("0" if ticket[-1] != "0" else "1")
+    assert (await two.try_acquire()).status_code == 401
+
+
+async def test_a_second_agent_looks_on_until_the_lease_of_the_first_ends(bench: Bench) -> None:
+    controller = await bench.start()
+    first, second = bench.agent, type(bench.agent)(bench.client, bench.agent.token, agent_id="agent-2")
+    reply = await second.sync()
+    assert (reply.acting, reply.run) == (False, ())
+    bench.clock.advance(16)
+    reply = await second.sync()
+    assert reply.acting
+    assert [item.job_id for item in reply.run] == [controller.job_id]
+    assert not (await first.sync()).acting
+
+
+async def test_a_restart_gives_every_attempt_a_whole_lease(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url) as bench:
+        controller = await bench.start()
+        acquired = controller.acquired
+        clock = bench.clock
+    clock.advance(3600)
+    async with make_bench(database_url, clock=clock) as bench:
+        await bench.loop.run_once()
+        assert (await bench.job("digits"))["status"] == "running", "the silence was the service's own"
+        controller.client = bench.client
+        await controller.report(step=9)
+        assert controller.acquired is acquired
+        assert (await bench.job("digits"))["step"] == 9
+
+
+async def test_an_unacknowledged_log_tail_is_cut_at_start(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url) as bench:
+        controller = await bench.start()
+        await controller.report(logs=(log_line("kept"),))
+        folder = bench.settings.home / "logs" / controller.job_id
+    # As kill -9 leaves it between the append and the commit.
+    segment = folder / "00000000.jsonl"
+    committed = segment.read_bytes()
+    segment.write_bytes(committed + committed + b'{"half')
+    (folder / "00000001.jsonl").write_bytes(b'{"rotated')
+    async with make_bench(database_url) as bench:
+        assert segment.read_bytes() == committed
+        assert not (folder / "00000001.jsonl").exists()
+        controller.client = bench.client
+        await controller.report(logs=(log_line("again"),))
+        assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["kept", "again"]
+
+
+async def test_a_failed_commit_leaves_no_doubled_log_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start()
+    report = controller.next_report(logs=(log_line("once"),), metrics=(metric(1),))
+
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("injected behind the append")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.ingest.settle_status", fail)
+        assert (await controller.send(report)).status_code == 500
+    segment = bench.settings.home / "logs" / controller.job_id / "00000000.jsonl"
+    assert segment.stat().st_size > 0, "the fault took effect behind the append"
+    assert (await bench.get("/jobs/digits/logs"))["items"] == []
+    assert (await controller.send(report)).status_code == 200
+    assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["once"]
+    assert len(segment.read_bytes().splitlines()) == 1
