@@ -31,7 +31,7 @@ down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
 .PHONY: test
-test: setup unit integration chaos-short e2e-short ## All tests: unit, integration, short chaos and browser samples
+test: setup unit integration e2e chaos-short ## All tests: unit, integration, browser, and a short chaos sample
 
 .PHONY: unit
 unit: setup ## Unit tests
@@ -49,15 +49,9 @@ chaos-short: setup
 chaos: setup ## All chaos tests (long)
 	$(PYTEST) tests/chaos -q
 
-.PHONY: e2e-short
-e2e-short: setup
-	@if scripts/find-chromium >/dev/null; then $(PYTEST) tests/e2e -q -m short; \
-	else echo "SKIPPED tests/e2e: no Chromium found; install one (apt-get install chromium) or set RUBATO_CHROMIUM=/path/to/it"; fi
-
 .PHONY: e2e
-e2e: setup ## The page in a real Chromium
-	@scripts/find-chromium
-	$(PYTEST) tests/e2e -q
+e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none
+	$(PYTEST) tests/e2e -q -rs
 
 .PHONY: check
 check: setup lint types arch web docs test ## Exactly what CI runs; the tests come last
