@@ -106,7 +106,8 @@ def progress_line() -> Iterator[ProgressLine]:
 def describe_facts(job: Job) -> str:
     """Workers, loss, accuracy and speed: what one wants to see beside the bar."""
     metrics = job.metrics or {}
-    facts = [f"{format_workers(job)} workers"]
+    workers = format_workers(job)
+    facts = [f"{workers} worker{'' if workers == '1' else 's'}"]
     facts += [
         f"{name} {format_number(metrics[name])}" for name in ("loss", "accuracy") if metrics.get(name) is not None
     ]

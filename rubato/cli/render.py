@@ -143,7 +143,8 @@ def describe_generation(event: Event) -> str:
     data = event.data
     before, after = data.get("from_workers"), data.get("workers")
     step = data.get("step", event.step)
-    change = f"{before} → {after} workers" if before and before != after else f"{after} workers"
+    noun = "worker" if after == 1 else "workers"
+    change = f"{before} → {after} {noun}" if before and before != after else f"{after} {noun}"
     paused = data.get("paused_seconds")
     ending = "" if paused is None else f", paused {format_pause(float(paused))}"
     return f"{change} at step {step}{ending}"

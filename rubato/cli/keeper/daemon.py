@@ -80,7 +80,7 @@ class Keeper:
         finally:
             self._take_down()
 
-    # --- one round --------------------------------------------------------------------------------------------------
+    # --- one round ----------------------------------------------------------------------------------------------------
 
     def _round(self, now: float) -> None:
         codes = reap_children()
@@ -164,7 +164,7 @@ class Keeper:
         self._write_record()
         log(f"{role} ended at once; starting it again in {wait_s:.1f} s (see {self.home.log_file(role)})")
 
-    # --- record -----------------------------------------------------------------------------------------------------
+    # --- record -------------------------------------------------------------------------------------------------------
 
     def _write_record(self) -> None:
         own = identify(os.getpid())
@@ -206,7 +206,7 @@ class Keeper:
             end_processes([self.processes.pop("service")], grace_s=TERM_GRACE_S["service"])
         self._write_record()
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- end ----------------------------------------------------------------------------------------------------------
 
     def _end_all_but(self, *kept: str) -> None:
         own = identify(os.getpid())

@@ -349,7 +349,7 @@ def test_submit_and_follow_to_the_end(service: FakeService, rubato: Rubato, stat
     done = rubato("submit", "--recipe", "image-classifier", "--follow")
     assert (done.code, done.out.strip()) == (code, "job_1")
     assert "Worker w2 was killed by SIGKILL. at step 100" in done.err
-    assert "2 → 1 workers at step 101, paused 41 ms (scale up)" in done.err
+    assert "2 → 1 worker at step 101, paused 41 ms (scale up)" in done.err
     assert ("digest abc" if status == "succeeded" else "reason: hang") in done.err
 
 

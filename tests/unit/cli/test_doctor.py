@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rubato.cli import doctor
+from rubato.cli.doctor import Level
+from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.home import Home, RecordedProcess, RunRecord
+from tests.unit.cli.fake_service import FakeService, Reply
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    found = Home(tmp_path / "home")
+    found.create()
+    return found
+
+
+def look(findings: list[doctor.Health], what: str) -> doctor.Health:
+    return next(found for found in findings if found.what == what)
+
+
+def test_an_old_sqlite_is_told_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlite3.sqlite_version_info", (3, 40, 1))
+    assert look(list(doctor.look_at_python()), "sqlite").level == Level.WARNING
+    monkeypatch.setattr("sqlite3.sqlite_version_info", (3, 52, 0))
+    assert look(list(doctor.look_at_python()), "sqlite").level == Level.OK
+
+
+def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DISTRIBUTIONS", {"cluster": ("no-such-distribution",)})
+    (found,) = doctor.look_at_packages()
+    assert found.level == Level.WARNING
+    assert "rubato[cluster]" in found.detail
+
+
+def test_a_secret_that_others_can_read_is_a_problem(home: Home) -> None:
+    home.token_file.write_text("rbt_x")
+    home.token_file.chmod(0o644)
+    found = look(list(doctor.look_at_home(home)), "permissions of token")
+    assert found.level == Level.PROBLEM
+    assert f"chmod 600 {home.token_file}" in found.detail
+    home.token_file.chmod(0o600)
+    assert "permissions of token" not in [item.what for item in doctor.look_at_home(home)]
+
+
+def test_a_home_without_its_keeper_says_how_to_go_on(home: Home) -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    assert look(list(doctor.look_at_home(home)), "keeper").detail == "down"
+    home.write_record(RunRecord("http://127.0.0.1:1", "", "", "", boot_id=boot_id(), processes={"ray": own}))
+    found = look(list(doctor.look_at_home(home)), "keeper")
+    assert found.level == Level.WARNING
+    assert "rubato up" in found.detail
+
+
+def test_a_role_that_does_not_live_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.cli.keeper.daemon.is_held", lambda _: True)
+    record = RunRecord("u", "", "", "", boot_id=boot_id(), processes={"agent": RecordedProcess(2**22 + 1, 1)})
+    home.write_record(record)
+    found = look(list(doctor.look_at_home(home)), "keeper")
+    assert found.level == Level.WARNING
+    assert "agent" in found.detail
+
+
+def test_an_offline_cluster_is_a_problem(home: Home, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUBATO_TOKEN", raising=False)
+    service.on("GET", "/me", {"user": "admin", "role": "admin"})
+    service.on("GET", "/cluster", {"clusters": [{"id": "default", "status": "offline", "last_seen": "t"}], "queue": []})
+    findings = list(doctor.look_at_service(home, service.url))
+    assert [(found.level, found.what) for found in findings] == [
+        (Level.WARNING, "token"),
+        (Level.OK, "service"),
+        (Level.PROBLEM, "cluster default"),
+    ]
+
+
+def test_a_service_that_refuses_or_is_not_there(home: Home, service: FakeService) -> None:
+    service.on("GET", "/me", Reply({"detail": "No such token."}, 401))
+    home.token_file.write_text("x")
+    (refused,) = doctor.look_at_service(home, service.url)
+    assert refused.level == Level.PROBLEM
+    (absent,) = doctor.look_at_service(home, "http://127.0.0.1:1")
+    assert absent.level == Level.WARNING
+    assert "rubato up" in absent.detail

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from rubato.cli import follow
+from rubato.client import Job, ServiceUnreachable
+from rubato.client.models import Event, decode
+from tests.unit.cli.fake_service import event, formed, job
+
+
+def test_plain_progress_says_each_status_once_and_then_little(capsys: pytest.CaptureFixture[str]) -> None:
+    line = follow.PlainProgress()
+    for step in range(3):
+        line.show(decode(Job, job(step=step)))
+    line.show(decode(Job, job(status="pausing", message="a person asked", step=3)))
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "running: step 0/500, 2 workers, loss 0.25, 512 samples/s",
+        "pausing (a person asked): step 3/500, 2 workers, loss 0.25, 512 samples/s",
+    ]
+
+
+def test_the_live_bar_moves() -> None:
+    line = follow.LiveProgress()
+    line.show(decode(Job, job(step=42, phase="scaling", workers=1, joining=1)))
+    (task,) = line.bar.tasks
+    assert (task.completed, task.total, task.description) == (42, 500, "scaling")
+    assert task.fields["facts"].startswith("1/2 workers")
+
+
+def test_progress_without_any_number_yet() -> None:
+    assert follow.describe_progress(
+        decode(Job, job(status="queued", metrics={}, step=0, total_steps=None, workers=0))
+    ) == ("queued: step 0, 0/2 workers")
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (formed(1, 2, 4, 1204), "2 → 4 workers at step 1204, paused 41 ms (scale up)"),
+        (formed(1, 0, 1, 1), "1 worker at step 1, paused 41 ms (scale up)"),
+        (event(1, "worker.lost", "Worker w2 was lost.", step=7), "Worker w2 was lost. at step 7"),
+        (event(1, "user.event", "Hello."), "Hello."),
+    ],
+)
+def test_events_in_a_line(item: dict[str, object], text: str) -> None:
+    assert follow.describe_event(decode(Event, item)) == text
+
+
+def test_a_gap_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = follow.gap_listener(follow.PlainProgress())
+    for _ in range(5):
+        tell(ServiceUnreachable("gone"))
+    assert capsys.readouterr().err.count("does not answer") == 1
