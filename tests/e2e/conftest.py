@@ -25,10 +25,8 @@ START_TIMEOUT_S = 30
 # The machine also trains while the page is watched.
 expect.set_options(timeout=15_000)
 
-CHROMIUM = next(
-    filter(None, [os.environ.get("RUBATO_CHROMIUM"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))]),
-    None,
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, [os.environ.get("RUBATO_CHROMIUM"), *map(shutil.which, BROWSERS)]), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -73,10 +71,12 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = os.environ | {"RUBATO_HOME": str(self.home), "RUBATO_PORT": str(self.port), "PYTHONPATH": str(ROOT)}
+        own = {"RUBATO_HOME": str(self.home), "RUBATO_PORT": str(self.port), "PYTHONPATH": str(ROOT)}
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "service.log").open("ab") as log:
-            self._process = subprocess.Popen([sys.executable, "-m", "api"], env=environment, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "api"], env=os.environ | own, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             assert self._process.poll() is None, (self.home / "service.log").read_text()[-3000:]
@@ -107,6 +107,10 @@ class Service:
     def token(self) -> str:
         return (self.home / "token").read_text().strip()
 
+    @property
+    def cluster_token(self) -> str:
+        return (self.home / "cluster-token").read_text().strip()
+
     def call(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"}
         response = httpx.request(method, f"{self.url}/api/v1{path}", json=body, headers=headers, timeout=30)
@@ -129,15 +133,29 @@ def running_service(home: Path) -> Iterator[Service]:
         service.stop()
 
 
+@pytest.fixture(scope="session")
+def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Shared by the stories that leave it as it is; their jobs have names of their own."""
+    with running_service(tmp_path_factory.mktemp("shared") / "home") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster(service: Service) -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(service.url, service.cluster_token) as running:
+        yield running
+
+
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
+def own_service(browser: Browser, tmp_path: Path) -> Iterator[Service]:
+    """For stories about an empty or a dying service."""
     with running_service(tmp_path / "home") as started:
         yield started
 
 
 @pytest.fixture
-def cluster(service: Service) -> Iterator[SimulatedCluster]:
-    with SimulatedCluster(service.url, (service.home / "cluster-token").read_text().strip()) as running:
+def own_cluster(own_service: Service) -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(own_service.url, own_service.cluster_token) as running:
         yield running
 
 
@@ -145,7 +163,7 @@ NewPage = Callable[..., Page]
 
 
 @pytest.fixture
-def new_page(browser: Browser, service: Service) -> Iterator[NewPage]:
+def new_page(browser: Browser) -> Iterator[NewPage]:
     """Pages that are signed in and that must end without an error on their console."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
@@ -155,7 +173,7 @@ def new_page(browser: Browser, service: Service) -> Iterator[NewPage]:
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             complaints.append(message.text)
 
-    def make(*, is_signed_in: bool = True, **options: Any) -> Page:
+    def make(service: Service, *, is_signed_in: bool = True, **options: Any) -> Page:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         if is_signed_in:

@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-from rubato.wire.cluster import EventReport, Failure, LogLine, MetricRow, Outcome, Result, WorkerReport
 
+from rubato.wire.cluster import EventReport, Failure, LogLine, MetricRow, Outcome, Result, WorkerReport
 from tests.simulated_controller import RUNNING, SimulatedAgent, SimulatedController
 
 TICK_S = 0.1
@@ -31,7 +31,7 @@ TRACEBACK = """Traceback (most recent call last):
     loss = run.backward(model(batch.x), batch.y)
   File "train.py", line 17, in forward
     return self.head(torch.cat([a, b]))
-RuntimeError: Sizes of tensors must match except in dimension 0. Expected size 64 but got size 32 for tensor number 1."""
+RuntimeError: Sizes of tensors must match except in dimension 0. Expected size 64 but got size 32 for tensor 1."""
 
 
 def stamp(when: datetime) -> str:
@@ -62,7 +62,7 @@ class SimulatedJob:
         self.lines: list[LogLine] = []
         self.outcome: Outcome | None = None
 
-    # --- facts ---------------------------------------------------------------------------------------------------------
+    # --- facts ---
 
     def say(self, kind: str, message: str, step: int | None = None, **data: Any) -> None:
         event = self.controller.event(kind, message, self.view.step if step is None else step, **data)
@@ -94,7 +94,7 @@ class SimulatedJob:
             members=[{"worker_id": f"w{worker}", "rank": rank} for rank, worker in enumerate(self.members)],
         )  # fmt: skip
 
-    # --- what may happen -----------------------------------------------------------------------------------------------
+    # --- what may happen ---
 
     def begin(self) -> None:
         for _ in range(min(self.desired, self.slots)):
@@ -150,10 +150,14 @@ class SimulatedJob:
         if step % 60 == 0:
             values["accuracy"] = 0.985 - 0.6 * math.exp(-step / 90)
         self.see(step=step)
-        self.rows.append(MetricRow(step=step, time=stamp(self.now), generation=self.view.generation, workers=world, values=values))
+        self.rows.append(
+            MetricRow(step=step, time=stamp(self.now), generation=self.view.generation, workers=world, values=values)
+        )
         if step % 5 == 0:
             for rank in range(world):
-                self.log(rank, f"step \x1b[1m{step}\x1b[0m  loss \x1b[32m{values['loss']:.4f}\x1b[0m  {speed:.0f} samples/s")
+                self.log(
+                    rank, f"step \x1b[1m{step}\x1b[0m  loss \x1b[32m{values['loss']:.4f}\x1b[0m  {speed:.0f} samples/s"
+                )
         if step % 100 == 0:
             self.save()
 
@@ -162,7 +166,7 @@ class SimulatedJob:
         name = f"{attempt}-{self.view.step}"
         files = [{"name": f"stripe-{index}.safetensors", "bytes": 1_240_312, "sha256": "ab" * 32} for index in range(2)]
         files.append({"name": "manifest.json", "bytes": 2_113, "sha256": "cd" * 32})
-        self.say("checkpoint.committed", f"checkpoint {name} was committed in 38 ms", checkpoint_id=name, step=self.view.step,
+        self.say("checkpoint.committed", f"checkpoint {name} was committed in 38 ms", checkpoint_id=name,
                  bytes=sum(int(file["bytes"]) for file in files), seconds=0.038, metrics={}, files=files)  # fmt: skip
 
     def train_until(self, now: datetime) -> None:
@@ -180,7 +184,7 @@ class SimulatedJob:
             self.log(1, line, "stderr")
         failure = Failure(
             failure_class="user", reason="user_code_error",
-            message="Rank 1 raised RuntimeError in step 83, and so did the worker that tried the same microbatch again.",
+            message="Rank 1 raised RuntimeError in step 83, and so did the worker that tried it again.",
             worker_id="w2", rank=1, node="node-a", exit_code=1, step=83, microbatch=5, traceback=TRACEBACK,
             last_output=("step 80  loss 1.0713", "RuntimeError: Sizes of tensors must match"),
         )  # fmt: skip

@@ -17,25 +17,30 @@ function MarkerChip({ place }: { place: PlacedMarker }) {
   const worst =
     markers.find((marker) => marker.kind === "failure" || marker.kind === "restart") ?? markers[0];
   if (!worst) return null;
-  const side = place.left > 70 ? "tip-left" : place.left < 30 ? "tip-right" : "";
   return (
-    <div
-      class={`marker marker-${worst.kind} marker-row-${place.row}`}
-      style={{ left: `${place.left}%` }}
-      data-kind={worst.kind}
-    >
-      <button type="button" class="marker-chip" aria-label={markers.map(sentence).join(". ")}>
-        <span aria-hidden="true">{markers.length > 1 ? `${markers.length}×` : GLYPHS[worst.kind]}</span>
-        {place.hasLabel && worst.pause && <span class="marker-pause">{worst.pause}</span>}
-      </button>
-      <span class="marker-line" aria-hidden="true" />
-      <div class={`tip ${side}`} role="tooltip">
+    <>
+      <div
+        class={`marker marker-${worst.kind} marker-row-${place.row}`}
+        style={{ left: `${place.left}%` }}
+        data-kind={worst.kind}
+      >
+        <button type="button" class="marker-chip" aria-label={markers.map(sentence).join(". ")}>
+          <span aria-hidden="true">{markers.length > 1 ? `${markers.length}×` : GLYPHS[worst.kind]}</span>
+          {place.hasLabel && worst.pause && <span class="marker-pause">{worst.pause}</span>}
+        </button>
+        <span class="marker-line" aria-hidden="true" />
+      </div>
+      <div
+        class={`tip tip-row-${place.row}`}
+        role="tooltip"
+        style={{ left: `clamp(120px, ${place.left}%, calc(100% - 120px))` }}
+      >
         {markers.slice(0, 6).map((marker) => (
           <MarkerText key={marker.position} marker={marker} />
         ))}
         {markers.length > 6 && <p>and {markers.length - 6} more: drag across the chart to zoom in</p>}
       </div>
-    </div>
+    </>
   );
 }
 

@@ -19,9 +19,14 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
   // A change from elsewhere (the command line) takes the place of a wish that was never sent.
   useEffect(() => setWish(null), [job.desired_workers]);
   const count = wish ?? job.desired_workers;
+  const isInside = count >= job.min_workers && count <= job.max_workers;
   const choose = (next: number) => {
     if (Number.isFinite(next))
       setWish(Math.min(job.max_workers, Math.max(job.min_workers, Math.round(next))));
+  };
+  // While one types, "1" may be the beginning of "12": what is out of bounds is put right on leaving the field.
+  const type = (next: number) => {
+    if (Number.isInteger(next)) setWish(next);
   };
   const scale = async (event: Event) => {
     event.preventDefault();
@@ -58,7 +63,9 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
             value={count}
             disabled={!hasBounds}
             aria-describedby="workers-note"
-            onChange={(event) => choose(event.currentTarget.valueAsNumber)}
+            aria-invalid={!isInside}
+            onInput={(event) => type(event.currentTarget.valueAsNumber)}
+            onBlur={(event) => choose(event.currentTarget.valueAsNumber)}
           />
           <button
             type="button"
@@ -69,7 +76,11 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
             <Icon name="plus" />
           </button>
         </div>
-        <button type="submit" class="button primary" disabled={isBusy || count === job.desired_workers}>
+        <button
+          type="submit"
+          class="button primary"
+          disabled={isBusy || !isInside || count === job.desired_workers}
+        >
           {isBusy ? "Asking…" : "Scale"}
         </button>
       </div>
