@@ -7,6 +7,7 @@ run.json   which processes serve this home right now; there only while it is up
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -21,6 +22,8 @@ from rubato.errors import KeeperError
 from rubato.wire.codec import to_json
 
 DEFAULT_PORT = 8642
+LOG_BYTES = 16 * 1024 * 1024
+"""A log that is larger when its process starts is put aside as `.log.1`."""
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
@@ -84,7 +87,11 @@ class Home:
 
     def open_log(self, role: str) -> BinaryIO:
         """Open a process's log for appending; nobody else's business, for the service's holds a sign-in code."""
-        return os.fdopen(os.open(self.log_file(role), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+        path = self.log_file(role)
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > LOG_BYTES:
+                path.replace(path.with_name(f"{path.name}.1"))
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def create(self) -> None:
         """Make the folder, for its owner only.

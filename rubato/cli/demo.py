@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from rubato.cli.exits import ExitCode
 from rubato.cli.follow import ProgressLine, describe_event, gap_listener, progress_line
 from rubato.cli.keeper import commands, control
-from rubato.cli.keeper.daemon import is_held
 from rubato.cli.keeper.process_table import identify, read_table, send_signal, tree_of
 from rubato.cli.output import fail, note, put
 from rubato.cli.render import describe_failure, describe_generation
 from rubato.cli.service_commands import StepLine, make_login_link
 from rubato.cli.specfile import draft_of_recipe
 from rubato.errors import RubatoError, UserError
-from rubato.home import DEFAULT_PORT, Home
+from rubato.home import Home
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:
@@ -138,12 +137,8 @@ def run_demo() -> ExitCode:
 
 def start_service(home: Home) -> str:
     """`rubato up`; a home that is up already is used as it is."""
-    record = home.read_record()
-    port = DEFAULT_PORT
-    if record is not None and is_held(home):
-        port = int(record.url.rsplit(":", 1)[1])
-    elif os.environ.get("RUBATO_PORT", "").isdigit():
-        port = int(os.environ["RUBATO_PORT"])
+    from_environment = os.environ.get("RUBATO_PORT", "")
+    port = int(from_environment) if from_environment.isdigit() else None
     with StepLine("Starting Rubato") as tell:
         state = control.bring_up(home, port=port, slots=commands.default_slots(), tell=tell)
     put(f"Rubato is up at {state.url}")

@@ -40,7 +40,10 @@ class StepLine(AbstractContextManager["StepLine"]):
 
 def up(
     *,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the service on 127.0.0.1.")] = DEFAULT_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, envvar="RUBATO_PORT", help="Port of the service on 127.0.0.1. Default: 8642."),
+    ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="CPU slots for workers. Default: the cores, but at least 8.")
     ] = None,
@@ -58,8 +61,8 @@ def up(
         from rubato.cli.keeper.daemon import keep
 
         home.create()
-        control.check_port(home, port)
-        keep(home, port=port, slots=wanted_slots)
+        control.check_port(home, port or DEFAULT_PORT)
+        keep(home, port=port or DEFAULT_PORT, slots=wanted_slots)
         return
     with StepLine("Starting") as tell:
         state = control.bring_up(home, port=port, slots=wanted_slots, tell=tell)

@@ -118,3 +118,13 @@ def test_the_homes_token_never_goes_to_a_foreign_host(home: Home, url: str) -> N
 def test_the_homes_token_goes_to_this_machine(home: Home, url: str) -> None:
     home.token_file.write_text("secret")
     assert find_token(None, url, home, {}) == "secret"
+
+
+def test_a_large_log_is_put_aside_when_its_process_starts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.home.LOG_BYTES", 3)
+    for text in (b"old!", b"new"):
+        with home.open_log("agent") as log:
+            log.write(text)
+    assert home.log_file("agent").read_bytes() == b"new"
+    assert (home.path / "agent.log.1").read_bytes() == b"old!"
+    assert stat.S_IMODE(home.log_file("agent").stat().st_mode) == 0o600

@@ -62,6 +62,11 @@ def find_checkout() -> Path:
     Raises:
         KeeperError: rubato is installed without them, or their packages are missing.
     """
+    if not sys.platform.startswith("linux"):
+        raise KeeperError(
+            f"`rubato up` needs Linux (it finds its processes by /proc), this is {sys.platform}; "
+            "use docker compose, or a service elsewhere with --url"
+        )
     root = Path(rubato.__file__).resolve().parent.parent
     missing = [name for name in ("api", "jobs") if not (root / name).is_dir()]
     if missing:

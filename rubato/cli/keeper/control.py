@@ -24,7 +24,7 @@ from rubato.cli.keeper.process_table import (
     wait_until_gone,
 )
 from rubato.errors import KeeperError, RubatoError
-from rubato.home import Home, RecordedProcess, RunRecord
+from rubato.home import DEFAULT_PORT, Home, RecordedProcess, RunRecord
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -53,8 +53,8 @@ class UpState:
 # --- up ---------------------------------------------------------------------------------------------------------------
 
 
-def bring_up(home: Home, *, port: int, slots: int, tell: Teller, timeout_s: float = UP_TIMEOUT_S) -> UpState:
-    """Start the keeper unless one lives, and wait until jobs can run.
+def bring_up(home: Home, *, port: int | None, slots: int, tell: Teller, timeout_s: float = UP_TIMEOUT_S) -> UpState:
+    """Start the keeper unless one lives, and wait until jobs can run. Without a port: the one it has, else the default.
 
     Raises:
         KeeperError: the port is taken, the home is held by a keeper with another port, or something did not start.
@@ -63,9 +63,10 @@ def bring_up(home: Home, *, port: int, slots: int, tell: Teller, timeout_s: floa
     record = home.read_record()
     was_up = is_held(home)
     if was_up:
-        if record is not None and record.url != f"http://{commands.HOST}:{port}":
+        if port is not None and record is not None and record.url != f"http://{commands.HOST}:{port}":
             raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
     else:
+        port = DEFAULT_PORT if port is None else port
         check_port(home, port)
         commands.find_checkout()
         start_keeper(home, port=port, slots=slots)
