@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rubato.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest, commit_manifest, find_latest, prune
+from rubato.checkpoint.manifest import (
+    MANIFEST_NAME,
+    FileRecord,
+    Manifest,
+    commit_manifest,
+    find_latest,
+    prune,
+    read_manifest,
+    verify,
+)
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError
@@ -31,11 +40,13 @@ class ArchiveTerms:
     num_microbatches: int
     seed: int
     keep_last: int
+    origin: Path | None = None
+    """A checkpoint of another job to begin from, while there is none of this one."""
 
     @classmethod
-    def of(cls, job_id: str, root: Path | None, spec: JobSpec) -> ArchiveTerms:
+    def of(cls, job_id: str, root: Path | None, spec: JobSpec, origin: Path | None = None) -> ArchiveTerms:
         """From a job spec."""
-        return cls(job_id, root, spec.num_microbatches, spec.seed, spec.checkpoint.keep_last)
+        return cls(job_id, root, spec.num_microbatches, spec.seed, spec.checkpoint.keep_last, origin)
 
 
 class FolderArchive:
@@ -78,8 +89,10 @@ class FolderArchive:
         try:
             if self._terms.root is not None:
                 found = find_latest(self._terms.root, pass_over)
-        except OSError as error:
-            corrupt.append(f"{self._terms.root} cannot be read: {error.strerror or error}")
+            if found is None and self._terms.origin is not None:
+                found = _open(self._terms.origin)
+        except (CheckpointError, OSError) as error:
+            corrupt.append(str(error))
         if found is None:
             self._post(CheckpointFound(corrupt=tuple(corrupt)))
             return
@@ -139,3 +152,14 @@ class FolderArchive:
 
     def _emit(self, kind: EventKind, message: str, order: CommitManifest, **data: object) -> None:
         self._post(Emit(kind.value, message, order.step, order.generation, {"step": order.step, **data}))
+
+
+def _open(folder: Path) -> tuple[Path, Manifest]:
+    """A checkpoint by its folder.
+
+    Raises:
+        CheckpointError: it is not whole.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return folder, manifest

@@ -134,7 +134,7 @@ class ChildSupervisor:
             self._life.join(timeout_s)
         return self.is_over
 
-    # --- life: spawn, wait, reap ------------------------------------------------------------------
+    # --- life: spawn, wait, reap --------------------------------------------------------------------------------------
 
     def _live(self) -> None:
         try:
@@ -266,7 +266,7 @@ class _Pump:
         with contextlib.suppress(BlockingIOError):
             self._owner._wake_reader.recv(4096)
 
-    # --- commands and messages --------------------------------------------------------------------
+    # --- commands and messages ----------------------------------------------------------------------------------------
 
     def _watch_for_room(self) -> None:
         """Look out for room in the socket only while there is something to write."""
@@ -331,7 +331,7 @@ class _Pump:
         self.broken_by = self.broken_by or cause
         self._owner.kill(cause)
 
-    # --- output -----------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------------
 
     def _on_output(self, stream: Stream, pipe: IO[bytes]) -> None:
         try:

@@ -1,0 +1,49 @@
+"""What the agent sees of its cluster, by the calls that work without Ray's dashboard."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ray
+
+from jobs.names import ActorName, parse_listing
+from rubato.wire.cluster import NodeReport
+
+
+def observe_nodes() -> tuple[NodeReport, ...]:
+    """The living nodes and what of each is taken."""
+    free = _free_by_node()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return tuple(node_report(node, free.get(str(node["NodeID"]))) for node in nodes if node.get("Alive"))
+
+
+def node_report(node: dict[str, Any], free: dict[str, float] | None) -> NodeReport:
+    """One entry of `ray.nodes()`. `free` None: not known, nothing counts as taken."""
+    total = node.get("Resources", {})
+    cpu, gpu = float(total.get("CPU", 0.0)), float(total.get("GPU", 0.0))
+    left = {"CPU": cpu, "GPU": gpu} if free is None else free
+    return NodeReport(
+        node_id=str(node["NodeID"]),
+        address=str(node.get("NodeManagerAddress", "")),
+        cpu=cpu,
+        gpu=gpu,
+        # Ray leaves out of `free` what is taken to the last bit.
+        cpu_used=round(max(0.0, cpu - left.get("CPU", 0.0)), 4),
+        gpu_used=round(max(0.0, gpu - left.get("GPU", 0.0)), 4),
+        hostname=str(node.get("NodeManagerHostname", "")),
+    )
+
+
+def observe_actors() -> list[ActorName]:
+    """All living actors of ours."""
+    return parse_listing(ray.util.list_named_actors(all_namespaces=True))
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    """Free resources by node id. Semi-private, but the only source without the dashboard; empty where there is none."""
+    try:
+        state: Any = ray._private.state
+        return {str(node): dict(free) for node, free in state.available_resources_per_node().items()}
+    except (AttributeError, json.JSONDecodeError):
+        return {}

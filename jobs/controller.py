@@ -1,0 +1,224 @@
+"""The controller: the Ray actor that leads one job. Named, detached, restarted by Ray until it leaves by itself.
+
+It holds nothing that cannot be lost. Its attempt is acquired while it runs, never handed in: Ray replays constructor
+arguments, so both twins of a split brain would hold the same one. Workers outlive it; it attaches to those that live.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import ray
+
+from jobs.fleet import RayFleet
+from jobs.names import NAMESPACE, controller_name
+from jobs.reporter import Reporter
+from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink, Unreachable
+from jobs.supervisor import WorkerOrder
+from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.engine.coordinator import Coordinator, Terms, Wish
+from rubato.errors import RubatoError
+from rubato.home import RecordedProcess
+from rubato.launch.archive import ArchiveTerms, FolderArchive
+from rubato.launch.host import Host
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Acquired, Desired, ProcessIdentity
+from rubato.wire.spec import JobSpec, parse_spec
+
+DESIRED_WAIT_S = 25.0
+RETRY_S = 1.0
+CRASH_PAUSE_S = 2.0
+"""Ray starts a crashed controller again at once: not in a tight loop, please."""
+
+
+class JobController:
+    """The actor. Threaded: the attempt is led in its own thread, so that calls are answered meanwhile."""
+
+    def __init__(self, job_id: str, ticket: str, url: str) -> None:
+        self._job_id = job_id
+        self._ticket = ticket
+        self._url = url
+        self._attempt = 0
+        self._process = own_process()
+        threading.Thread(target=self._run, name="lead", daemon=True).start()
+
+    def identity(self) -> tuple[ProcessIdentity, int]:
+        """Which process this is, and the attempt it holds (0: none yet)."""
+        return self._process, self._attempt
+
+    def leave(self) -> None:
+        """End the actor for good: any other end is a crash to Ray, which starts it again."""
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+    def _run(self) -> None:
+        try:
+            self._lead()
+        except BaseException:
+            traceback.print_exc()
+            time.sleep(CRASH_PAUSE_S)
+            os._exit(1)
+        handle = ray.get_actor(controller_name(self._job_id), namespace=NAMESPACE)
+        handle.leave.remote()
+
+    def _lead(self) -> None:
+        acquired = acquire(self._url, self._ticket, self._job_id, self._process)
+        if acquired is None:
+            return
+        self._attempt = acquired.attempt
+        say(f"{self._job_id}: attempt {acquired.attempt}")
+        with ServiceLink(self._url, acquired.token) as link, ServiceLink(self._url, acquired.token) as poll_link:
+            Leader(self._job_id, acquired, self._url, link, poll_link).lead()
+
+
+class Leader:
+    """One attempt, from its grant to its end."""
+
+    def __init__(self, job_id: str, acquired: Acquired, url: str, link: ServiceLink, poll_link: ServiceLink) -> None:
+        self._job_id = job_id
+        self._acquired = acquired
+        self._poll_link = poll_link
+        self._is_over = threading.Event()
+        spec = parse_spec(acquired.spec)
+        folder = storage_folder(acquired.storage)
+        terms = Terms.of(job_id, acquired.attempt, spec)
+        self._coordinator = Coordinator(
+            terms,
+            wish_of(acquired.desired),
+            row_step=acquired.last_step,
+            restarts=acquired.restarts,
+            scalings=acquired.scalings,
+        )
+        self._host = Host(self._coordinator)
+        self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go)
+        self._fleet = RayFleet(
+            worker_order(job_id, acquired, spec, url, folder / job_id),
+            spec.resources_per_worker,
+            self._host.post,
+            self._let_go,
+        )
+        origin = folder / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
+        self._archive = FolderArchive(ArchiveTerms.of(job_id, folder / job_id, spec, origin), self._host.post)
+
+    def lead(self) -> None:
+        """Lead until the outcome is acknowledged, or a newer attempt leads."""
+        adopted = self._fleet.attach_all()
+        self._fleet.take_over(adopted)
+        orders = []
+        if adopted:
+            say(f"{self._job_id}: took over {', '.join(one.incarnation for one in adopted)}")
+            snapshots = [one.reply.snapshot for one in adopted if one.reply.snapshot is not None]
+            placed = [one.reply.spawned for one in adopted if one.reply.spawned is not None]
+            orders = self._host.adopt(snapshots, placed)
+        self._reporter.start()
+        threading.Thread(target=self._follow_wishes, name="desired", daemon=True).start()
+        outcome = self._host.run(self._fleet, self._reporter, self._archive, orders)
+        if outcome is not None:
+            say(f"{self._job_id}: {outcome.state}")
+            self._reporter.wait_acknowledged()
+        self._is_over.set()
+        self._reporter.close()
+        self._archive.close()
+        self._fleet.close()
+
+    def _let_go(self) -> None:
+        """A newer attempt leads, or the job is over for the service: leave everything as it is."""
+        say(f"{self._job_id}: attempt {self._acquired.attempt} no longer counts")
+        self._host.let_go()
+        self._reporter.close()
+
+    def _follow_wishes(self) -> None:
+        """Long polls for what the user wants; each also renews the lease."""
+        version = self._acquired.desired.version
+        while not self._is_over.is_set():
+            try:
+                wishes = self._poll_link.desired(self._job_id, version, DESIRED_WAIT_S)
+            except (Fenced, NotWanted):
+                # Also the answer once the outcome is stored: there is nothing left to lose then.
+                if not self._is_over.is_set():
+                    self._let_go()
+                return
+            except RubatoError:
+                self._is_over.wait(RETRY_S)
+            else:
+                if wishes.version != version:
+                    version = wishes.version
+                    self._host.post(wish_of(wishes))
+
+
+def acquire(url: str, ticket: str, job_id: str, process: ProcessIdentity) -> Acquired | None:
+    """Ask for an attempt until it is granted; None where the job is not to run."""
+    gone = 0
+    with ServiceLink(url, ticket) as link:
+        while True:
+            try:
+                return link.acquire(job_id, process, gone)
+            except (NotWanted, Fenced, Refused) as error:
+                say(f"{job_id}: no attempt: {error}")
+                return None
+            except LeaseHeld as held:
+                if gone != held.attempt and has_ended(held.process):
+                    gone = held.attempt
+                    continue
+                time.sleep(min(max(held.retry_after_s, 0.1), RETRY_S))
+            except Unreachable:
+                time.sleep(RETRY_S)
+
+
+def has_ended(process: ProcessIdentity) -> bool:
+    """Whether a predecessor's process is known to be gone: it ran on this boot of this host, and does not any more."""
+    if not process.boot_id or process.boot_id != boot_id():
+        return False
+    return identify(process.pid) != RecordedProcess(process.pid, process.start_time)
+
+
+def own_process() -> ProcessIdentity:
+    """This process."""
+    recorded = identify(os.getpid())
+    assert recorded is not None, "this process lives"
+    node_id = str(ray.get_runtime_context().get_node_id())
+    return ProcessIdentity(node_id, boot_id(), recorded.pid, recorded.start_time)
+
+
+def wish_of(desired: Desired) -> Wish:
+    """What the coordinator needs of the wishes."""
+    return Wish(desired.run, desired.workers, desired.checkpoint_request, desired.force)
+
+
+def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, storage: Path) -> WorkerOrder:
+    """What all workers of an attempt have in common."""
+    start = wire.Start(
+        attempt=acquired.attempt,
+        job_id=job_id,
+        worker_id="",
+        incarnation="",
+        spec=acquired.spec,
+        host="",
+        storage=str(storage),
+        last_step=acquired.last_step,
+    )
+    return WorkerOrder(start, url, acquired.token, spec.package, spec.env)
+
+
+def storage_folder(uri: str) -> Path:
+    """The folder of a file:// URI.
+
+    Raises:
+        RubatoError: another scheme.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        raise RubatoError(
+            f"storage {uri!r} is no file:// URI; this release keeps checkpoints in a folder all nodes see"
+        )
+    return Path(unquote(parts.path))
+
+
+def say(text: str) -> None:
+    """To the actor's log."""
+    print(f"controller: {text}", file=sys.stderr, flush=True)

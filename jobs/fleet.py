@@ -1,0 +1,324 @@
+"""Workers as Ray actors. One thread does all the talking; the host's loop only queues wishes into it.
+
+Every call to a worker is a future whose end is queued into the same thread, so no lock is needed and no call waits. A
+worker that cannot be placed yet is simply one that has not said `Spawned`.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+
+from jobs.names import NAMESPACE, parse_listing, worker_name
+from jobs.supervisor import MAX_POLL_S, AttachReply, PollReply, WorkerOrder, WorkerProcesses, WorkerSupervisor
+from rubato.cli.keeper.process_table import boot_id, is_alive
+from rubato.errors import StaleAttempt
+from rubato.launch.host import Post
+from rubato.wire import worker as wire
+from rubato.wire.spec import ResourcesSpec
+
+ATTACH_S = 5.0
+"""How long a living worker may take to answer a new controller; one that does not is fenced."""
+KILL_S = 5.0
+"""How long a supervisor may take to end its process before it is ended itself."""
+RETRY_S = 0.1
+CONFIRM_S = 15.0
+"""`ray.kill` is told at once; the process may live a few seconds more."""
+
+
+def worker_options(resources: ResourcesSpec) -> dict[str, Any]:
+    """Options of a worker actor, besides its name."""
+    options: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "max_concurrency": 8,
+        "num_cpus": resources.cpu,
+        "num_gpus": resources.gpu,
+    }
+    if resources.memory is not None:
+        options["memory"] = resources.memory
+    if resources.accelerator_type is not None:
+        options["accelerator_type"] = resources.accelerator_type
+    return options
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A living worker of a predecessor."""
+
+    handle: Any
+    incarnation: str
+    reply: AttachReply
+
+
+class RayFleet:
+    """The workers of one job, under one attempt."""
+
+    def __init__(
+        self, template: WorkerOrder, resources: ResourcesSpec, post: Post, on_stale: Callable[[], None]
+    ) -> None:
+        self.template = template
+        self.post = post
+        self.on_stale = on_stale
+        self.attempt = template.start.attempt
+        self._options = worker_options(resources)
+        self._links: dict[str, WorkerLink] = {}
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    # --- Fleet ----------------------------------------------------------------------------------
+
+    def spawn(self, worker_id: str, incarnation: str) -> None:
+        """Make a worker actor."""
+        self.later(lambda: self._spawn(worker_id, incarnation))
+
+    def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
+        """End a worker."""
+        self._with_link(incarnation, lambda link: link.kill(because, with_stacks=with_stacks))
+
+    def send(self, incarnation: str, command: wire.Command) -> None:
+        """Pass a command on."""
+        self._with_link(incarnation, lambda link: link.send(command))
+
+    # --- taking over ----------------------------------------------------------------------------
+
+    def attach_all(self) -> list[Adopted]:
+        """Have every living worker of the job follow this attempt; those that do not answer are ended."""
+        job_id = self.template.start.job_id
+        listing = parse_listing(ray.util.list_named_actors(all_namespaces=True))
+        incarnations = [name.incarnation for name in listing if name.job_id == job_id and name.incarnation]
+        calls: dict[Any, tuple[Any, str]] = {}
+        for incarnation in incarnations:
+            try:
+                handle = ray.get_actor(worker_name(job_id, incarnation), namespace=NAMESPACE)
+            except ValueError:
+                continue  # it ended since
+            calls[handle.attach.remote(self.attempt)] = (handle, incarnation)
+        if not calls:
+            return []
+        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ATTACH_S)
+        found = []
+        for call, (handle, incarnation) in calls.items():
+            reply = _result_of(call) if call in done else None
+            if isinstance(reply, AttachReply) and reply.snapshot is not None:
+                found.append(Adopted(handle, incarnation, reply))
+                continue
+            for event in reply.backlog if isinstance(reply, AttachReply) else ():
+                self.post(event)
+            self._end_stray(handle, reply)
+        return found
+
+    def take_over(self, adopted: list[Adopted]) -> None:
+        """Listen to adopted workers."""
+        for one in adopted:
+            link = WorkerLink(self, one.handle, one.incarnation, after_seq=one.reply.seq)
+            link.processes = one.reply.processes
+            self._links[one.incarnation] = link
+            for event in one.reply.backlog:
+                self.post(event)
+            self.later(link.poll)
+
+    def _end_stray(self, handle: Any, reply: Any) -> None:
+        ray.kill(handle, no_restart=True)
+        if isinstance(reply, AttachReply):
+            wait_until_gone(reply.processes)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Have something done by the fleet's thread."""
+        self._work.put(task)
+
+    def after(self, delay_s: float, task: Callable[[], None]) -> None:
+        """The same, after a while."""
+        timer = threading.Timer(delay_s, self.later, (task,))
+        timer.daemon = True
+        timer.start()
+
+    def forget(self, incarnation: str) -> None:
+        """A worker is gone."""
+        self._links.pop(incarnation, None)
+
+    def close(self) -> None:
+        """Stop talking; workers are left as they are."""
+        self._work.put(None)
+        self._thread.join(CONFIRM_S)
+
+    def _run(self) -> None:
+        while (task := self._work.get()) is not None:
+            try:
+                task()
+            except RayError as error:
+                # The cluster itself fails: pending calls fail too, and those who wait for them decide.
+                print(f"fleet: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def _with_link(self, incarnation: str, task: Callable[[WorkerLink], None]) -> None:
+        def run() -> None:
+            if (link := self._links.get(incarnation)) is not None:
+                task(link)
+
+        self.later(run)
+
+    def _spawn(self, worker_id: str, incarnation: str) -> None:
+        start = replace(self.template.start, worker_id=worker_id, incarnation=incarnation)
+        name = worker_name(start.job_id, incarnation)
+        try:
+            actor = ray.remote(WorkerSupervisor).options(name=name, **self._options)
+            handle = actor.remote(replace(self.template, start=start))
+        except (RayError, ValueError) as error:
+            self.post(wire.Exited(incarnation, None, None, cause=f"its actor could not be made: {error}"))
+            return
+        link = self._links[incarnation] = WorkerLink(self, handle, incarnation)
+        link.poll()
+
+
+class WorkerLink:
+    """The talk with one worker. Used by the fleet's thread only."""
+
+    def __init__(self, fleet: RayFleet, handle: Any, incarnation: str, after_seq: int = 0) -> None:
+        self._fleet = fleet
+        self._handle = handle
+        self._incarnation = incarnation
+        self._seq = after_seq
+        self._is_placed = after_seq > 0
+        self._is_over = False
+        self._doom = ""
+        self._commands: list[wire.Command] = []
+        self._command_seq = 0
+        """Commands before the first of `_commands`: all of them were passed on."""
+        self._is_sending = False
+        self.processes: WorkerProcesses | None = None
+
+    def poll(self) -> None:
+        """Ask for what is new."""
+        if self._is_over:
+            return
+        # The first answer says that the actor has a place; it is not to wait for anything else.
+        wait_s = MAX_POLL_S if self._is_placed else 0.0
+        self._call(self._handle.poll.remote(self._fleet.attempt, self._seq, wait_s), self._on_polled)
+
+    def send(self, command: wire.Command) -> None:
+        """Queue a command; one call is under way at a time, so they arrive in order."""
+        self._commands.append(command)
+        self._send_on()
+
+    def kill(self, because: str, *, with_stacks: bool) -> None:
+        """Have the supervisor end its process; where it does not, end the supervisor, and the process with it."""
+        self._doom = self._doom or because
+        if not self._is_placed:
+            ray.kill(self._handle, no_restart=True)
+            return
+        self._call(self._handle.kill.remote(self._fleet.attempt, because, with_stacks), lambda done: None)
+        self._fleet.after(KILL_S, self._kill_actor)
+
+    def _kill_actor(self) -> None:
+        if not self._is_over:
+            ray.kill(self._handle, no_restart=True)
+
+    def _call(self, ref: Any, then: Callable[[Future[Any]], None]) -> None:
+        """Queue what follows a call into the fleet's thread."""
+        future: Future[Any] = ref.future()
+        future.add_done_callback(lambda done: self._fleet.later(lambda: then(done)))
+
+    def _on_polled(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._on_error(error, self.poll)
+            return
+        reply: PollReply = done.result()
+        self.processes, self._is_placed = reply.processes, True
+        for one in reply.events:
+            if one.seq > self._seq:
+                self._seq = one.seq
+                self._pass_on(one.event)
+        self.poll()
+
+    def _pass_on(self, event: Any) -> None:
+        if isinstance(event, wire.Exited):
+            self._finish()
+        self._fleet.post(event)
+
+    def _finish(self) -> None:
+        """The training process is gone for sure: free the slot."""
+        self._is_over = True
+        self._fleet.forget(self._incarnation)
+        ray.kill(self._handle, no_restart=True)
+
+    def _send_on(self) -> None:
+        if self._is_sending or not self._commands or self._is_over:
+            return
+        self._is_sending = True
+        batch = tuple(self._commands)
+        ref = self._handle.command.remote(self._fleet.attempt, self._command_seq + 1, batch)
+        self._call(ref, lambda done: self._on_sent(done, len(batch)))
+
+    def _on_sent(self, done: Future[Any], count: int) -> None:
+        self._is_sending = False
+        error = done.exception()
+        if error is not None:
+            self._on_error(error, self._send_on)
+            return
+        self._command_seq += count
+        del self._commands[:count]
+        self._send_on()
+
+    def _on_error(self, error: BaseException, again: Callable[[], None]) -> None:
+        if self._is_over:
+            return
+        if isinstance(error, StaleAttempt) or (
+            isinstance(error, RayTaskError) and isinstance(error.cause, StaleAttempt)
+        ):
+            self._is_over = True
+            self._fleet.on_stale()
+        elif isinstance(error, ActorDiedError):
+            self._is_over = True
+            # Waiting for its processes must not hold up the talk with the others.
+            threading.Thread(target=self._bury, args=(error,), daemon=True).start()
+        else:
+            if not isinstance(error, ActorUnavailableError):
+                print(f"fleet: {self._incarnation}: {type(error).__name__}: {error}", file=sys.stderr)
+            self._fleet.after(RETRY_S, again)
+
+    def _bury(self, error: ActorDiedError) -> None:
+        """The supervisor died: its process dies with it; say so once both are gone."""
+        wait_until_gone(self.processes)
+        self._fleet.forget(self._incarnation)
+        cause = self._doom or f"its supervisor was lost ({_first_line(error)})"
+        self._fleet.post(wire.Exited(self._incarnation, None, None, cause=cause))
+
+
+def wait_until_gone(processes: WorkerProcesses | None, timeout_s: float = CONFIRM_S) -> bool:
+    """Wait until a worker's processes are gone, as far as that can be seen from this host."""
+    if processes is None or processes.boot_id != boot_id():
+        return False
+    deadline = time.monotonic() + timeout_s
+    watched = [process for process in (processes.supervisor, processes.child) if process is not None]
+    while any(is_alive(process) for process in watched):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _result_of(call: Any) -> Any:
+    try:
+        return ray.get(call)
+    except RayError as error:
+        return error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

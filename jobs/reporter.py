@@ -1,0 +1,258 @@
+"""Facts on their way to the service: a journal in memory, sent as numbered batches until each is acknowledged."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from jobs.service_link import Fenced, NotWanted, Refused, Unreachable
+from rubato.engine.coordinator import Emit, RowsStored
+from rubato.errors import RubatoError
+from rubato.launch.host import Post
+from rubato.launch.supervisor import utc_now
+from rubato.wire import WIRE_VERSION
+from rubato.wire.cluster import (
+    EventReport,
+    LogLine,
+    MetricRow,
+    Observed,
+    Outcome,
+    Report,
+    ReportReply,
+    WorkerReport,
+)
+
+MIN_INTERVAL_S = 1.0
+MAX_INTERVAL_S = 5.0
+RETRY_FIRST_S = 0.2
+RETRY_MAX_S = 3.0
+MAX_EVENTS = 500
+MAX_ROWS = 1000
+MAX_LOG_LINES = 2000
+MAX_LOG_BYTES = 2_000_000
+"""In one batch: well below the largest body that the service takes."""
+MAX_SPOOLED_LINES = 50_000
+"""Log lines kept while the service is away; the oldest go first. Events and rows are all kept."""
+
+T = TypeVar("T")
+
+
+class ReportLink(Protocol):
+    """The one call that is needed of `ServiceLink`."""
+
+    def report(self, job_id: str, report: Report) -> ReportReply:
+        """Hand in a batch."""
+
+
+@dataclass
+class _Spool:
+    """What is not sent yet, in order."""
+
+    events: deque[EventReport] = field(default_factory=deque)
+    rows: deque[MetricRow] = field(default_factory=deque)
+    logs: deque[LogLine] = field(default_factory=deque)
+    lost_lines: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.events or self.rows or self.logs)
+
+
+class Reporter:
+    """A `Journal` that the service reads. Its methods only note; a thread does the sending."""
+
+    def __init__(
+        self,
+        link: ReportLink,
+        job_id: str,
+        attempt: int,
+        post: Post,
+        on_fenced: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._job_id = job_id
+        self._attempt = attempt
+        self._post = post
+        self._on_fenced = on_fenced
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._spool = _Spool()
+        self._observed: Observed | None = None
+        self._workers: tuple[WorkerReport, ...] = ()
+        self._outcome: Outcome | None = None
+        self._is_dirty = False
+        self._is_closed = False
+        self._seq = 0
+        self._batch = 0
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    # --- Journal --------------------------------------------------------------------------------
+
+    def emit(self, event: Emit) -> None:
+        """Note an event; it gets its number here."""
+        with self._changed:
+            self._note(event.kind, event.message, event.step, event.generation, event.data)
+
+    def rows(self, rows: tuple[MetricRow, ...]) -> None:
+        """Note metric rows."""
+        with self._changed:
+            self._spool.rows.extend(rows)
+            self._touch()
+
+    def log(self, line: LogLine) -> None:
+        """Note a line of output."""
+        with self._changed:
+            if len(self._spool.logs) >= MAX_SPOOLED_LINES:
+                self._spool.logs.popleft()
+                self._spool.lost_lines += 1
+            self._spool.logs.append(line)
+            self._touch()
+
+    def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
+        """Take in how the job stands."""
+        with self._changed:
+            if observed != self._observed or _placement(workers) != _placement(self._workers):
+                self._touch()
+            self._observed, self._workers = observed, workers
+
+    def end(self, outcome: Outcome) -> None:
+        """The last word: goes with the last batch."""
+        with self._changed:
+            self._outcome = outcome
+            self._workers = ()
+            self._touch()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def wait_acknowledged(self) -> None:
+        """Wait until the outcome is stored (or this attempt is fenced), however long the service is away."""
+        self._thread.join()
+
+    def close(self) -> None:
+        """Stop sending; what is left is not sent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _note(self, kind: str, message: str, step: int | None, generation: int | None, data: dict[str, Any]) -> None:
+        self._seq += 1
+        self._spool.events.append(EventReport(self._seq, utc_now(), kind, message, step, generation, data))
+        self._touch()
+
+    def _touch(self) -> None:
+        self._is_dirty = True
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        sent_at = self._clock() - MAX_INTERVAL_S
+        while (report := self._next(sent_at)) is not None:
+            sent_at = self._clock()
+            if not self._deliver(report):
+                return
+            if report.outcome is not None:
+                return
+
+    def _next(self, sent_at: float) -> Report | None:
+        """The next batch, when it is time for one; None once closed."""
+        with self._changed:
+            while not self._is_closed:
+                due_at = sent_at + (MIN_INTERVAL_S if self._is_dirty else MAX_INTERVAL_S)
+                now = self._clock()
+                # The end need not wait.
+                if self._observed is not None and (now >= due_at or self._outcome is not None):
+                    return self._build()
+                self._changed.wait(max(0.01, due_at - now) if self._observed is not None else None)
+        return None
+
+    def _build(self) -> Report:
+        """With the lock held."""
+        spool = self._spool
+        if spool.lost_lines:
+            count, spool.lost_lines = spool.lost_lines, 0
+            text = f"{count} lines were dropped while the service was away"
+            spool.logs.appendleft(LogLine("", None, utc_now(), "system", text))
+        events, rows = _take(spool.events, MAX_EVENTS), _take(spool.rows, MAX_ROWS)
+        logs = _take(spool.logs, _count_lines(spool.logs))
+        self._is_dirty = not spool.is_empty
+        self._batch += 1
+        assert self._observed is not None
+        return Report(
+            attempt=self._attempt,
+            batch=self._batch,
+            wire_version=WIRE_VERSION,
+            observed=self._observed,
+            workers=self._workers,
+            events=events,
+            metrics=rows,
+            logs=logs,
+            outcome=self._outcome if spool.is_empty else None,
+        )
+
+    def _deliver(self, report: Report) -> bool:
+        """Send a batch, unchanged, until it is acknowledged. False: this attempt is fenced, or all is closed."""
+        pause_s = RETRY_FIRST_S
+        while not self._is_closed:
+            try:
+                self._link.report(self._job_id, report)
+            except (Fenced, NotWanted) as error:
+                print(f"reporter: {error}", file=sys.stderr)
+                self._on_fenced()
+                return False
+            except Unreachable:
+                self._pause(pause_s * random.uniform(0.8, 1.2))
+                pause_s = min(RETRY_MAX_S, pause_s * 2)
+            except Refused as error:
+                report = self._without_what_was_refused(report, error)
+                self._pause(pause_s)
+            except RubatoError as error:  # a reply that does not hold: as if there were none
+                print(f"reporter: {error}", file=sys.stderr)
+                self._pause(RETRY_MAX_S)
+            else:
+                if report.metrics:
+                    self._post(RowsStored(max(row.step for row in report.metrics)))
+                return True
+        return False
+
+    def _without_what_was_refused(self, report: Report, error: Refused) -> Report:
+        """A batch that will never be taken must not stop all that come after it: its content is given up, loudly."""
+        print(f"reporter: batch {report.batch} was refused ({error.status}): {error}", file=sys.stderr)
+        with self._changed:
+            self._note("report.refused", f"a batch was refused by the service and given up: {error}", None, None, {})
+        return replace(report, events=(), metrics=(), logs=())
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, seconds)
+
+
+def _take(items: deque[T], count: int) -> tuple[T, ...]:
+    return tuple(items.popleft() for _ in range(min(count, len(items))))
+
+
+def _count_lines(lines: deque[LogLine]) -> int:
+    """How many of the first lines fit into a batch."""
+    size = 0
+    for count, line in enumerate(islice(lines, MAX_LOG_LINES)):
+        size += len(line.line) + 100
+        if size > MAX_LOG_BYTES:
+            return max(1, count)
+    return min(MAX_LOG_LINES, len(lines))
+
+
+def _placement(workers: tuple[WorkerReport, ...]) -> list[tuple[Any, ...]]:
+    """What of the workers is worth a report by itself: their steps and phases change all the time."""
+    return [(one.incarnation, one.rank, one.pid, one.state) for one in workers]

@@ -1,0 +1,269 @@
+"""The supervisor: the Ray actor that holds one training process. Named, detached, never restarted.
+
+It outlives its controller: what the process says is kept until a controller has taken it, and a new controller attaches
+with a higher attempt. Hearing none for a minute, it kills the process and exits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jobs.outbox import Event, Numbered, Outbox
+from jobs.package import prepare_code, remove_code
+from jobs.service_link import ServiceLink
+from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.errors import RubatoError, StaleAttempt
+from rubato.home import RecordedProcess
+from rubato.launch.environment import child_environment
+from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
+from rubato.wire import worker as wire
+
+DEAD_MAN_S = 60.0
+"""Silence of all controllers after which nobody leads this worker any more."""
+SNAPSHOT_WAIT_S = 3.0
+"""How long a training process may take to describe itself; its control thread does nothing else."""
+MAX_POLL_S = 10.0
+FETCH_TRIES = 5
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What a supervisor needs to start its training process."""
+
+    start: wire.Start
+    """Without `host`: only the worker itself knows its address."""
+    url: str
+    token: str = field(repr=False)
+    """Of the attempt; opens the job's package."""
+    package: str | None
+    job_env: dict[str, str | None]
+    command: tuple[str, ...] = CHILD_COMMAND
+    dead_man_s: float = DEAD_MAN_S
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """The processes of a worker, so that a controller on the same host can see for itself that they are gone."""
+
+    boot_id: str
+    supervisor: RecordedProcess | None
+    child: RecordedProcess | None
+
+
+@dataclass(frozen=True)
+class PollReply:
+    """Events after the number asked for."""
+
+    events: tuple[Numbered, ...]
+    processes: WorkerProcesses
+
+
+@dataclass(frozen=True)
+class AttachReply:
+    """What a new controller must know of a living worker."""
+
+    seq: int
+    """Poll from here."""
+    spawned: wire.Spawned | None
+    snapshot: wire.Snapshot | None
+    """None: the process is gone, or does not answer."""
+    backlog: tuple[Event, ...]
+    """What no controller has taken yet and the snapshot does not say."""
+    processes: WorkerProcesses
+
+
+class WorkerSupervisor:
+    """The actor. Threaded: a poll waits in one thread while commands come in others."""
+
+    def __init__(self, order: WorkerOrder) -> None:
+        self._order = order
+        self._outbox = Outbox()
+        self._lock = threading.Condition()
+        self._attempt = order.start.attempt
+        self._heard_at = time.monotonic()
+        self._command_seq = 0
+        self._child: ChildSupervisor | None = None
+        self._code: Path | None = None
+        self._kill_wish = ""
+        self._spawned: wire.Spawned | None = None
+        self._has_hello = False
+        self._snapshots = 0
+        self._snapshot: tuple[int, wire.Snapshot] | None = None
+        self._stripes: dict[str, wire.StripeWritten] = {}
+        self._is_gone = False
+        self._supervisor_process = identify(os.getpid())
+        self._child_process: RecordedProcess | None = None
+        threading.Thread(target=self._begin, name="begin", daemon=True).start()
+        threading.Thread(target=self._watch, name="dead-man", daemon=True).start()
+
+    # --- called by the controller ---------------------------------------------------------------
+
+    def poll(self, attempt: int, after_seq: int, wait_s: float) -> PollReply:
+        """Events after `after_seq`, which acknowledges those up to it.
+
+        Raises:
+            StaleAttempt: a newer controller leads.
+        """
+        self._hear(attempt)
+        events = self._outbox.take(after_seq, min(wait_s, MAX_POLL_S))
+        self._hear(attempt)
+        return PollReply(events, self._processes())
+
+    def command(self, attempt: int, first_seq: int, commands: tuple[wire.Command, ...]) -> int:
+        """Pass commands on, each once however often it is sent; the number of the last one passed."""
+        with self._lock:
+            self._hear(attempt)
+            for seq, command in enumerate(commands, first_seq):
+                if seq > self._command_seq:
+                    self._command_seq = seq
+                    if self._child is not None:
+                        self._child.send(command)
+            return self._command_seq
+
+    def kill(self, attempt: int, because: str, with_stacks: bool = False) -> None:
+        """End the training process."""
+        self._hear(attempt)
+        self._kill(because, with_stacks=with_stacks)
+
+    def attach(self, attempt: int) -> AttachReply:
+        """Follow a new controller from here on."""
+        with self._lock:
+            self._hear(attempt)
+            self._command_seq = 0
+            self._outbox.interrupt()
+            asked, before = self._snapshots, self._outbox.pending()
+            if self._child is not None and not self._is_gone:
+                self._child.send(wire.Attach(attempt))
+            if self._has_hello:
+                self._lock.wait_for(lambda: self._is_gone or self._snapshots > asked, SNAPSHOT_WAIT_S)
+            return self._describe(asked, before)
+
+    # --- the training process -------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        start = self._order.start
+        try:
+            code = self._prepare()
+            environment = child_environment(
+                os.environ, working_dir=code, job_env=self._order.job_env, keep_pythonpath=False
+            )
+            host, node = _own_address()
+            plan = ChildPlan(replace(start, host=host), node, code, environment, self._order.command)
+            with self._lock:
+                self._child = ChildSupervisor(plan, self._take)
+                if self._kill_wish:
+                    self._child.kill(self._kill_wish)
+                self._child.start()
+        except (RubatoError, OSError) as error:
+            cause = self._kill_wish or f"its code could not be prepared: {error}"
+            self._take(wire.Exited(start.incarnation, None, None, cause=cause))
+
+    def _prepare(self) -> Path:
+        order = self._order
+        with ServiceLink(order.url, order.token) as link:
+            for number in range(1, FETCH_TRIES + 1):
+                try:
+                    self._code = prepare_code(
+                        order.package, f"{order.start.job_id}-{order.start.incarnation}", link.fetch_package
+                    )
+                except RubatoError:
+                    if number == FETCH_TRIES or self._kill_wish:
+                        raise
+                    time.sleep(0.5 * number)  # the service may be restarting
+                else:
+                    return self._code
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _take(self, event: Event) -> None:
+        """Something the process said, or its end; called by one thread at a time."""
+        with self._lock:
+            match event:
+                case wire.Spawned():
+                    self._spawned = event
+                    self._child_process = identify(event.pid)
+                case wire.Hello():
+                    self._has_hello = True
+                case wire.Snapshot():
+                    self._snapshots += 1
+                case wire.StripeWritten():
+                    self._stripes = {event.folder: event}
+                case wire.Exited():
+                    self._is_gone = True
+            seq = self._outbox.put(event)
+            if isinstance(event, wire.Snapshot):
+                self._snapshot = (seq, event)
+            self._lock.notify_all()
+        if isinstance(event, wire.Exited) and self._code is not None:
+            remove_code(self._code)
+
+    def _kill(self, because: str, *, with_stacks: bool = False) -> None:
+        with self._lock:
+            self._kill_wish = because
+            if self._child is not None:
+                self._child.kill(because, with_stacks=with_stacks)
+
+    # --- who leads ------------------------------------------------------------------------------
+
+    def _hear(self, attempt: int) -> None:
+        with self._lock:
+            if attempt < self._attempt:
+                raise StaleAttempt(f"attempt {self._attempt} leads this worker, not {attempt}")
+            self._attempt = attempt
+            self._heard_at = time.monotonic()
+
+    def _describe(self, asked: int, before: tuple[Numbered, ...]) -> AttachReply:
+        """With the lock held."""
+        incarnation = self._order.start.incarnation
+        if self._is_gone:
+            return AttachReply(0, self._spawned, None, tuple(one.event for one in before), self._processes())
+        if self._snapshot is not None and self._snapshots > asked:
+            seq, answer = self._snapshot
+            said = tuple(one.event for one in self._outbox.pending() if one.seq < seq)
+            return AttachReply(seq, self._spawned, answer, self._backlog(said), self._processes())
+        snapshot: wire.Snapshot | None = None
+        if not self._has_hello:
+            # It is still importing, and will answer when it is done: there is nothing to tell yet.
+            snapshot = wire.Snapshot(incarnation, None, None, None, 0, None, None, 0)
+        seq = before[-1].seq if before else 0
+        return AttachReply(
+            seq, self._spawned, snapshot, self._backlog(tuple(one.event for one in before)), self._processes()
+        )
+
+    def _backlog(self, said: tuple[Event, ...]) -> tuple[Event, ...]:
+        """What the snapshot does not say. The last stripe is told again: its manifest may not be written yet."""
+        told_by_snapshot = (
+            *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
+            *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
+        )
+        kept = tuple(event for event in said if not isinstance(event, told_by_snapshot))
+        return (*kept, *self._stripes.values())
+
+    def _processes(self) -> WorkerProcesses:
+        return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process)
+
+    def _watch(self) -> None:
+        """The dead man's switch."""
+        while True:
+            time.sleep(min(1.0, self._order.dead_man_s / 10))
+            with self._lock:
+                silence = time.monotonic() - self._heard_at
+            if silence > self._order.dead_man_s:
+                break
+        self._kill(f"no controller was heard for {silence:.0f} s")
+        if self._child is not None:
+            self._child.join(10.0)
+        if self._code is not None:
+            remove_code(self._code)
+        os._exit(0)
+
+
+def _own_address() -> tuple[str, str]:
+    """Address for the other workers, and the host's name for people."""
+    import ray
+
+    return str(ray.util.get_node_ip_address()), socket.gethostname()  # type: ignore[no-untyped-call]
