@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -68,12 +70,12 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         parser.error(messages)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal; 0 after an orderly end."""
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
-    configure_logging()
-    # Tokens, logs and uploaded code are nobody else's business.
-    os.umask(0o077)
+async def serve(settings: Settings) -> bool:
+    """Run until a signal; whether it ever listened.
+
+    Raises:
+        HomeInUse: another service works on the same SQLite database.
+    """
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -84,16 +86,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server_header=False,
         proxy_headers=settings.behind_tls_proxy,
         timeout_graceful_shutdown=GRACE_S,
-        lifespan="on",
+        # Entered here instead: what goes wrong at start then reaches `main`, and what ends, ends behind the last reply.
+        lifespan="off",
     )
     server = Server(config)
     server.app = app
+    async with app.router.lifespan_context(app):
+        await server.serve()
+    return server.started
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal; 0 after an orderly end."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logging()
+    # Tokens, logs and uploaded code are nobody else's business.
+    os.umask(0o077)
+    # uvicorn stops in order, then raises the signal again, which would end us as if killed: an orderly end is 0.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        server.run()
+        has_started = asyncio.run(serve(settings))
     except HomeInUse as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0 if server.started else 1
+    return 0 if has_started else 1
 
 
 if __name__ == "__main__":

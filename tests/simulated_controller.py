@@ -142,7 +142,7 @@ class SimulatedController:
         events: tuple[EventReport, ...] = (),
         metrics: tuple[MetricRow, ...] = (),
         logs: tuple[LogLine, ...] = (),
-        workers: tuple[WorkerReport, ...] = (),
+        worker_reports: tuple[WorkerReport, ...] = (),
         outcome: Outcome | None = None,
         **observed: Any,
     ) -> Report:
@@ -155,7 +155,7 @@ class SimulatedController:
             batch=self.batch,
             wire_version=WIRE_VERSION,
             observed=self.observed,
-            workers=workers,
+            workers=worker_reports,
             events=events,
             metrics=metrics,
             logs=logs,

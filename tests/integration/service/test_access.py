@@ -19,7 +19,7 @@ from tests.simulated_controller import bearer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from conftest import Bench, MakeBench
+    from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from service.models import Base
 from tests.simulated_controller import log_line, metric
 
 if TYPE_CHECKING:
-    from conftest import Bench, MakeBench
+    from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
 
@@ -143,7 +143,7 @@ async def test_a_silent_controller_that_comes_back_goes_on(bench: Bench) -> None
 
 async def test_all_workers_lost_stays_within_the_attempt(bench: Bench) -> None:
     controller = await bench.start()
-    await controller.report(state="recovering", workers=(), restarts=1, reason="backing off for 5 s")
+    await controller.report(state="recovering", restarts=1, reason="backing off for 5 s")
     job = await bench.job("digits")
     assert (job["status"], job["restarts"], job["message"]) == ("recovering", 1, "backing off for 5 s")
     await controller.report(state="starting", reason="")

@@ -13,7 +13,7 @@ from rubato.wire.codec import to_json
 from tests.simulated_controller import bearer, log_line, metric, worker
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.integration.service.conftest import Bench
 
 pytestmark = pytest.mark.anyio
 
@@ -39,14 +39,14 @@ async def test_submit_run_scale_succeed(bench: Bench) -> None:
     assert (acquired.attempt, acquired.job_name, acquired.desired.workers) == (1, "digits", 2)
     assert acquired.storage == bench.settings.storage
 
-    await controller.report(state="starting", phase="forming", workers=(), joining=2)
+    await controller.report(state="starting", phase="forming", joining=2)
     assert (await bench.job(job["id"]))["joining"] == 2
     await controller.report(
         state="running",
         phase="training",
         joining=0,
         step=2,
-        workers=(worker(1), worker(2)),
+        worker_reports=(worker(1), worker(2)),
         metrics=(metric(1, 0.9), metric(2, 0.8, accuracy=0.5)),
         logs=(log_line("hello"), log_line("world", rank=1)),
         events=(controller.event("generation.formed", step=1, generation=1, cause="start", workers=2),),
@@ -216,7 +216,7 @@ async def test_an_acknowledged_cancel_wins(bench: Bench) -> None:
 async def test_requeue_waits_for_slots_again(bench: Bench) -> None:
     controller = await bench.start()
     failure = Failure(failure_class="infrastructure", reason="capacity_lost", message="The nodes are gone.")
-    await controller.report(state="recovering", workers=(), outcome=Outcome(state="requeue", failure=failure))
+    await controller.report(state="recovering", outcome=Outcome(state="requeue", failure=failure))
     job = await bench.job("digits")
     assert (job["status"], job["attempt"]) == ("queued", 1)
     await bench.schedule()
@@ -226,7 +226,7 @@ async def test_requeue_waits_for_slots_again(bench: Bench) -> None:
 async def test_gang_start_waits_for_all_and_says_why(bench: Bench) -> None:
     bench.agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=4),)
     holder = await bench.start("holder", workers={"initial": 2, "min": 1, "max": 4})
-    await holder.report(workers=(worker(1), worker(2)))
+    await holder.report(worker_reports=(worker(1), worker(2)))
     await bench.submit("large", workers={"initial": 4, "min": 3, "max": 8})
     await bench.submit("small")
     await bench.submit("huge", workers={"initial": 9, "min": 9, "max": 9})

@@ -1,0 +1,127 @@
+"""The service as a real process, to be killed and started again; and a reader of its event streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.simulated_controller import bearer
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class ServiceProcess:
+    """`python -m api` on a home of its own; every start takes a free port."""
+
+    def __init__(self, home: Path, **environment: str) -> None:
+        self.home = home
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.login_link = ""
+
+    def spawn(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a process without waiting for it."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RUBATO_")}
+        environment |= {"RUBATO_HOME": str(self.home), "PYTHONPATH": str(ROOT), **self._environment}
+        log = (self.home.parent / "service.log").open("a")
+        with log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "api", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def start(self) -> None:
+        """Start, and wait until it listens."""
+        self._process = self.spawn("--port", "0")
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("Rubato listens on "), (line, (self.home.parent / "service.log").read_text())
+        self.url = line.split()[-1]
+        self.login_link = self._process.stdout.readline().split()[-1]
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut for the process."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        assert self._process.wait(10) == -signal.SIGKILL
+        self._close()
+
+    def stop(self) -> int:
+        """SIGTERM; gives the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(20)
+        self._close()
+        return code
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        if self._process is not None:
+            self.kill()
+
+    def client(self) -> httpx.AsyncClient:
+        """Signed in as admin."""
+        token = (self.home / "token").read_text().strip()
+        return httpx.AsyncClient(base_url=self.url, headers=bearer(token), timeout=30)
+
+    def _close(self) -> None:
+        assert self._process is not None
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+
+@dataclass
+class StreamMessage:
+    """One event of a stream, or a comment."""
+
+    event: str = ""
+    id: str | None = None
+    data: Any = None
+    comment: str = ""
+
+
+@asynccontextmanager
+async def open_stream(
+    client: httpx.AsyncClient, path: str, *, last_event_id: str | None = None, **parameters: Any
+) -> AsyncIterator[AsyncIterator[StreamMessage]]:
+    """The messages of a stream, as they come."""
+    headers = {"Accept": "text/event-stream"}
+    if last_event_id is not None:
+        headers["Last-Event-ID"] = last_event_id
+    async with client.stream("GET", path, headers=headers, params=parameters) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield _parse(response)
+
+
+async def _parse(response: httpx.Response) -> AsyncIterator[StreamMessage]:
+    message = StreamMessage()
+    async for line in response.aiter_lines():
+        if line == "":
+            if message != StreamMessage():
+                yield message
+            message = StreamMessage()
+        elif line.startswith(":"):
+            message.comment = line[1:].strip()
+        else:
+            name, _, value = line.partition(": ")
+            if name == "data":
+                message.data = json.loads(value)
+            else:
+                setattr(message, name, value)

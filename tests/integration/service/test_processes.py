@@ -1,0 +1,185 @@
+"""The service as a real process: kill -9 between acknowledged writes, a second one on the same home, its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rubato.wire.cluster import Report
+from tests.integration.service.processes import ServiceProcess
+from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
+
+pytestmark = pytest.mark.anyio
+
+SEED = 20260131
+ROUNDS = 4
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path / "home")
+    yield process
+    process.end()
+
+
+class Traffic:
+    """Submits and reports until the connection is cut, and remembers what was acknowledged."""
+
+    def __init__(self, controller: SimulatedController) -> None:
+        self.controller = controller
+        self.jobs: set[str] = set()
+        self.steps = 0
+        self.unacknowledged: Report | None = None
+        self._names = itertools.count()
+        self._replies = asyncio.Semaphore(0)
+
+    async def replies(self, count: int) -> None:
+        """Wait for so many more acknowledgements."""
+        for _ in range(count):
+            await self._replies.acquire()
+
+    async def submit(self, client: httpx.AsyncClient) -> None:
+        """One job after another, until the cut."""
+        while True:
+            spec = {"name": f"job-{next(self._names)}", "recipe": "image-classifier"}
+            try:
+                response = await client.post("/api/v1/jobs", json=spec)
+            except httpx.TransportError:
+                return
+            assert response.status_code == 201, response.text
+            self.jobs.add(response.json()["id"])
+            self._replies.release()
+
+    async def report(self) -> None:
+        """One step after another, until the cut; the last batch stays to be sent again."""
+        while True:
+            if self.unacknowledged is None:
+                self.steps += 1
+                self.unacknowledged = self.controller.next_report(
+                    step=self.steps,
+                    metrics=(metric(self.steps),),
+                    events=(self.controller.event("user.event", f"step {self.steps}"),),
+                    logs=(log_line(f"line {self.steps}"),),
+                )
+            try:
+                response = await self.controller.send(self.unacknowledged)
+            except httpx.TransportError:
+                return
+            assert response.status_code == 200, response.text
+            assert response.json()["ack"] == self.unacknowledged.batch
+            self.unacknowledged = None
+            self._replies.release()
+
+
+async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> None:
+    """Submits and reports run while the service is killed; what got its reply is there, once, in order."""
+    chance = random.Random(SEED)
+    service.start()
+    async with service.client() as client:
+        job = (await client.post("/api/v1/jobs", json={"name": "watched", "recipe": "image-classifier"})).json()
+        agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+        while not (run := (await agent.sync(wait=5)).run):
+            pass
+        traffic = Traffic(SimulatedController(client, job["id"], run[0].ticket))
+        await traffic.controller.acquire()
+
+    for _ in range(ROUNDS):
+        async with service.client() as client, asyncio.timeout(30), asyncio.TaskGroup() as group:
+            traffic.controller.client = client
+            group.create_task(traffic.submit(client))
+            group.create_task(traffic.report())
+            await traffic.replies(chance.randint(5, 30))
+            # The next requests are on their way now: some stored, some not, none answered.
+            service.kill()
+        service.start()
+
+    async with service.client() as client:
+        traffic.controller.client = client
+        if traffic.unacknowledged is not None:
+            assert (await traffic.controller.send(traffic.unacknowledged)).status_code == 200
+        stored = await _all_job_ids(client)
+        events = (await client.get("/api/v1/jobs/watched/events", params={"limit": 10_000})).json()["items"]
+        rows = (await client.get("/api/v1/jobs/watched/metrics", params={"limit": 10_000})).json()["items"]
+        logs = (await client.get("/api/v1/jobs/watched/logs", params={"tail": 10_000})).json()["items"]
+    steps = list(range(1, traffic.steps + 1))
+    assert len(steps) > ROUNDS, "the faults met traffic"
+    assert traffic.jobs <= stored, f"seed {SEED}: lost {traffic.jobs - stored}"
+    assert [item["position"] for item in events] == list(range(1, len(events) + 1))
+    assert [item["message"] for item in events if item["kind"] == "user.event"] == [f"step {step}" for step in steps]
+    assert [row["step"] for row in rows] == steps
+    assert [item["line"] for item in logs] == [f"line {step}" for step in steps]
+    with contextlib.closing(sqlite3.connect(service.home / "rubato.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def _all_job_ids(client: httpx.AsyncClient) -> set[str]:
+    stored: set[str] = set()
+    parameters = {"limit": "200"}
+    while True:
+        page = (await client.get("/api/v1/jobs", params=parameters)).json()
+        stored |= {item["id"] for item in page["items"]}
+        if page["next_cursor"] is None:
+            return stored
+        parameters["cursor"] = page["next_cursor"]
+
+
+async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess) -> None:
+    service.start()
+    second = service.spawn("--port", "0")
+    try:
+        assert await asyncio.to_thread(second.wait, 20) == 1
+    finally:
+        if second.poll() is None:
+            second.kill()
+        assert second.stdout is not None
+        second.stdout.close()
+    log = (service.home.parent / "service.log").read_text()
+    assert "already works on" in log
+    assert "give this one another RUBATO_HOME" in log
+    assert "Traceback" not in log
+    async with service.client() as client:
+        assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
+    service.start()
+    async with httpx.AsyncClient() as browser:
+        response = await browser.get(service.login_link)
+        assert response.status_code == 303
+        page = await browser.get(service.url)
+        assert page.status_code == 200
+        assert "text/html" in page.headers["content-type"]
+        assert (await browser.get(f"{service.url}/api/v1/me")).json()["user"] == "admin"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "says"),
+    [
+        (["--host", "0.0.0.0"], {}, "--behind-tls-proxy"),
+        ([], {"RUBATO_STORAGE": "s3://bucket"}, "file:///"),
+        ([], {"RUBATO_DATABASE_URL": "mysql://x"}, "postgresql+psycopg://"),
+        (["--port", "99999"], {}, "65535"),
+    ],
+)
+async def test_wrong_settings_are_refused_with_advice(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], says: str
+) -> None:
+    process = ServiceProcess(tmp_path / "home", **environment).spawn(*arguments)
+    try:
+        assert await asyncio.to_thread(process.wait, 20) == 2
+    finally:
+        if process.poll() is None:
+            process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+    log = (tmp_path / "service.log").read_text()
+    assert says in log
+    assert "Traceback" not in log

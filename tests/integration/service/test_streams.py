@@ -1,0 +1,214 @@
+"""Live data through a real server: replay, keep-alive, ends, waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rubato.wire.cluster import NodeReport, Outcome, Result
+from tests.integration.service.processes import ServiceProcess, open_stream
+from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("streams") / "home", RUBATO_KEEP_ALIVE="PT0.3S")
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture
+async def client(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with service.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def controller(
+    service: ServiceProcess, client: httpx.AsyncClient, request: pytest.FixtureRequest
+) -> AsyncIterator[SimulatedController]:
+    """A running job of the test's own."""
+    name = request.node.name.replace("_", "-").lower()[:60].strip("-")
+    submitted = await client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier"})
+    job_id = submitted.json()["id"]
+    agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+    while not (found := [item for item in (await agent.sync(wait=5)).run if item.job_id == job_id]):
+        pass
+    running = SimulatedController(client, job_id, found[0].ticket)
+    await running.acquire()
+    await running.report()
+    yield running
+    if (await client.post(f"/api/v1/jobs/{job_id}/cancel")).json()["status"] == "stopping":
+        await running.report(outcome=Outcome(state="cancelled"))
+
+
+async def _succeed(controller: SimulatedController) -> None:
+    await controller.report(outcome=Outcome(state="succeeded", result=Result(step=1, digest="d" * 64)))
+
+
+async def _take(messages: AsyncIterator[Any], until: str) -> list[Any]:
+    taken = []
+    async with asyncio.timeout(20):
+        async for message in messages:
+            if message.event:
+                taken.append(message)
+            if message.event == until:
+                break
+    return taken
+
+
+async def test_events_replay_without_gap_or_double(client: httpx.AsyncClient, controller: SimulatedController) -> None:
+    path = f"/api/v1/jobs/{controller.job_id}/events"
+    await controller.report(events=tuple(controller.event("user.event", f"number {index}") for index in range(5)))
+    seen = []
+    async with open_stream(client, path) as messages:
+        async for message in messages:
+            if message.event == "event":
+                seen.append(message)
+            if len(seen) == 4:
+                break
+    # Written while nobody watches.
+    await controller.report(events=(controller.event("user.event", "meanwhile"),))
+    await _succeed(controller)
+    async with open_stream(client, path, last_event_id=seen[-1].id) as messages:
+        rest = await _take(messages, "end")
+    told = [int(message.id) for message in (*seen, *rest) if message.event == "event"]
+    everything = (await client.get(path)).json()["items"]
+    assert told == [item["position"] for item in everything] == list(range(1, len(told) + 1))
+    assert [message.data for message in rest if message.event == "event"] == everything[4:]
+    jobs = [message for message in rest if message.event == "job"]
+    assert jobs[-1].data["status"] == "succeeded"
+    assert jobs[-1].id is None
+    assert rest[-1].data == {"status": "succeeded"}
+
+
+async def test_an_event_comes_at_once(client: httpx.AsyncClient, controller: SimulatedController) -> None:
+    async with open_stream(client, f"/api/v1/jobs/{controller.job_id}/events") as messages:
+        async for message in messages:
+            if message.event == "job":
+                break
+        async with asyncio.timeout(2):
+            await controller.report(events=(controller.event("user.event", "now"),))
+            async for message in messages:
+                if message.event == "event":
+                    break
+        assert message.data["message"] == "now"
+
+
+async def test_silence_is_kept_alive(client: httpx.AsyncClient, controller: SimulatedController) -> None:
+    async with open_stream(client, f"/api/v1/jobs/{controller.job_id}/metrics") as messages:
+        comments = []
+        async with asyncio.timeout(10):
+            async for message in messages:
+                comments.append(message.comment)
+                if len(comments) == 3:
+                    break
+    assert comments == ["connected", "keep-alive", "keep-alive"]
+
+
+async def test_metrics_and_logs_stream_and_end(client: httpx.AsyncClient, controller: SimulatedController) -> None:
+    await controller.report(metrics=(metric(1), metric(2)), logs=(log_line("one"), log_line("two")))
+
+    async def later() -> None:
+        await controller.report(metrics=(metric(2, 0.1), metric(3)), logs=(log_line("three"),))
+        await _succeed(controller)
+
+    async with (
+        open_stream(client, f"/api/v1/jobs/{controller.job_id}/metrics", after=1) as metrics,
+        open_stream(client, f"/api/v1/jobs/{controller.job_id}/logs", tail=1) as logs,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(later())
+        rows = await _take(metrics, "end")
+        lines = await _take(logs, "end")
+    found = [(row["step"], row["position"]) for message in rows[:-1] for row in message.data["items"]]
+    # Step 2 was trained again: where the watcher came early enough, it hears both rows.
+    assert [item for item in found if item != (2, 2)] == [(2, 3), (3, 4)]
+    assert rows[-2].id == "4"
+    assert [item["line"] for message in lines[:-1] for item in message.data["items"]] == ["two", "three"]
+    assert lines[-2].id == lines[-2].data["items"][-1]["id"]
+
+
+async def test_the_stream_of_all_jobs_begins_with_a_snapshot(
+    client: httpx.AsyncClient, controller: SimulatedController
+) -> None:
+    async with open_stream(client, "/api/v1/events") as messages:
+        first = (await _take(messages, "snapshot"))[-1]
+        assert controller.job_id in [job["id"] for job in first.data["items"]]
+        assert "spec" not in first.data["items"][0]
+        await controller.report(step=7)
+        async with asyncio.timeout(10):
+            async for message in messages:
+                if message.event == "job" and message.data["id"] == controller.job_id and message.data["step"] == 7:
+                    break
+
+
+async def test_waits_answer_as_soon_as_it_is_done(client: httpx.AsyncClient, controller: SimulatedController) -> None:
+    path = f"/api/v1/jobs/{controller.job_id}"
+    version = (await controller.desired()).version
+
+    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+        scaling = group.create_task(client.post(f"{path}/scale", params={"wait": 20}, json={"workers": 2}))
+        wishes = await controller.desired(after=version, wait=20)
+        assert wishes.workers == 2
+        await controller.report(step=6, workers=2)
+    assert (scaling.result().status_code, scaling.result().json()["workers"]) == (200, 2)
+
+    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+        waiting = group.create_task(client.get(path, params={"wait": 20, "for": "paused"}))
+        checkpoint = group.create_task(client.post(f"{path}/checkpoint", params={"wait": 20}))
+        assert (await controller.desired(after=wishes.version, wait=20)).checkpoint_request == 1
+        committed = controller.event("checkpoint.committed", step=6, checkpoint_id="1-6", bytes=1, files=[])
+        await controller.report(events=(committed,))
+        await checkpoint
+        await client.post(f"{path}/pause")
+        await controller.report(outcome=Outcome(state="paused"))
+    assert checkpoint.result().status_code == 200
+    assert waiting.result().json()["status"] == "paused"
+    assert (await client.post(f"{path}/scale", params={"wait": 0.1}, json={"workers": 1})).status_code == 202
+
+
+async def test_the_agents_long_poll_wakes_for_a_new_job(service: ServiceProcess, client: httpx.AsyncClient) -> None:
+    agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip(), cluster_id="second")
+    await agent.sync()
+    async with asyncio.timeout(8), asyncio.TaskGroup() as group:
+        poll = group.create_task(agent.sync(wait=10))
+        # Slots only the new cluster has.
+        agent.nodes = (NodeReport(node_id="gpu-node", address="127.0.0.2", cpu=2, gpu=2),)
+        await SimulatedAgent(client, agent.token, "second", agent.agent_id, agent.nodes).sync()
+        job = (
+            await client.post(
+                "/api/v1/jobs",
+                json={"name": "on-gpu", "recipe": "image-classifier", "resources_per_worker": {"cpu": 1, "gpu": 1}},
+            )
+        ).json()
+    assert [item.job_id for item in poll.result().run] == [job["id"]]
+
+
+async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
+    process = ServiceProcess(tmp_path / "home")
+    process.start()
+    try:
+        async with process.client() as client:
+            await client.post("/api/v1/jobs", json={"name": "digits", "recipe": "image-classifier"})
+            async with (
+                open_stream(client, "/api/v1/jobs/digits/events") as messages,
+                open_stream(client, "/api/v1/events") as everything,
+            ):
+                assert (await anext(messages)).comment == "connected"
+                assert (await anext(everything)).comment == "connected"
+                waiting = asyncio.create_task(client.get("/api/v1/jobs/digits", params={"wait": 60}))
+                async with asyncio.timeout(15):
+                    assert await asyncio.to_thread(process.stop) == 0
+                    assert [message async for message in messages][-1].event in ("event", "job")
+                    assert (await waiting).status_code == 200
+    finally:
+        process.end()
