@@ -1,7 +1,7 @@
 """A cluster without Ray for looking at the page: an agent and controllers that train by simulation in a thread.
 
-The service is the real one; only what runs on the cluster is played. What a job does follows from its name:
-`story...` has a past of 1 -> 3 -> 2 workers with a kill, `fail...` raises in step 83, everything else just trains.
+The service is the real one; only what runs on the cluster is played. A job's config is its script: `steps` and `pace`
+(seconds a step), `has_past` for a past of 1 -> 3 -> 2 workers with a kill, `fail_at` for a step that raises.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 import httpx
 
-from rubato.wire.cluster import EventReport, Failure, LogLine, MetricRow, Outcome, Result, WorkerReport
+from rubato.wire.cluster import EventReport, Failure, LogLine, MetricRow, NodeReport, Outcome, Result, WorkerReport
 from tests.simulated_controller import RUNNING, SimulatedAgent, SimulatedController
 
 TICK_S = 0.1
 JOIN_S = 1.0
-"""What a joining worker takes to warm up."""
+"""What a joining worker takes to warm up; in a past, where nobody waits for it, as long as a real one."""
+PAST_JOIN_S = 6.0
 MAX_LINES_A_BATCH = 2_000
 
 TRACEBACK = """Traceback (most recent call last):
@@ -45,18 +46,19 @@ def count_workers(count: int) -> str:
 class SimulatedJob:
     """One training job: members, steps, and the facts not reported yet."""
 
-    def __init__(self, controller: SimulatedController, name: str, spec: dict[str, Any], slots: int) -> None:
+    def __init__(self, controller: SimulatedController, spec: dict[str, Any], slots: int) -> None:
         self.controller = controller
-        self.name = name
         self.slots = slots
-        self.pace_s = float(spec["config"].get("pace", 0.25))
+        self.config = spec["config"]
+        self.pace_s = float(self.config.get("pace", 0.25))
         self.random = random.Random(7)
         self.now = datetime.now(UTC)
         self.members: list[int] = []
         self.next_worker = 1
-        self.view = replace(RUNNING, workers=0, generation=0, total_steps=int(spec["config"].get("steps", 900)))
+        self.view = replace(RUNNING, workers=0, generation=0, total_steps=int(self.config.get("steps", 900)))
         self.desired = int(spec["workers"]["initial"])
         self.joined_at = self.now
+        self.join = timedelta(seconds=JOIN_S)
         self.events: list[EventReport] = []
         self.rows: list[MetricRow] = []
         self.lines: list[LogLine] = []
@@ -64,8 +66,8 @@ class SimulatedJob:
 
     # --- facts ---
 
-    def say(self, kind: str, message: str, step: int | None = None, **data: Any) -> None:
-        event = self.controller.event(kind, message, self.view.step if step is None else step, **data)
+    def say(self, kind: str, message: str, **data: Any) -> None:
+        event = replace(self.controller.event(kind, message, self.view.step), data=data)
         self.events.append(replace(event, time=stamp(self.now), generation=self.view.generation or None))
 
     def see(self, **changes: Any) -> None:
@@ -88,18 +90,22 @@ class SimulatedJob:
         self.say(
             "generation.formed",
             f"generation {self.view.generation} formed with {count_workers(count)}{pause}",
-            step=self.view.step + 1,
-            cause=cause, workers=count, from_workers=before, paused_seconds=paused_s, redone_microbatches=redone,
-            generation=self.view.generation,
+            step=self.view.step + 1, cause=cause, workers=count, from_workers=before, paused_seconds=paused_s,
+            redone_microbatches=redone, generation=self.view.generation,
             members=[{"worker_id": f"w{worker}", "rank": rank} for rank, worker in enumerate(self.members)],
         )  # fmt: skip
 
     # --- what may happen ---
 
     def begin(self) -> None:
+        has_past = bool(self.config.get("has_past")) and self.view.step == 0
+        if has_past:
+            self.desired = 1
         for _ in range(min(self.desired, self.slots)):
             self.add_worker()
         self.form("start", None)
+        if has_past:
+            self.live_through_the_story()
 
     def kill(self, rank: int) -> None:
         worker = self.members.pop(rank)
@@ -108,14 +114,14 @@ class SimulatedJob:
         paused = self.random.uniform(0.18, 0.4)
         self.now += timedelta(seconds=paused)
         self.form("recovery", paused, redone=3)
-        self.joined_at = self.now + timedelta(seconds=JOIN_S)
+        self.joined_at = self.now + self.join
 
     def want(self, workers: int) -> None:
         if workers == self.desired:
             return
         self.desired = workers
         granted = min(workers, self.slots)
-        self.joined_at = self.now + timedelta(seconds=JOIN_S)
+        self.joined_at = self.now + self.join
         if granted < workers:
             self.say("capacity.waiting", f"waited for {workers - granted} slots", wanted=workers, granted=granted)
 
@@ -173,7 +179,7 @@ class SimulatedJob:
         while self.now < now and self.outcome is None:
             self.settle()
             self.step()
-            if self.name.startswith("fail") and self.view.step == 82:
+            if self.view.step + 1 == self.config.get("fail_at"):
                 self.fail()
             elif self.view.total_steps is not None and self.view.step >= self.view.total_steps:
                 self.save()
@@ -193,6 +199,7 @@ class SimulatedJob:
     def live_through_the_story(self) -> None:
         """The past of the README's picture, ending now."""
         begun = self.now
+        self.join = timedelta(seconds=PAST_JOIN_S)
         for steps, happening in ((110, lambda: self.want(3)), (190, lambda: self.kill(1)), (150, lambda: self.want(2))):
             for _ in range(steps):
                 self.settle()
@@ -206,6 +213,7 @@ class SimulatedJob:
         self.rows = [replace(row, time=earlier(row.time, took)) for row in self.rows]
         self.lines = [replace(line, time=earlier(line.time, took)) for line in self.lines]
         self.now = begun
+        self.join = timedelta(seconds=JOIN_S)
 
     def workers(self) -> tuple[WorkerReport, ...]:
         return tuple(
@@ -268,18 +276,20 @@ class SimulatedCluster:
 
     async def _look(self, client: httpx.AsyncClient, agent: SimulatedAgent) -> None:
         agent.version = 0
+        used = sum(len(job.members) for job in self._jobs.values()) / 2
+        agent.nodes = tuple(
+            NodeReport(name, "127.0.0.1", self.slots / 2, cpu_used=used, hostname=name) for name in ("node-a", "node-b")
+        )
         reply = await agent.sync()
         for item in reply.run:
             if item.job_id in self._jobs:
                 continue
             controller = SimulatedController(client, item.job_id, item.ticket)
             acquired = await controller.acquire()
-            job = SimulatedJob(controller, acquired.job_name, acquired.spec, self.slots)
+            job = SimulatedJob(controller, acquired.spec, self.slots)
             job.see(step=acquired.resume_step, scalings=acquired.scalings)
             job.desired = acquired.desired.workers
             job.begin()
-            if job.name.startswith("story") and acquired.attempt == 1:
-                job.live_through_the_story()
             self._jobs[item.job_id] = job
 
     async def _lead(self, job_id: str) -> None:
@@ -298,7 +308,7 @@ class SimulatedCluster:
         job.controller.observed = job.view
         report = job.controller.next_report(
             events=tuple(job.events), metrics=tuple(job.rows), logs=tuple(job.lines[:MAX_LINES_A_BATCH]),
-            workers=job.workers(), outcome=job.outcome,
+            worker_reports=job.workers(), outcome=job.outcome,
         )  # fmt: skip
         # A batch whose reply was lost may be stored: the very same one is sent until it is acknowledged.
         while not self._stop.is_set():

@@ -154,7 +154,7 @@ def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
 def test_a_failed_job_says_where_why_and_what_to_do(
     service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:
-    job_id = service.submit("fails", pace=0.02)
+    job_id = service.submit("fails", pace=0.02, fail_at=83)
     page = new_page(service)
     open_job(page, service, job_id)
     card = page.locator("[data-failure=user_code_error]")
@@ -229,7 +229,7 @@ def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_pag
 
 
 def test_theme_keyboard_and_narrow_screens(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
-    job_id = service.submit("story-digits", pace=0.1, workers={"initial": 1, "min": 1, "max": 8})
+    job_id = service.submit("digits-9", has_past=True, pace=0.1)
     page = new_page(service, viewport={"width": 360, "height": 780}, color_scheme="dark")
     open_job(page, service, job_id)
     expect(page.locator(".lane canvas")).to_have_count(3)

@@ -24,14 +24,16 @@ export function describeJob(job: Job): string {
 
 export interface Pause {
   seconds: number;
-  event: JobEvent;
+  /** The first one after it. */
+  step: number | null;
 }
 
 /** The newest measured pause, if the membership ever changed. */
 export function lastPause(events: readonly JobEvent[]): Pause | null {
   for (const event of [...events].reverse()) {
     if (event.kind !== "generation.formed" || event.data.cause === "start") continue;
-    if (typeof event.data.paused_seconds === "number") return { seconds: event.data.paused_seconds, event };
+    const { paused_seconds: seconds, step } = event.data;
+    if (typeof seconds === "number") return { seconds, step: typeof step === "number" ? step : event.step };
   }
   return null;
 }

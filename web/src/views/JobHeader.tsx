@@ -4,7 +4,7 @@ import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
 import { WorkerStepper } from "../parts/WorkerStepper";
 import { describeJob, sinceOf } from "../state/events";
-import { formatCoarse, formatTime } from "../text/format";
+import { formatAgo, formatCoarse, formatTime } from "../text/format";
 import { isFinal, type Job, type JobEvent } from "../wire";
 import { JobActions } from "./JobActions";
 
@@ -18,6 +18,8 @@ interface JobHeaderProps {
 /** What the job is, how it stands, why and since when, and what can be done about it. */
 export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
   const since = sinceOf(job, events);
+  // The browser's clock may be behind the service's, and "for 3 ms" helps nobody.
+  const age = Math.max(1, (now - Date.parse(since)) / 1000);
   return (
     <header class="job-head">
       <div class="job-title">
@@ -27,9 +29,7 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
         <h1>{job.name}</h1>
         <StatusChip job={job} />
         <span class="soft" title={formatTime(since, 0)}>
-          {isFinal(job.status)
-            ? `${formatCoarse((now - Date.parse(since)) / 1000)} ago`
-            : `for ${formatCoarse(Math.max(0, now - Date.parse(since)) / 1000)}`}
+          {isFinal(job.status) ? formatAgo(since, now) : `for ${formatCoarse(age)}`}
         </span>
         <span class="grow" />
         <JobActions job={job} onJob={onJob} />

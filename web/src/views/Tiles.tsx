@@ -49,7 +49,7 @@ export function Tiles({ job, rows, events }: TilesProps) {
         </Tile>
         <Tile
           name="Last pause"
-          note={pause?.event.data.step !== undefined ? `at step ${String(pause?.event.data.step)}` : ""}
+          note={pause && pause.step !== null ? `at step ${formatCount(pause.step)}` : ""}
         >
           {pause ? formatDuration(pause.seconds) : "–"}
         </Tile>
