@@ -245,7 +245,7 @@ def compare(disturbed: Job, undisturbed: Job) -> None:
 
 
 def _failure_text(job: Job) -> str:
-    lines = [f"{title}: {value}" for title, value in describe_failure(job.failure or {})]
+    lines = [f"{title}: {value}" for title, value in describe_failure({**(job.failure or {}), "message": None})]
     why = f": {job.message}" if job.message else ""
     return "\n  ".join([why, *lines])
 

@@ -120,7 +120,8 @@ def describe_facts(job: Job) -> str:
 def describe_progress(job: Job) -> str:
     """One line on a job."""
     total = f"/{job.total_steps}" if job.total_steps else ""
-    why = f" ({job.message})" if job.message and job.status != "running" else ""
+    # How it ended is told apart, at length.
+    why = f" ({job.message})" if job.message and job.status != "running" and not job.is_final else ""
     return f"{job.status}{why}: step {job.step}{total}, {describe_facts(job)}"
 
 
@@ -179,7 +180,7 @@ def tell_end(job: Job) -> None:
         note(f"digest {result.get('digest', '-')}")
         return
     note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
-    for title, value in describe_failure(job.failure or {}):
+    for title, value in describe_failure({**(job.failure or {}), "message": None}):
         note(f"  {title}: {value}")
 
 
