@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.ids import new_id
 from service.models import Attempt, Session, Token
@@ -178,20 +179,22 @@ class Authority:
         """
         secret = read_or_make_secret(path, new_token)
         stored = self.digest(secret)
-        known = (await session.scalars(select(Token).where(Token.token_hmac == stored))).one_or_none()
-        if known is not None:
-            return known.id
+        known = select(Token.id).where(Token.token_hmac == stored)
+        token_id = await session.scalar(known)
+        if token_id is not None:
+            return token_id
         if not has_token_form(secret):
             raise ServiceError(
                 ErrorKind.INTERNAL,
                 f"{path} does not hold a token; remove the file, and the next start makes a new one.",
             )
         old = update(Token).where(Token.name == str(role), Token.revoked_at.is_(None)).values(revoked_at=now)
-        await session.execute(old)
-        token = Token(id=new_id("tok", now), name=str(role), role=role, token_hmac=stored, created_at=now)
-        session.add(token)
-        await session.flush()
-        return token.id
+        await session.execute(old.where(Token.token_hmac != stored))
+        row = {"id": new_id("tok", now), "name": str(role), "role": str(role), "token_hmac": stored, "created_at": now}
+        # Two replicas that start at once read the same file.
+        insert = insert_for(session, Token).values(row).on_conflict_do_nothing(index_elements=["token_hmac"])
+        await session.execute(insert)
+        return (await session.execute(known)).scalar_one()
 
     async def _store_session(
         self, session: AsyncSession, token_id: str, kind: str, now: datetime, lifetime: timedelta

@@ -61,15 +61,17 @@ async def submit(context: Context, spec: JobSpec, *, actor: str, idempotency_key
         ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint).
     """
     resolved = spec_to_json(spec)
-    for is_last in (False, True):
-        try:
-            return await _submit_once(context, spec, resolved, actor, idempotency_key)
-        except IntegrityError:
-            # Another replica took the name or the key between look and insert, and a unique index decided. The second
-            # look finds its row, and says which it was.
-            if is_last:
-                raise
-    raise AssertionError("the last round returns or raises")
+    try:
+        return await _submit_once(context, spec, resolved, actor, idempotency_key)
+    except IntegrityError:
+        # Another replica took the name or the key between look and insert, and a unique index decided. The second look
+        # finds its row, and says which it was.
+        pass
+    except ServiceError as error:
+        # The name may have been taken by this very request, sent to another replica a moment before.
+        if error.kind is not ErrorKind.NAME_TAKEN or idempotency_key is None:
+            raise
+    return await _submit_once(context, spec, resolved, actor, idempotency_key)
 
 
 async def get(context: Context, reference: str) -> dict[str, Any]:

@@ -126,6 +126,8 @@ class LogStore:
     def tail(self, job_id: str, end: LogPosition, count: int, wanted: LogFilter) -> list[dict[str, Any]]:
         """The last lines before the committed end, oldest first."""
         items: list[dict[str, Any]] = []
+        if count <= 0:
+            return items
         scanned = 0
         for segment in range(end.segment, -1, -1):
             for position, raw in self._lines_backward(job_id, segment, end):

@@ -68,10 +68,11 @@ class Subscription:
         """Whether a notification came within the time; also returns when the hub closes."""
         if self._hub.is_closed:
             return False
-        try:
-            await asyncio.wait_for(self._flag.wait(), max(0.0, timeout_s))
-        except TimeoutError:
-            return False
+        if not self._flag.is_set():
+            try:
+                await asyncio.wait_for(self._flag.wait(), max(0.0, timeout_s))
+            except TimeoutError:
+                return False
         self._flag.clear()
         return True
 

@@ -17,6 +17,7 @@ from rubato.wire.status import Status
 from service.attempts import rearm_leases
 from service.clusters import is_on_node, is_online
 from service.context import Context
+from service.database import insert_for
 from service.models import Attempt, Cluster, Job, Lease, Session, StoredReply
 from service.notify import ALL_JOBS, SCHEDULER, job_topic, notify
 from service.scheduler import ClusterView, Decision, Fail, Holding, NodeView, Shape, Start, View, Wait, Waiting, decide
@@ -90,11 +91,10 @@ class SchedulingLoop:
         taken = update(Lease).where(Lease.name == LEASE_NAME, free).values(ours).returning(Lease.name)
         if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
             return True
-        if await session.get(Lease, LEASE_NAME) is not None:
-            return False
-        session.add(Lease(name=LEASE_NAME, **ours))
-        await session.flush()
-        return True
+        first = (
+            insert_for(session, Lease).values(name=LEASE_NAME, **ours).on_conflict_do_nothing(index_elements=["name"])
+        )
+        return (await session.execute(first.returning(Lease.name))).first() is not None
 
     async def _note_lost_controllers(self, session: AsyncSession, now: datetime) -> None:
         """A silent controller is not a dead one: the job recovers, and the agent's list still asks for one."""

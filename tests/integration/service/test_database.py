@@ -1,0 +1,146 @@
+"""Migrations and the two databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import OperationalError, StatementError
+
+from service.database import Database, HomeInUse
+from service.migrations.upgrade import alembic_config, head_revision
+from service.models import Base, Package
+from service.notify import Hub, notify
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench, MakeBench
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(database_url or f"sqlite+aiosqlite:///{tmp_path / 'rubato.db'}", Hub(1))
+    await database.start()
+    yield database
+    await database.close()
+
+
+async def _run(database: Database, function: Any) -> Any:
+    async with database.write() as session:
+        return await (await session.connection()).run_sync(function)
+
+
+async def test_migrations_make_exactly_the_models(database: Database) -> None:
+    def compare(connection: Connection) -> list[Any]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+    assert await _run(database, compare) == []
+
+
+async def test_migrations_go_down_and_up_again(database: Database) -> None:
+    def down_and_up(connection: Connection) -> tuple[set[str], set[str], str]:
+        command.downgrade(alembic_config(connection), "base")
+        empty = set(inspect(connection).get_table_names())
+        command.upgrade(alembic_config(connection), "head")
+        version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+        return empty, set(inspect(connection).get_table_names()), version
+
+    empty, full, version = await _run(database, down_and_up)
+    assert empty == {"alembic_version"}
+    assert full == set(Base.metadata.tables) | {"alembic_version"}
+    assert version == head_revision()
+
+
+async def test_every_constraint_has_a_name(database: Database) -> None:
+    def names(connection: Connection) -> list[Any]:
+        inspector = inspect(connection)
+        found = []
+        for table in Base.metadata.tables:
+            found.append(inspector.get_pk_constraint(table)["name"])
+            found += [item["name"] for item in inspector.get_foreign_keys(table)]
+            found += [item["name"] for item in inspector.get_unique_constraints(table)]
+        return found
+
+    found = await _run(database, names)
+    assert all(name and name.split("_")[0] in ("pk", "fk", "uq") for name in found), found
+
+
+async def test_times_come_back_aware_and_equal(database: Database) -> None:
+    moment = datetime(2026, 3, 29, 3, 30, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
+    async with database.write() as session:
+        session.add(Package(sha256="a" * 64, bytes=1, num_files=1, created_at=moment))
+    async with database.read() as session:
+        found = await session.get_one(Package, "a" * 64)
+    assert found.created_at == moment
+    assert found.created_at.tzinfo is UTC
+    with pytest.raises(StatementError, match="naive time"):
+        async with database.write() as session:
+            session.add(Package(sha256="b" * 64, bytes=1, num_files=1, created_at=moment.replace(tzinfo=None)))
+
+
+async def test_a_transaction_is_whole_or_nothing_and_notifies_only_when_whole(bench: Bench) -> None:
+    database = bench.context.database
+
+    async def write(*, fails: bool) -> None:
+        async with database.write() as session:
+            session.add(Package(sha256="a" * 64, bytes=1, num_files=1, created_at=bench.clock()))
+            notify(session, "topic")
+            await session.flush()
+            if fails:
+                raise RuntimeError("before the commit")
+
+    with bench.context.hub.subscribe("topic") as subscription:
+        with pytest.raises(RuntimeError, match="before the commit"):
+            await write(fails=True)
+        assert not await subscription.wait(0)
+        async with database.read() as session:
+            assert await session.get(Package, "a" * 64) is None
+        await write(fails=False)
+        assert await subscription.wait(0)
+
+
+class TestSqlite:
+    async def test_it_is_durable_and_readers_do_not_wait(self, tmp_path: Path) -> None:
+        database = Database(f"sqlite+aiosqlite:///{tmp_path / 'rubato.db'}", Hub(1))
+        await database.start()
+        async with database.write() as session:
+            pragmas = [
+                (await session.execute(text(f"PRAGMA {name}"))).scalar_one()
+                for name in ("journal_mode", "synchronous", "foreign_keys")
+            ]
+            assert pragmas == ["wal", 2, 1]
+            session.add(Package(sha256="a" * 64, bytes=1, num_files=1, created_at=datetime.now(UTC)))
+            await session.flush()
+            async with database.read() as reader:
+                assert await reader.get(Package, "a" * 64) is None
+        await database.close()
+
+    async def test_a_second_one_on_the_file_refuses(self, tmp_path: Path) -> None:
+        url = f"sqlite+aiosqlite:///{tmp_path / 'rubato.db'}"
+        first, second = Database(url, Hub(1)), Database(url, Hub(1))
+        await first.start()
+        with pytest.raises(HomeInUse, match="another service"):
+            await second.start()
+        await first.close()
+        await second.start()
+        await second.close()
+
+
+async def test_a_lost_postgres_connection_is_replaced(make_bench: MakeBench, new_postgres: Callable[[], str]) -> None:
+    async with make_bench(new_postgres()) as bench:
+        await bench.submit()
+        # Ends this connection too, as a restart of the server would end all.
+        end_all = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()")
+        async with bench.context.database.read() as session:
+            with pytest.raises(OperationalError):
+                await session.execute(end_all)
+        assert (await bench.job("digits"))["status"] == "queued"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from api.bodies import parse_json, parse_report_json, parse_yaml
+from service.errors import ServiceError
+
+SPEC = """
+name: digits
+config: {lr: 1e-3, big: 1E5, exact: 0.5, count: 3, name: 1e, yes_no: yes}
+workers: {initial: 2}
+when: 2026-01-31
+"""
+
+
+def test_yaml_gives_plain_json_types() -> None:
+    assert parse_yaml(SPEC.encode()) == {
+        "name": "digits",
+        "config": {"lr": 0.001, "big": 100_000.0, "exact": 0.5, "count": 3, "name": "1e", "yes_no": True},
+        "workers": {"initial": 2},
+        "when": "2026-01-31",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: &x [1]\nb: *x", "not allowed"),
+        ("a: 1\na: 2", "twice"),
+        ("a: [", "no YAML"),
+        ("? [1]\n: 2", "no text"),
+        ("!!python/object/apply:os.system ['true']", "no YAML"),
+        ("a: !!binary aGk=", "bytes"),
+        ("a: !!set {x}", "set"),
+        ("a: .nan", "not finite"),
+        ("a: .inf", "not finite"),
+        ("a" * 10 + ": " + "[" * 40 + "]" * 40, "nested deeper"),
+        ("[" * 5000, "no YAML"),
+        ('a: "\\0"', "NUL"),
+        ('"\\0": a', "NUL"),
+        ("--- 1\n--- 2", "no YAML"),
+    ],
+)
+def test_yaml_traps_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ServiceError, match=says):
+        parse_yaml(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "no JSON"),
+        ('{"a": NaN}', "NaN is not allowed"),
+        ('{"a": 1e999}', "not finite"),
+        ('"\\ud800"', "surrogate"),
+        ("[" * 40 + "]" * 40, "nested deeper"),
+        ("[" * 100_000, "no JSON"),
+        ("1" * 5000, "no JSON"),
+        ("\xff", "no JSON"),
+    ],
+)
+def test_json_traps_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ServiceError, match=says):
+        parse_json(text.encode("latin-1"))
+
+
+def test_reports_are_cleaned_instead_of_refused() -> None:
+    data = parse_report_json(b'{"loss": NaN, "line": "a\\u0000b\\ud83d", "fine": "\\ud83d\\ude00"}')
+    assert data["loss"] != data["loss"]
+    assert data["line"] == "a\ufffdb\ufffd"
+    assert data["fine"] == "\U0001f600"

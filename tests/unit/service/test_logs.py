@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.wire.cluster import LogLine
+from service.logs import MAX_LINE_CHARS, LogFilter, LogPosition, LogStore
+
+ALL = LogFilter()
+START = LogPosition()
+
+
+def line(text: str, rank: int | None = 0) -> LogLine:
+    return LogLine(worker_id="w1", rank=rank, time="2026-01-31T12:00:00Z", stream="stdout", line=text)
+
+
+def texts(items: list[dict[str, object]]) -> list[object]:
+    return [item["line"] for item in items]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LogStore:
+    return LogStore(tmp_path, segment_bytes=2_000)
+
+
+def write(store: LogStore, count: int, at: LogPosition = START, width: int = 100) -> LogPosition:
+    for index in range(count):
+        at = store.append("job", at, 1, [line(f"{index}:{'x' * width}", rank=index % 3)])
+    return at
+
+
+def test_lines_are_read_over_segments_from_any_id(store: LogStore) -> None:
+    end = write(store, 50)
+    assert end.segment >= 2
+    items, where = store.read("job", START, end, 1_000, ALL)
+    assert [text.split(":")[0] for text in texts(items)] == [str(index) for index in range(50)]
+    assert where == end
+    for earlier, later in pairwise(items):
+        again, _ = store.read("job", LogPosition.parse(earlier["id"]), end, 1, ALL)
+        assert again == [later]
+
+
+def test_a_tail_is_the_end_of_the_whole(store: LogStore) -> None:
+    end = write(store, 50)
+    everything, _ = store.read("job", START, end, 1_000, ALL)
+    for count in (0, 1, 7, 49, 50, 99):
+        assert store.tail("job", end, count, ALL) == (everything[-count:] if count else [])
+    wanted = LogFilter(ranks=frozenset({1}))
+    assert store.tail("job", end, 3, wanted) == [item for item in everything if item["rank"] == 1][-3:]
+
+
+def test_lines_longer_than_a_block_survive(tmp_path: Path) -> None:
+    store = LogStore(tmp_path, segment_bytes=10_000_000)
+    at = START
+    for index in range(12):
+        at = store.append("job", at, 1, [line(str(index) * 60_000), line("short")])
+    found = store.tail("job", at, 24, ALL)
+    assert [text[:5] for text in texts(found)] == [part for i in range(12) for part in ((str(i) * 5)[:5], "short")]
+    assert found == store.read("job", START, at, 100, ALL)[0]
+
+
+def test_what_was_not_committed_is_not_seen_and_is_overwritten(store: LogStore) -> None:
+    committed = store.append("job", START, 1, [line("kept")])
+    store.append("job", committed, 1, [line("never acknowledged, and rather long")])
+    assert texts(store.read("job", START, committed, 10, ALL)[0]) == ["kept"]
+    assert texts(store.tail("job", committed, 10, ALL)) == ["kept"]
+    end = store.append("job", committed, 1, [line("again")])
+    assert texts(store.read("job", START, end, 10, ALL)[0]) == ["kept", "again"]
+
+
+def test_a_file_damaged_from_outside_costs_only_itself(store: LogStore, tmp_path: Path) -> None:
+    at = store.append("job", START, 1, [line("one"), line("two")])
+    path = tmp_path / "job" / "00000000.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    end = store.append("job", at, 1, [line("three")])
+    assert end.segment == 1
+    assert texts(store.read("job", START, end, 10, ALL)[0]) == ["one", "three"]
+    assert texts(store.tail("job", end, 10, ALL)) == ["one", "three"]
+    path.unlink()
+    assert texts(store.read("job", START, end, 10, ALL)[0]) == ["three"]
+
+
+def test_overlong_lines_are_cut_and_say_so(store: LogStore) -> None:
+    end = store.append("job", START, 1, [line("x" * (MAX_LINE_CHARS + 7))])
+    found = str(texts(store.tail("job", end, 1, ALL))[0])
+    assert found.endswith("... (7 more characters cut)")
+    assert len(found) < MAX_LINE_CHARS + 100
+
+
+@pytest.mark.parametrize("text", ["", "1", ":", "1:", "-1:2", "1:2:3", "a:b", "../x", "1:" + "9" * 60, "²:1"])
+def test_positions_are_read_strictly(text: str) -> None:
+    with pytest.raises(ValueError, match="no log position"):
+        LogPosition.parse(text)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.text(max_size=80), max_size=4), st.sampled_from(["commit", "crash", "restart"])),
+        max_size=25,
+    )
+)
+def test_crashes_at_any_place_lose_and_double_nothing(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[list[str], str]]
+) -> None:
+    """A batch counts when its position was committed; a crash before that leaves bytes that must not count."""
+    store = LogStore(tmp_path_factory.mktemp("logs"), segment_bytes=300)
+    committed = START
+    expected: list[str] = []
+    for batch, then in batches:
+        end = store.append("job", committed, 1, [line(text) for text in batch])
+        if then == "commit":
+            committed = end
+            expected += batch
+        elif then == "restart":
+            store.cut_tail("job", committed)
+    assert texts(store.read("job", START, committed, 1_000, ALL)[0]) == expected
+    assert texts(store.tail("job", committed, 1_000, ALL)) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "takes"),
+    [
+        (LogFilter(text="HELLO"), True),
+        (LogFilter(text="bye"), False),
+        (LogFilter(attempt=1), True),
+        (LogFilter(attempt=2), False),
+        (LogFilter(ranks=frozenset({0, 5})), True),
+        (LogFilter(ranks=frozenset({5})), False),
+    ],
+)
+def test_filters(store: LogStore, wanted: LogFilter, takes: bool) -> None:
+    end = store.append("job", START, 1, [line("hello world")])
+    assert bool(store.tail("job", end, 1, wanted)) is takes
