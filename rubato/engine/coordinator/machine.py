@@ -34,7 +34,7 @@ class Coordinator:
         self._ending = Ending(self.job)
         self._diverged_step = -1
 
-    # --- what goes in -----------------------------------------------------------------------------
+    # --- what goes in -------------------------------------------------------------------------------------------------
 
     def handle(self, event: Any, now: float) -> list[Order]:
         """Take in a message of a worker or an answer of the host.
@@ -81,8 +81,11 @@ class Coordinator:
             job.current = max(records, key=lambda record: record.number)
             job.first_step = job.step
             job.entered = {one.incarnation for one in snapshots if one.record == job.current and not one.broken}
-            if len(job.entered) < job.current.world or job.highest > job.current.number:
-                self._repair.begin("the membership changed while no controller was there")
+        is_whole = job.current is not None and len(job.entered) == job.current.world
+        if job.highest > (job.number if is_whole else 0):
+            # Somebody may be entering a generation that only the predecessor knew: all who can must say where they are.
+            can_answer = [one.incarnation for one in snapshots if one.standby is not None or one.record is not None]
+            self._repair.begin("the membership changed while no controller was there", also=can_answer)
         for snapshot in sorted(snapshots, key=lambda one: one.rows[0].step if one.rows else 0):
             self._rows.take(snapshot.rows, now)
         job.ledger.start(now)
@@ -90,7 +93,7 @@ class Coordinator:
         self._advance(now)
         return job.flush()
 
-    # --- what it looks like -----------------------------------------------------------------------
+    # --- what it looks like -------------------------------------------------------------------------------------------
 
     def observed(self) -> Observed:
         """The whole view, for the service."""
@@ -132,7 +135,7 @@ class Coordinator:
             Phase.TRAINING if self.job.is_settled and self.job.current.world == self.job.wish.workers else Phase.SCALING
         )
 
-    # --- messages of workers ----------------------------------------------------------------------
+    # --- messages of workers ------------------------------------------------------------------------------------------
 
     def _on_spawned(self, worker: WorkerView, event: wire.Spawned, now: float) -> None:
         worker.pid, worker.supervisor_pid, worker.node = event.pid, event.supervisor_pid, event.node
@@ -298,7 +301,9 @@ class Coordinator:
                 self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
         elif is_pending:
             job.pending = None  # a joiner: the next generation supersedes the one it was to be in
-        if not worker.error and not worker.doom and not self._ending.is_leaving:
+        # A predecessor may have released it already: an end that was asked for is no crash.
+        was_released = worker.ended is not None and event.exit_code == 0
+        if not worker.error and not worker.doom and not was_released and not self._ending.is_leaving:
             failure = job.verdicts.on_crash(event, worker.step, no_retry=job.terms.no_retry_exit_codes)
             if failure is not None:
                 self._ending.fail(job.located(failure, worker))
@@ -348,7 +353,7 @@ class Coordinator:
             job.spawn_after = float("inf")
             job.reason = f"{message}; no more are added until the wish changes"
 
-    # --- answers of the host ----------------------------------------------------------------------
+    # --- answers of the host ------------------------------------------------------------------------------------------
 
     def _on_wish(self, event: Wish, now: float) -> None:
         job = self.job
@@ -372,7 +377,7 @@ class Coordinator:
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
         self._rows.on_stored(event.step)
 
-    # --- what follows -----------------------------------------------------------------------------
+    # --- what follows -------------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         job = self.job
@@ -382,7 +387,8 @@ class Coordinator:
             self._rows.settle(now, force=True)
             return
         if self._repair.is_active and not self._repair.advance():
-            failure = self._founding.restart(self._repair.because, now)
+            # Where no generation had begun, nothing is lost: the next one is founded from those that stand by.
+            failure = self._founding.restart(self._repair.because, now) if job.current is not None else None
             if failure is not None:
                 self._ending.fail(failure)
                 self._ending.advance(now)

@@ -56,7 +56,7 @@ class Terms:
         )
 
 
-# --- in: from the host, besides the messages of workers -------------------------------------------
+# --- in: from the host, besides the messages of workers ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RowsStored:
     step: int
 
 
-# --- out: commands to the host --------------------------------------------------------------------
+# --- out: commands to the host ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

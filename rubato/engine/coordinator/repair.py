@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -27,8 +29,11 @@ class Repair:
         """Whether a worker takes part in it."""
         return self.is_active and incarnation in self._involved
 
-    def begin(self, because: str) -> None:
-        """Revoke everything minted so far; in a repair: again, from who is left."""
+    def begin(self, because: str, also: Sequence[str] = ()) -> None:
+        """Revoke everything minted so far; in a repair: again, from who is left.
+
+        Args: also: workers besides the known members that may be in one of these generations.
+        """
         job = self._job
         if not self.is_active:
             self._involved = {}
@@ -36,6 +41,7 @@ class Repair:
         self._through = job.highest
         for record in (job.current, job.pending):
             self._involved |= {member.incarnation: None for member in record.members} if record else {}
+        self._involved |= dict.fromkeys(also)
         if job.ledger.forget_unfinished() and job.ledger.due_at is not None:
             job.ledger.due_at = 0.0  # a checkpoint in the making went with its writer: make another soon
         for incarnation in self._involved:
@@ -64,6 +70,7 @@ class Repair:
             if worker not in survivors:
                 worker.state, worker.generation, worker.broken = WorkerState.STANDBY, 0, None
         if not survivors:
+            job.pending = None
             self.finish()
             return False
         job.mint(survivors, wire.Origin("members"), "recovery", follows=0)

@@ -45,7 +45,7 @@ class JobState:
         self._spawned = 0
         self._out: list[Order] = []
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
@@ -70,7 +70,7 @@ class JobState:
         """The failure, with the place where it happened."""
         return replace(failure, worker_id=worker.worker_id, rank=self.rank_of(worker), node=worker.node or None)
 
-    # --- verbs ------------------------------------------------------------------------------------
+    # --- verbs --------------------------------------------------------------------------------------------------------
 
     def put(self, order: Order) -> None:
         """Give an order to the host."""
