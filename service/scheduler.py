@@ -151,7 +151,7 @@ def decide(view: View, now: datetime) -> list[Decision]:
     blocker: Waiting | None = None
     position = 0
     for job in sorted(view.waiting, key=lambda job: (-job.priority, job.queued_at, job.job_id)):
-        largest = max((_Free(cluster).fits(job.shape) for cluster in view.clusters), default=0)
+        largest = max((largest_fit(cluster, job.shape) for cluster in view.clusters), default=0)
         can_ever = largest >= job.min_workers
         roomiest = max(free.values(), key=lambda left: left.fits(job.shape), default=None)
         room = max(0, roomiest.fits(job.shape)) if roomiest is not None else 0
@@ -168,6 +168,11 @@ def decide(view: View, now: datetime) -> list[Decision]:
         if can_ever and blocker is None:
             blocker = job
     return decisions
+
+
+def largest_fit(cluster: ClusterView, shape: Shape) -> int:
+    """Workers that the empty cluster would take."""
+    return _Free(cluster).fits(shape)
 
 
 def _subtract(free: _Free, holding: Holding) -> None:

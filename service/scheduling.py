@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 from sqlalchemy import delete, or_, select, update
@@ -15,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.status import Status
 from service.attempts import rearm_leases
-from service.clusters import is_on_node, is_online
 from service.context import Context
 from service.database import insert_for
-from service.models import Attempt, Cluster, Job, Lease, Session, StoredReply
+from service.models import Attempt, Job, Lease, Session, StoredReply
 from service.notify import ALL_JOBS, SCHEDULER, job_topic, notify
-from service.scheduler import ClusterView, Decision, Fail, Holding, NodeView, Shape, Start, View, Wait, Waiting, decide
-from service.states import WITH_CONTROLLER, IllegalTransition, change_status, settle_status
+from service.scheduler import Decision, Fail, Start, Wait, decide
+from service.scheduler_view import observe_view
+from service.states import IllegalTransition, change_status, settle_status
 
 LEASE_NAME = "scheduler"
 LEASE_LIFETIME = timedelta(seconds=30)
@@ -127,34 +126,6 @@ class SchedulingLoop:
             await session.execute(delete(StoredReply).where(StoredReply.created_at < now - REPLY_LIFETIME))
 
 
-async def observe_view(session: AsyncSession, queued: Sequence[Job], context: Context, now: datetime) -> View:
-    """Read what the scheduler decides from."""
-    clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
-    online = [cluster for cluster in clusters if is_online(cluster, context.settings, now)]
-    statement = (
-        select(Job, Attempt.workers)
-        .outerjoin(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt))
-        .where(Job.status.in_(WITH_CONTROLLER))
-    )
-    active = (await session.execute(statement)).all()
-    nodes_of = {cluster.id: cluster.nodes for cluster in online}
-    return View(
-        clusters=tuple(
-            ClusterView(
-                cluster.id,
-                tuple(
-                    NodeView(node["node_id"], node["cpu"], node.get("gpu", 0))
-                    for node in cluster.nodes
-                    if not node.get("draining", False)
-                ),
-            )
-            for cluster in online
-        ),
-        holdings=tuple(_holding(job, workers or [], nodes_of.get(job.cluster_id or "", [])) for job, workers in active),
-        waiting=tuple(_waiting(job) for job in queued),
-    )
-
-
 async def apply_decisions(
     session: AsyncSession, queued: Sequence[Job], decisions: Sequence[Decision], now: datetime
 ) -> None:
@@ -168,6 +139,7 @@ async def apply_decisions(
                 job.granted_workers = decision.workers
                 await session.flush()
                 await change_status(session, job, Status.STARTING, because=decision.because, now=now)
+                job.message = "waits for the cluster's agent to start a controller"
             case Fail():
                 await session.flush()
                 await change_status(
@@ -188,32 +160,3 @@ async def apply_decisions(
 
 async def _queued_jobs(session: AsyncSession) -> list[Job]:
     return list((await session.scalars(select(Job).where(Job.status == "queued").with_for_update())).all())
-
-
-def _holding(job: Job, workers: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> Holding:
-    alive = [worker for worker in workers if worker.get("state") != "gone"]
-    placed = tuple(
-        (node["node_id"], count) for node in nodes if (count := sum(is_on_node(worker, node) for worker in alive))
-    )
-    # Granted slots that the job does not use yet are still its own: its workers are on their way.
-    held = max(job.workers + job.joining, len(alive), min(job.granted_workers, job.desired_workers))
-    return Holding(job.cluster_id or "", job.name, _shape(job), held, placed)
-
-
-def _waiting(job: Job) -> Waiting:
-    timeout = job.spec.get("limits", {}).get("queue_timeout")
-    return Waiting(
-        job_id=job.id,
-        name=job.name,
-        shape=_shape(job),
-        min_workers=job.min_workers,
-        desired_workers=job.desired_workers,
-        priority=job.priority,
-        queued_at=job.queued_at,
-        queue_timeout=None if timeout is None else timedelta(seconds=timeout),
-    )
-
-
-def _shape(job: Job) -> Shape:
-    resources = job.spec.get("resources_per_worker", {})
-    return Shape(cpu=float(resources.get("cpu", 1)), gpu=float(resources.get("gpu", 0)))

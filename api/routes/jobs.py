@@ -15,14 +15,14 @@ from api.routes.errors import errors
 from rubato.wire.events import EventKind
 from rubato.wire.spec import spec_to_json
 from rubato.wire.status import FINAL, Status
-from service import jobs
+from service import jobs, wishes
 from service.attempts import list_attempts, list_workers
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import list_events
-from service.jobs import Changed
 from service.notify import job_topic
 from service.views import attempt_json
+from service.wishes import Changed
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
@@ -93,7 +93,7 @@ async def scale_job(
     reference: str, body: schemas.ScaleRequest, response: Response, context: Parts, caller: Caller, wait: Wait = 0
 ) -> Any:
     """Want another number of workers; training goes on meanwhile. 200: nothing to change, or done within `wait`."""
-    changed = await jobs.scale(context, reference, body.workers, actor=caller.name)
+    changed = await wishes.scale(context, reference, body.workers, actor=caller.name)
 
     def is_done(job: dict[str, Any]) -> bool:
         return bool(job["workers"] == job["desired_workers"] and not job["joining"]) or job["status"] in FINAL
@@ -104,14 +104,14 @@ async def scale_job(
 @router.post("/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
 async def pause_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
     """Checkpoint, then give the slots back until resume."""
-    changed = await jobs.pause(context, reference, actor=caller.name)
+    changed = await wishes.pause(context, reference, actor=caller.name)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.PAUSED}, wait)
 
 
 @router.post("/jobs/{reference}/resume", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
 async def resume_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
     """Queue a paused job again; it goes on from its last checkpoint."""
-    changed = await jobs.resume(context, reference, actor=caller.name)
+    changed = await wishes.resume(context, reference, actor=caller.name)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.RUNNING}, wait)
 
 
@@ -125,20 +125,20 @@ async def cancel_job(
     wait: Wait = 0,
 ) -> Any:
     """End the job; with `force` without its grace. Once acknowledged, no other outcome can win."""
-    changed = await jobs.cancel(context, reference, force=body is not None and body.force, actor=caller.name)
+    changed = await wishes.cancel(context, reference, force=body is not None and body.force, actor=caller.name)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL, wait)
 
 
 @router.post("/jobs/{reference}/checkpoint", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
 async def checkpoint_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
     """Save a checkpoint soon. With `wait` it answers 200 once one was committed."""
-    changed = await jobs.request_checkpoint(context, reference, actor=caller.name)
+    changed = await wishes.request_checkpoint(context, reference, actor=caller.name)
     if wait:
         job_id = changed.job["id"]
 
         async def look() -> bool:
             async with context.database.read() as session:
-                return await jobs.has_checkpoint_since_request(session, job_id)
+                return await wishes.has_checkpoint_since_request(session, job_id)
 
         if await context.hub.wait_until([job_topic(job_id)], look, bool, wait):
             response.status_code = 200

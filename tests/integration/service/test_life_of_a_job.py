@@ -271,3 +271,12 @@ async def test_logs_page_filter_and_tail(bench: Bench) -> None:
 
 async def _everything(bench: Bench) -> list[object]:
     return [await bench.get(f"/jobs/digits/{part}") for part in ("events", "metrics", "logs", "attempts")]
+
+
+async def test_a_scale_beyond_the_cluster_is_taken_and_explained(bench: Bench) -> None:
+    await bench.start(workers={"initial": 1, "min": 1, "max": 20})
+    job = await bench.post("/jobs/digits/scale", 202, {"workers": 20})
+    assert (job["desired_workers"], job["message"]) == (
+        20,
+        "20 workers are wanted, and the cluster has slots for 8; the rest join when there are more",
+    )
