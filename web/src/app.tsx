@@ -1,5 +1,6 @@
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { ApiError, get, onUnauthenticated, remove } from "./live/api";
+import { ErrorBoundary } from "./parts/ErrorBoundary";
 import { Icon } from "./parts/Icon";
 import { ToastHost } from "./parts/Toasts";
 import { useRoute } from "./router";
@@ -44,7 +45,9 @@ export function App() {
   return (
     <ToastHost>
       <TopBar theme={theme} me={session.me} onSignOut={signOut} />
-      <Main theme={theme} />
+      <ErrorBoundary>
+        <Main theme={theme} />
+      </ErrorBoundary>
     </ToastHost>
   );
 }

@@ -54,7 +54,7 @@ export interface Job {
   labels: Record<string, string>;
   status: Status;
   reason: string | null;
-  message: string | null;
+  message: string;
   phase: string | null;
   desired_workers: number;
   workers: number;

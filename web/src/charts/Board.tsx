@@ -16,8 +16,18 @@ interface BoardProps {
 
 const METRIC_COLOURS = ["chart-loss", "chart-second", "chart-third"];
 
-/** The score of a run: metrics, throughput and worker count over one shared axis, with every change of membership marked. */
-export function Board({ job, rows, events, theme }: BoardProps) {
+/** The charts of a job, once there is a step to draw. */
+export function Board(props: BoardProps) {
+  if (props.rows.length > 0) return <Score {...props} />;
+  return (
+    <section class="card board-empty" aria-label="Charts">
+      <p class="soft">No step has been committed yet. The charts begin with the first one.</p>
+    </section>
+  );
+}
+
+/** Metrics, throughput and worker count over one shared axis, with every change of membership marked. */
+function Score({ job, rows, events, theme }: BoardProps) {
   const [axis, setAxis] = useState<XAxis>("step");
   const [isSmooth, setSmooth] = useState(true);
   const [isLog, setLog] = useState(false);
@@ -85,45 +95,39 @@ export function Board({ job, rows, events, theme }: BoardProps) {
         class={`board-frame rail-rows-${Math.max(0, ...placed.map((place) => place.row + 1))}`}
         ref={frame}
       >
-        {rows.length === 0 ? (
-          <p class="board-empty">No step has been committed yet. The charts begin with the first one.</p>
-        ) : (
-          <>
-            <MarkerRail placed={placed} />
-            {lanes.metrics.map(({ name, data }, index) => (
-              <Lane
-                key={name}
-                {...shared}
-                title={name}
-                colour={METRIC_COLOURS[index % METRIC_COLOURS.length] ?? "chart-loss"}
-                data={data}
-                height={index === 0 ? 190 : 130}
-                hasAxis={false}
-                isLog={isLog && data.y.every((value) => value === null || value > 0)}
-              />
-            ))}
-            <Lane
-              {...shared}
-              title="samples / s"
-              colour="chart-speed"
-              data={lanes.speed}
-              height={120}
-              hasAxis={false}
-              fromZero
-            />
-            <Lane
-              {...shared}
-              title="workers"
-              colour="chart-workers"
-              data={lanes.workers}
-              height={92}
-              hasAxis
-              isStepped
-              wholeTo={most}
-              format={(value) => (typeof value === "number" ? formatCount(value) : "–")}
-            />
-          </>
-        )}
+        <MarkerRail placed={placed} />
+        {lanes.metrics.map(({ name, data }, index) => (
+          <Lane
+            key={name}
+            {...shared}
+            title={name}
+            colour={METRIC_COLOURS[index % METRIC_COLOURS.length] ?? "chart-loss"}
+            data={data}
+            height={index === 0 ? 190 : 130}
+            hasAxis={false}
+            isLog={isLog && data.y.every((value) => value === null || value > 0)}
+          />
+        ))}
+        <Lane
+          {...shared}
+          title="samples / s"
+          colour="chart-speed"
+          data={lanes.speed}
+          height={120}
+          hasAxis={false}
+          fromZero
+        />
+        <Lane
+          {...shared}
+          title="workers"
+          colour="chart-workers"
+          data={lanes.workers}
+          height={92}
+          hasAxis
+          isStepped
+          wholeTo={most}
+          format={(value) => (typeof value === "number" ? formatCount(value) : "–")}
+        />
       </div>
     </section>
   );

@@ -12,8 +12,7 @@ const CLASSES: Record<Failure["failure_class"], string> = {
 };
 
 const ADVICE: Record<string, string> = {
-  user_code_error:
-    "Mend the program and submit it again; the last checkpoint is kept and can be resumed from.",
+  user_code_error: "Mend the program and submit it again.",
   out_of_memory:
     "Give a worker more memory (resources_per_worker.memory), cut the batch finer (batch.num_microbatches), or shrink the model.",
   hang: "See what the last lines say; a step that is slow but right needs a greater limits.hang_timeout.",
@@ -56,6 +55,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
       <p class="failure-advice">
         <strong>What to do</strong>{" "}
         {ADVICE[failure.reason] ?? "See the events and the logs around the failing step."}{" "}
+        {job.step > 0 && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
         <a href={jobPath(job.id, "logs")}>Logs</a> · <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
       </p>
     </section>
@@ -70,12 +70,15 @@ function Output({ title, text }: { title: string; text: string }) {
         <Copy text={text} label={`Copy: ${title.toLowerCase()}`} />
       </summary>
       <pre>
-        {text.split("\n").map((line, index) => (
-          <div key={index}>
-            <LogText runs={parseAnsi(line)} />
-            {"\n"}
-          </div>
-        ))}
+        {text
+          .trimEnd()
+          .split("\n")
+          .map((line, index) => (
+            <div key={index}>
+              <LogText runs={parseAnsi(line)} />
+              {"\n"}
+            </div>
+          ))}
       </pre>
     </details>
   );

@@ -56,7 +56,10 @@ export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
             {lines.slice(first, last).map((line) => (
               <div key={line.id} class={`log-row log-${line.stream}`}>
                 <time dateTime={line.time}>{formatTime(line.time, now)}</time>
-                <span class={`log-rank rank-${(line.rank ?? 0) % 6}`} title={line.worker_id}>
+                <span
+                  class={line.rank === null ? "log-rank" : `log-rank rank-${line.rank % 6}`}
+                  title={line.worker_id}
+                >
                   {line.rank ?? line.worker_id}
                 </span>
                 <span class="log-text">

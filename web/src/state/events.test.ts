@@ -34,7 +34,7 @@ describe("describeJob", () => {
       "Position 2 in the queue: needs 4 slots",
     ],
     [{ message: "x", queue: { position: null, reason: "needs 4 slots" } }, "Needs 4 slots"],
-    [{ message: null, status: "stopping" }, ""],
+    [{ message: "", status: "stopping" }, ""],
   ] as const)("%o", (fields, text) => {
     expect(describeJob(makeJob(fields))).toBe(text);
   });

@@ -7,7 +7,7 @@ import { Icon } from "../parts/Icon";
 import { StreamBanner } from "../parts/StreamBanner";
 import { jobPath, TABS, type Tab } from "../router";
 import { type JobAction, type JobState, NO_JOB, reduceJob } from "../state/job";
-import type { Job, JobEvent, MetricRow } from "../wire";
+import { isFinal, type Job, type JobEvent, type MetricRow } from "../wire";
 import { CheckpointsTab } from "./CheckpointsTab";
 import { EventsTab } from "./EventsTab";
 import { JobHeader } from "./JobHeader";
@@ -77,7 +77,7 @@ export function JobView({ id, tab, theme }: JobViewProps) {
       <StreamBanner states={jobId ? [events, metrics] : []} />
       <JobHeader job={job} events={state.events} now={now} onJob={onJob} />
       <TabBar job={job} tab={tab} events={state.events.length} />
-      <div class="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+      <div class="tab-panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
         {tab === "overview" && <Overview state={state} job={job} now={now} theme={theme} />}
         {tab === "workers" && <WorkersTab job={job} />}
         {tab === "logs" && <LogsTab job={job} now={now} />}
@@ -94,7 +94,9 @@ function Overview({ state, job, now, theme }: { state: JobState; job: Job; now: 
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} />}
       <Tiles job={job} rows={state.rows} events={state.events} />
-      <Board job={job} rows={state.rows} events={state.events} theme={theme} />
+      {(state.rows.length > 0 || !isFinal(job.status)) && (
+        <Board job={job} rows={state.rows} events={state.events} theme={theme} />
+      )}
       <EventsTab
         events={state.events.slice(-6)}
         now={now}
@@ -129,6 +131,7 @@ function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
           key={name}
           id={`tab-${name}`}
           role="tab"
+          aria-controls="tab-panel"
           aria-selected={name === tab}
           tabIndex={name === tab ? 0 : -1}
           href={`${jobPath(job.id)}#${name}`}
