@@ -137,9 +137,9 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
         if cluster.agent_id != request.agent_id and cluster.agent_lease_expires_at > now:
             return _reply(context, cluster, request.agent_id, [])
         nodes = to_json(request.nodes)
-        if cluster.nodes != nodes or not is_online(cluster, context.settings, now):
-            cluster.nodes = nodes
+        if _capacity(cluster.nodes) != _capacity(nodes) or not is_online(cluster, context.settings, now):
             notify(session, SCHEDULER)
+        cluster.nodes = nodes
         cluster.agent_id = request.agent_id
         cluster.agent_lease_expires_at = now + context.settings.agent_lease
         cluster.last_seen = now
@@ -148,6 +148,11 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
                 await confirm_gone(session, seen.job_id, seen.attempt)
         await session.flush()
         return await _refresh_list(context, session, cluster, request.agent_id)
+
+
+def _capacity(nodes: list[Any]) -> list[Any]:
+    """What the scheduler decides from; what is in use changes with every sync."""
+    return [(node["node_id"], node["cpu"], node.get("gpu"), node.get("draining")) for node in nodes]
 
 
 async def _insert_cluster(session: AsyncSession, cluster_id: str, agent_id: str, now: datetime) -> None:

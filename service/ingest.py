@@ -78,6 +78,9 @@ async def _store(
     attempt.workers = to_json(report.workers)
     job.lease_expires_at = now + context.settings.lease
     changed = _observe(job, report)
+    if changed & {"workers", "joining"}:
+        # Slots may have become free.
+        notify(session, SCHEDULER)
     await session.flush()
     await append_reported(session, job, attempt.number, fresh, now=now)
     for event in fresh:
@@ -95,8 +98,8 @@ async def _store(
     notify(session, job_topic(job.id))
 
 
-def _observe(job: Job, report: Report) -> bool:
-    """Copy the controller's view into the row; whether anything differs."""
+def _observe(job: Job, report: Report) -> set[str]:
+    """Copy the controller's view into the row; gives the columns that differ."""
     seen = report.observed
     values: dict[str, Any] = {
         "observed_state": seen.state,
@@ -114,7 +117,7 @@ def _observe(job: Job, report: Report) -> bool:
     changed = {name: value for name, value in values.items() if getattr(job, name) != value}
     for name, value in changed.items():
         setattr(job, name, value)
-    return bool(changed)
+    return set(changed)
 
 
 async def _apply_outcome(session: AsyncSession, job: Job, attempt: Attempt, outcome: Outcome, now: datetime) -> None:

@@ -16,9 +16,6 @@ from service.clock import parse_or, to_rfc3339
 from service.database import insert_for
 from service.models import Job, Metric
 
-# SQLite takes at most 32,766 parameters in a statement; a row has eight.
-_ROWS_A_STATEMENT = 2_000
-
 
 async def store_metrics(
     session: AsyncSession, job: Job, attempt: int, rows: Sequence[MetricRow], *, now: datetime
@@ -41,8 +38,7 @@ async def store_metrics(
         }
         for index, row in enumerate(sorted(newest.values(), key=lambda row: row.step))
     ]
-    for start in range(0, len(values), _ROWS_A_STATEMENT):
-        await _upsert(session, values[start : start + _ROWS_A_STATEMENT])
+    await _upsert(session, values)
     job.latest_metrics = finite(newest[max(newest)].values)
 
 
@@ -84,12 +80,14 @@ async def _reserve(session: AsyncSession, job: Job, count: int) -> int:
 
 
 async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
-    statement = insert_for(session, Metric).values(values)
+    statement = insert_for(session, Metric)
     columns = ("position", "time", "generation", "workers", "attempt", "values")
     await session.execute(
         statement.on_conflict_do_update(
             index_elements=["job_id", "step"],
             set_={name: statement.excluded[name] for name in columns},
             where=Metric.attempt <= statement.excluded["attempt"],
-        )
+        ),
+        # One statement with parameters, not one with all values in it: the latter would be compiled anew every time.
+        values,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, literal, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -24,11 +24,24 @@ from service.states import IllegalTransition, change_status, settle_status
 
 LEASE_NAME = "scheduler"
 LEASE_LIFETIME = timedelta(seconds=30)
-CLOCK_JUMP_S = 5.0
+QUEUE_INTERVAL_S = 5.0
+ABSENCE_S = 5.0
 HOUSEKEEPING_S = 600.0
 REPLY_LIFETIME = timedelta(hours=24)
 
 log = structlog.get_logger(__name__)
+
+
+def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
+    """Why leases cannot be judged by the time that passed since the last round; None: they can.
+
+    A clock that was set, a machine that slept, a stopped process: the silence then says nothing of the controllers.
+    """
+    if abs(wall_s - steady_s) > ABSENCE_S:
+        return f"the clock jumped by {wall_s - steady_s:.1f} s"
+    if steady_s - interval_s > ABSENCE_S:
+        return f"the service stood still for {steady_s - interval_s:.1f} s"
+    return None
 
 
 class SchedulingLoop:
@@ -41,29 +54,40 @@ class SchedulingLoop:
 
     async def run(self) -> None:
         """Until cancelled. An error costs one round, not the loop."""
-        interval_s = self._context.settings.scheduler_interval.total_seconds()
+        settings = self._context.settings
+        interval_s = settings.scheduler_interval.total_seconds()
+        # Whatever changes the queue wakes the loop. Looking anyway is for time-outs and clusters that fell silent,
+        # and with replicas for what was woken elsewhere.
+        queue_interval_s = QUEUE_INTERVAL_S if settings.is_sqlite else interval_s
+        queue_due_at = 0.0
         wall, steady = self._context.clock(), time.monotonic()
+        is_woken = True
         with self._context.hub.subscribe(SCHEDULER) as subscription:
             while not self._context.hub.is_closed:
+                passed = ((self._context.clock() - wall).total_seconds(), time.monotonic() - steady)
+                wall, steady = self._context.clock(), time.monotonic()
                 try:
-                    jump_s = (self._context.clock() - wall).total_seconds() - (time.monotonic() - steady)
-                    wall, steady = self._context.clock(), time.monotonic()
-                    if abs(jump_s) > CLOCK_JUMP_S:
-                        log.warning("clock_jumped", seconds=round(jump_s, 1))
+                    absence = decide_absence(*passed, interval_s)
+                    if absence is not None:
+                        log.warning("leases_rearmed", because=absence)
                         await rearm_leases(self._context)
-                    await self.run_once()
+                    if is_woken or steady >= queue_due_at:
+                        queue_due_at = steady + queue_interval_s
+                        await self.run_once()
+                    else:
+                        await self.run_once(with_queue=False)
                     await self._clean_up()
                 except (DBAPIError, IllegalTransition, OSError) as error:
                     # Another replica was faster, or the database is away: look again in the next round.
                     log.warning("scheduling_round_failed", error=str(error).splitlines()[0])
                 except Exception:
                     log.exception("scheduling_round_failed")
-                await subscription.wait(interval_s)
+                is_woken = await subscription.wait(interval_s)
 
-    async def run_once(self) -> None:
+    async def run_once(self, *, with_queue: bool = True) -> None:
         """One round: silent controllers, forced stops, then the queue."""
         now = self._context.clock()
-        if not await self._has_work(now):
+        if not await self._has_work(now, with_queue=with_queue):
             return
         async with self._context.database.write() as session:
             if not await self._take_lease(session, now):
@@ -75,13 +99,14 @@ class SchedulingLoop:
                 view = await observe_view(session, queued, self._context, now)
                 await apply_decisions(session, queued, decide(view, now), now)
 
-    async def _has_work(self, now: datetime) -> bool:
+    async def _has_work(self, now: datetime, *, with_queue: bool) -> bool:
         """A look without the writer's turn: an idle service writes nothing."""
+        silent = self._context.settings.forced_stop_after
         lost = (Job.status.in_(("starting", "running"))) & (Job.lease_expires_at < now)
-        forced = (Job.status == "stopping") & Job.desired_force.is_(True)
-        statement = select(Job.id).where(or_(Job.status == "queued", lost, forced)).limit(1)
+        forced = (Job.status == "stopping") & Job.desired_force.is_(True) & (Job.lease_expires_at < now - silent)
+        queued = (Job.status == "queued") & literal(with_queue)
         async with self._context.database.read() as session:
-            return (await session.execute(statement)).first() is not None
+            return (await session.execute(select(Job.id).where(or_(lost, forced, queued)).limit(1))).first() is not None
 
     async def _take_lease(self, session: AsyncSession, now: datetime) -> bool:
         """Compare-and-set in the round's own transaction: a second replica waits for the row and finds it taken."""

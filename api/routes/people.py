@@ -6,11 +6,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from sqlalchemy import text
 
 from api import schemas
 from api.auth import Caller, Parts, public
+from api.reference import render_reference
 from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
 from service.auth import SESSION_LIFETIME, Role
@@ -115,6 +116,13 @@ async def get_version() -> Any:
 async def get_openapi(request: Request) -> JSONResponse:
     """The description of this API."""
     return JSONResponse(request.app.openapi())
+
+
+@top_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+@public
+async def get_docs(request: Request) -> HTMLResponse:
+    """The description of this API for reading."""
+    return HTMLResponse(render_reference(request.app.openapi()))
 
 
 def installed_version() -> str:

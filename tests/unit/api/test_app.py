@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from api.app import ROUTERS, create_app
+from api.reference import render_reference
 from service.settings import Settings
 
 COMMITTED = Path("docs/reference/openapi.json")
@@ -35,3 +37,13 @@ def test_every_route_tells_what_it_does() -> None:
 def test_refusals_are_described_as_problem_documents(path: str) -> None:
     operation = json.loads(COMMITTED.read_text())["paths"][path]["post"]
     assert "application/problem+json" in operation["responses"]["422"]["content"]
+
+
+def test_the_description_can_be_read_without_a_script(tmp_path: Path) -> None:
+    description = create_app(Settings(home=tmp_path)).openapi()
+    page = render_reference(description)
+    for path in description["paths"]:
+        assert path in page
+    assert "<script" not in page
+    evil = {"paths": {"/<b>": {"get": {"description": "<img>", "responses": {"200": {}}, "tags": ["<i>"]}}}}
+    assert not {"<b>", "<img>", "<i>"} & set(re.findall(r"<\w+>", render_reference(evil)))
