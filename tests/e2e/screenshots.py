@@ -65,6 +65,12 @@ def shoot_all(browser: Browser, service: Service, cluster: SimulatedCluster, fol
             settle(page)
             page.screenshot(path=folder / f"job-{name}-{scheme}.png", full_page=True)
     page.emulate_media(color_scheme="light")
+    page.goto(service.url)
+    page.get_by_role("button", name="New job").click()
+    page.get_by_label("Job spec in YAML").fill("name: By Hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\n")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".findings")).to_be_visible()
+    page.screenshot(path=folder / "new-job.png")
     for tab in ("workers", "logs", "events", "checkpoints", "spec"):
         page.goto(f"{service.url}/jobs/{ids['live']}#{tab}")
         settle(page)

@@ -70,6 +70,24 @@ def test_a_submitted_job_appears_and_trains_without_a_reload(
     expect(row).to_be_visible()
 
 
+def test_a_job_is_submitted_on_the_page_and_a_wrong_spec_is_explained(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    page = new_page(service)
+    page.get_by_role("button", name="New job").click()
+    spec = page.get_by_label("Job spec in YAML")
+    spec.fill("name: by-hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\nepochs: 5\n")
+    page.get_by_role("button", name="Submit").click()
+    problems = page.locator(".findings li")
+    expect(problems.filter(has_text="at least workers.min")).to_contain_text("workers.max")
+    expect(problems.filter(has_text="epochs")).to_be_visible()
+    spec.fill("name: by-hand\nrecipe: image-classifier\nconfig: {pace: 0.1}\n")
+    page.get_by_role("button", name="Submit").click()
+    expect(page).to_have_url(re.compile("/jobs/job_"))
+    expect(page.get_by_role("heading", name="by-hand")).to_be_visible()
+    expect(page.locator(".lane canvas")).to_have_count(3)
+
+
 @pytest.mark.short
 def test_scaling_by_the_stepper_shows_the_wish_and_then_the_measured_pause(
     service: Service, cluster: SimulatedCluster, new_page: NewPage

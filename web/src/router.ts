@@ -22,6 +22,12 @@ export function jobPath(id: string, tab: Tab = "overview"): string {
   return `/jobs/${encodeURIComponent(id)}${tab === "overview" ? "" : `#${tab}`}`;
 }
 
+/** Go to a path of the page. */
+export function navigate(path: string): void {
+  history.pushState(null, "", path);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+}
+
 /** The present route; links inside the page change it without a reload. */
 export function useRoute(): Route {
   const read = () => parseRoute(location.pathname, location.hash);

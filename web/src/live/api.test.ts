@@ -13,6 +13,7 @@ describe("describeProblem", () => {
     });
     expect(error.message).toBe("The spec does not hold. workers.max: must be at least 1");
     expect(error.code).toBe("invalid_spec");
+    expect(error.findings[0]).toEqual({ path: "workers.max", message: "must be at least 1" });
   });
 
   it("has something to say about an answer that is no problem document", () => {

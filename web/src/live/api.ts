@@ -4,14 +4,22 @@ import type { Problem } from "../wire";
 
 export const API = "/api/v1";
 
+export interface Finding {
+  path: string;
+  message: string;
+}
+
 export class ApiError extends Error {
   readonly status: number;
   readonly code: string;
+  /** What is wrong with the input, each with its place. */
+  readonly findings: Finding[];
 
-  constructor(status: number, code: string, message: string) {
+  constructor(status: number, code: string, message: string, findings: Finding[] = []) {
     super(message);
     this.status = status;
     this.code = code;
+    this.findings = findings;
   }
 
   get isUnauthenticated(): boolean {
@@ -29,12 +37,11 @@ export function onUnauthenticated(listener: () => void): void {
 /** Turn a problem+json body (or whatever a proxy put in its place) into an error with one readable sentence. */
 export function describeProblem(status: number, body: unknown): ApiError {
   const problem = (typeof body === "object" && body !== null ? body : {}) as Partial<Problem>;
-  const details = (problem.errors ?? []).map((one) =>
-    one.path ? `${one.path}: ${one.message}` : one.message,
-  );
+  const findings = problem.errors ?? [];
+  const details = findings.map((one) => (one.path ? `${one.path}: ${one.message}` : one.message));
   const sentence = problem.detail || problem.title || `The service answered with status ${status}.`;
   const extra = details.filter((detail) => !sentence.includes(detail));
-  return new ApiError(status, problem.code ?? "unknown", [sentence, ...extra].join(" "));
+  return new ApiError(status, problem.code ?? "unknown", [sentence, ...extra].join(" "), findings);
 }
 
 /** The error of an answer that is not ok. */
@@ -63,15 +70,17 @@ export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 
 /** Send a wish. The key makes a repeat by the browser or a proxy harmless. */
 export function post<T>(path: string, body: unknown = {}): Promise<T> {
-  return request<T>(path, {
-    method: "POST",
-    headers: {
-      "Content-Type": "application/json",
-      Accept: "application/json",
-      "Idempotency-Key": randomKey(),
-    },
-    body: JSON.stringify(body),
-  });
+  return send<T>(path, JSON.stringify(body), "application/json");
+}
+
+/** Send a job spec as people write it. */
+export function postYaml<T>(path: string, yaml: string): Promise<T> {
+  return send<T>(path, yaml, "application/yaml");
+}
+
+function send<T>(path: string, body: string, type: string): Promise<T> {
+  const headers = { "Content-Type": type, Accept: "application/json", "Idempotency-Key": randomKey() };
+  return request<T>(path, { method: "POST", headers, body });
 }
 
 /** Remove one resource. */

@@ -17,6 +17,7 @@ import {
 import { plural } from "../text/format";
 import { type ClusterView, isFinal, type Job, STATUSES } from "../wire";
 import { JobsTable } from "./JobsTable";
+import { NewJob } from "./NewJob";
 
 interface Page {
   items: Job[];
@@ -51,6 +52,7 @@ export function JobsView() {
       <div class="page-head">
         <h1>Jobs</h1>
         <ClusterLine />
+        <NewJob />
       </div>
       {state.isLoaded && state.jobs.size === 0 ? (
         <NoJobs />
@@ -170,7 +172,10 @@ function NoJobs() {
     <div class="card empty">
       <Icon name="mark" />
       <h2>No jobs yet</h2>
-      <p class="soft">Write a starter and submit it. It appears here the moment it is accepted.</p>
+      <p class="soft">
+        Submit one here, or write a starter and submit it from a terminal. It appears the moment it is
+        accepted.
+      </p>
       <pre class="command">
         <code>{EXAMPLE}</code>
         <Copy text={EXAMPLE} label="Copy the command" />
