@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,3 +240,14 @@ async def test_a_failed_commit_leaves_no_doubled_log_line(bench: Bench, monkeypa
     assert (await controller.send(report)).status_code == 200
     assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["once"]
     assert len(segment.read_bytes().splitlines()) == 1
+
+
+async def test_a_superseded_long_poll_ends_at_once(bench: Bench) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=OTHER_PID)
+    version = (await first.desired()).version
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        poll = group.create_task(first.try_desired(after=version, wait=25))
+        await asyncio.sleep(0)
+        await successor.acquire(gone=1)
+    assert (poll.result().status_code, poll.result().json()["code"]) == (409, "fenced")

@@ -1,0 +1,103 @@
+"""Submitting, finding and listing; and the page at the root."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench, MakeBench
+
+pytestmark = pytest.mark.anyio
+
+SPEC = {"name": "digits", "recipe": "image-classifier"}
+YAML = {"Content-Type": "application/yaml; charset=utf-8"}
+
+
+@pytest.fixture
+async def bench(make_bench: MakeBench) -> AsyncIterator[Bench]:
+    async with make_bench() as running:
+        yield running
+
+
+async def test_yaml_and_json_make_the_same_job(bench: Bench) -> None:
+    text = b"name: from-yaml\nrecipe: image-classifier\nworkers: {initial: 2, max: 4}\nconfig: {lr: 1e-3}\n"
+    response = await bench.client.post("/api/v1/jobs", content=text, headers=YAML)
+    assert response.status_code == 201, response.text
+    assert response.headers["location"] == f"/api/v1/jobs/{response.json()['id']}"
+    from_json = await bench.submit("from-json", workers={"initial": 2, "max": 4}, config={"lr": 0.001})
+    assert {**response.json()["spec"], "name": ""} == {**from_json["spec"], "name": ""}
+    assert from_json["spec"]["batch"]["num_microbatches"] == 8, "the record names what `auto` meant"
+
+
+async def test_a_dry_run_resolves_and_stores_nothing(bench: Bench) -> None:
+    resolved = await bench.post("/jobs", 200, SPEC, dry_run=True)
+    assert resolved["spec"]["workers"] == {"initial": 1, "min": 1, "max": 8, "autoscale": "off"}
+    assert (await bench.get("/jobs"))["items"] == []
+
+
+async def test_the_same_key_gives_the_same_reply(bench: Bench) -> None:
+    key = {"Idempotency-Key": "key-1"}
+    first = await bench.client.post("/api/v1/jobs", json=SPEC, headers=key)
+    again = await bench.client.post("/api/v1/jobs", json=SPEC, headers=key)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json()
+    other = await bench.client.post("/api/v1/jobs", json={**SPEC, "seed": 1}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert len((await bench.get("/jobs"))["items"]) == 1
+
+
+async def test_a_name_is_free_again_once_its_job_has_ended(bench: Bench) -> None:
+    first = await bench.submit()
+    taken = await bench.client.post("/api/v1/jobs", json=SPEC)
+    assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
+    await bench.post("/jobs/digits/cancel", 202)
+    second = await bench.submit()
+    assert (await bench.job("digits"))["id"] == second["id"], "a name means its newest job"
+    assert (await bench.job(first["id"]))["status"] == "cancelled"
+
+
+async def test_pages_join_newest_first_and_filters_hold(bench: Bench) -> None:
+    names = [f"job-{index}" for index in range(7)]
+    for name in names:
+        await bench.submit(name)
+    await bench.post("/jobs/job-3/cancel", 202)
+    found: list[str] = []
+    cursor = None
+    while True:
+        parameters = {"limit": 3} | ({"cursor": cursor} if cursor else {})
+        page = await bench.get("/jobs", **parameters)
+        found += [item["name"] for item in page["items"]]
+        assert "spec" not in page["items"][0]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == names[::-1]
+    assert [item["name"] for item in (await bench.get("/jobs", status="cancelled, paused"))["items"]] == ["job-3"]
+    assert [item["name"] for item in (await bench.get("/jobs", q="B-5"))["items"]] == ["job-5"]
+    assert (await bench.get("/jobs", q="%"))["items"] == [], "a wildcard of the database is only a character"
+
+
+async def test_the_page_answers_at_all_its_addresses(bench: Bench) -> None:
+    for path in ("/", "/jobs", "/jobs/job_x", "/jobs/a/b"):
+        response = await bench.client.get(path)
+        assert response.status_code == 200
+        assert "is not built" in response.text
+    dist = bench.settings.web_dist
+    (dist / "assets").mkdir(parents=True)
+    (dist / "index.html").write_text("<title>the page</title>")
+    (dist / "assets" / "main-1a2b.js").write_text("1")
+    (dist / "favicon.svg").write_text("<svg/>")
+    page = await bench.client.get("/jobs/job_x")
+    assert "the page" in page.text
+    assert page.headers["cache-control"] == "no-cache"
+    asset = await bench.client.get("/assets/main-1a2b.js")
+    assert "immutable" in asset.headers["cache-control"]
+    assert "javascript" in asset.headers["content-type"]
+    assert (await bench.client.get("/favicon.svg")).headers["content-type"].startswith("image/svg")
+    missing = await bench.client.get("/assets/gone.js")
+    assert (missing.status_code, "immutable" in missing.headers.get("cache-control", "")) == (404, False)
+    assert (await bench.client.get("/nothing.txt")).status_code == 404
+    assert (await bench.client.get("/docs")).status_code == 200
