@@ -122,8 +122,9 @@ def run_demo() -> ExitCode:
         with Client(url, home=home) as client:
             disturbed, formed = run_disturbed(client, home)
             undisturbed = run_undisturbed(client)
-            tell_result(client, home, disturbed, undisturbed, formed)
+            tell_story(client, disturbed, formed)
             compare(disturbed, undisturbed)
+            tell_page(client.url, home, disturbed)
     except KeyboardInterrupt:
         note("\nStopped. The service is up and the job goes on: `rubato ps` shows it, `make down` ends everything.")
         return ExitCode.INTERRUPTED
@@ -209,8 +210,8 @@ def run_undisturbed(client: Client) -> Job:
         return Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line))).finish()
 
 
-def tell_result(client: Client, home: Home, disturbed: Job, undisturbed: Job, formed: list[Event]) -> None:
-    """The pauses, the accuracy, the digests, the link."""
+def tell_story(client: Client, disturbed: Job, formed: list[Event]) -> None:
+    """The pauses and the accuracy."""
     put("\nWhat happened to the first job:")
     for event in formed:
         put(f"  {str(event.data.get('cause', '')).replace('_', ' '):<12} {describe_generation(event)}")
@@ -219,11 +220,12 @@ def tell_result(client: Client, home: Home, disturbed: Job, undisturbed: Job, fo
     ]
     if measured:
         put(f"  test accuracy {measured[-1].values['accuracy']:.2%} at step {measured[-1].step}")
-    put("\nWeights, buffers and optimizer state, as SHA-256:")
-    put(f"  disturbed    {digest_of(disturbed)}  ({disturbed.scalings} scalings, 1 worker killed)")
-    put(f"  undisturbed  {digest_of(undisturbed)}  (1 worker, nothing happened)")
-    link = make_login_link(client.url, home)
-    put(f"\nThe page: {client.url}/jobs/{disturbed.id}" + (f"\n  sign in (once): {link}" if link else ""))
+
+
+def tell_page(url: str, home: Home, job: Job) -> None:
+    """Where to look at it."""
+    link = make_login_link(url, home)
+    put(f"\nThe page: {url}/jobs/{job.id}" + (f"\n  sign in (once): {link}" if link else ""))
 
 
 def digest_of(job: Job) -> str:
@@ -235,7 +237,10 @@ def digest_of(job: Job) -> str:
 
 
 def compare(disturbed: Job, undisturbed: Job) -> None:
-    """Raise DemoFailed unless both runs ended with the same bits."""
+    """Show both digests; raise DemoFailed unless they are equal."""
+    put("\nWeights, buffers and optimizer state, as SHA-256:")
+    put(f"  disturbed    {digest_of(disturbed)}  ({disturbed.scalings} scalings, 1 worker killed)")
+    put(f"  undisturbed  {digest_of(undisturbed)}  (1 worker, nothing happened)")
     if digest_of(disturbed) != digest_of(undisturbed):
         raise DemoFailed(
             "the digests differ: the weights depend on what happened to the job; please report this, with both ids: "

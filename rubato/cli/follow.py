@@ -107,7 +107,7 @@ def describe_facts(job: Job) -> str:
     """Workers, loss, accuracy and speed: what one wants to see beside the bar."""
     metrics = job.metrics or {}
     workers = format_workers(job)
-    facts = [f"{workers} worker{'' if workers == '1' else 's'}"]
+    facts = [] if job.is_final else [f"{workers} worker{'' if workers == '1' else 's'}"]
     facts += [
         f"{name} {format_number(metrics[name])}" for name in ("loss", "accuracy") if metrics.get(name) is not None
     ]
@@ -176,7 +176,7 @@ def tell_end(job: Job) -> None:
     """How the job ended, on stderr."""
     if job.status == "succeeded":
         result = job.result or {}
-        note(f"{job.name} succeeded at step {result.get('step', job.step)}, {describe_facts(job).partition(', ')[2]}")
+        note(f"{job.name} succeeded at step {result.get('step', job.step)}, {describe_facts(job)}")
         note(f"digest {result.get('digest', '-')}")
         return
     note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
