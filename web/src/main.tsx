@@ -6,6 +6,7 @@ import "./styles/base.css";
 import "./styles/controls.css";
 import "./styles/jobs.css";
 import "./styles/job.css";
+import "./styles/panels.css";
 import "./styles/board.css";
 import "./styles/logs.css";
 
