@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -84,6 +84,8 @@ class Hub:
         self.subscribers: dict[str, set[Subscription]] = {}
         self.poll_interval_s = poll_interval_s
         self.is_closed = False
+        self._publishes = 0
+        self._reads: dict[Hashable, asyncio.Task[Any]] = {}
 
     def subscribe(self, *topics: str) -> Subscription:
         """A context manager within which notifications are not lost."""
@@ -91,9 +93,31 @@ class Hub:
 
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everyone who waits for one of the topics."""
+        self._publishes += 1
         for topic in topics:
             for subscription in tuple(self.subscribers.get(topic, ())):
                 subscription.wake()
+
+    async def read_once(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """One read for all that want the same at the same time: hundreds of watchers wake from one notification.
+
+        A read that runs is joined only if nothing was published since it began: whoever wakes from a notification gets
+        what was written before it.
+        """
+        full_key = (self._publishes, key)
+        task: asyncio.Task[T] | None = self._reads.get(full_key)
+        if task is None:
+            task = asyncio.ensure_future(_awaited(read))
+            self._reads[full_key] = task
+            task.add_done_callback(lambda done: self._forget(full_key, done))
+        # One watcher that leaves must not end the read of the others.
+        return await asyncio.shield(task)
+
+    def _forget(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+        self._reads.pop(key, None)
+        if not done.cancelled():
+            # Looked at here, so that a failure for which nobody waits any more is not reported as forgotten.
+            done.exception()
 
     def close(self) -> None:
         """The service goes down: all waits end now, so that requests finish and clients reconnect."""
@@ -114,3 +138,7 @@ class Hub:
                 if is_enough(seen) or left_s <= 0 or self.is_closed:
                     return seen
                 await subscription.wait(min(left_s, self.poll_interval_s))
+
+
+async def _awaited(read: Callable[[], Awaitable[T]]) -> T:
+    return await read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -12,24 +11,16 @@ from fastapi.responses import StreamingResponse
 from api import schemas
 from api.auth import Parts
 from api.routes.errors import errors
-from api.sse import EVENT_STREAM, Look, message, stream, wants_stream
-from rubato.wire.status import FINAL, Status
+from api.sse import EVENT_STREAM, wants_stream
+from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics
 from service import jobs
-from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
 from service.metrics import list_metrics, metric_json
-from service.models import Job
-from service.notify import ALL_JOBS, job_topic
-from service.views import job_json
-from service.watch import JobWatch
 
 router = APIRouter(prefix="/api/v1", tags=["live data"])
 
-JOB_MESSAGE_INTERVAL_S = 0.5
-"""Bursts are gathered: a page needs no more than two pictures of a job a second."""
-PAGE = 1_000
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}
 _LARGEST = 2**63 - 1
 
@@ -53,7 +44,7 @@ async def get_events(
         if not wants_stream(request):
             items = [event_json(event) for event in await list_events(session, job.id, after, limit)]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
-    return _stream_events(context, job.id, _resume_at(last_event_id, after))
+    return job_events(context, job.id, _resume_at(last_event_id, after))
 
 
 @router.get("/jobs/{reference}/metrics", response_model=schemas.MetricPage, responses={**_STREAM, **errors(404, 422)})
@@ -73,7 +64,7 @@ async def get_metrics(
         if not wants_stream(request):
             items = [metric_json(row, wanted) for row in await list_metrics(session, job.id, after, limit)]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
-    return _stream_metrics(context, job.id, _resume_at(last_event_id, after), wanted)
+    return job_metrics(context, job.id, _resume_at(last_event_id, after), wanted)
 
 
 @router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})
@@ -104,99 +95,13 @@ async def get_logs(
         first, position = await asyncio.to_thread(context.logs.read, job.id, begin, end, limit, wanted)
     if not wants_stream(request):
         return {"items": first, "next": str(position)}
-    return _stream_logs(context, job.id, first, position, wanted)
+    return job_logs(context, job.id, first, position, wanted)
 
 
 @router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)
 async def watch_jobs(context: Parts) -> StreamingResponse:
     """All jobs as a stream: a snapshot of the newest on every connect, then each job that changed."""
-    watch = JobWatch(context)
-    looked_at: float | None = None
-
-    async def look() -> Look:
-        nonlocal looked_at
-        if looked_at is None:
-            looked_at = time.monotonic()
-            return Look([message({"items": await watch.snapshot()}, event="snapshot")])
-        too_early_s = looked_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
-        if too_early_s > 0:
-            return Look([], again_in_s=too_early_s)
-        looked_at = time.monotonic()
-        return Look([message(job, event="job") for job in await watch.changes()])
-
-    return stream(context, [ALL_JOBS], look)
-
-
-def _stream_events(context: Context, job_id: str, after: int) -> StreamingResponse:
-    position = after
-    told_revision = 0
-    told_at = 0.0
-
-    async def look() -> Look:
-        nonlocal position, told_revision, told_at
-        async with context.database.read() as session:
-            job = await session.get_one(Job, job_id)
-            events = await list_events(session, job_id, position, PAGE)
-        messages = [message(event_json(event), event="event", id=str(event.position)) for event in events]
-        position = events[-1].position if events else position
-        has_more = len(events) == PAGE
-        is_over = Status(job.status) in FINAL and not has_more and position >= job.last_pos
-        again_in_s = None
-        if job.revision != told_revision:
-            again_in_s = told_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
-            if again_in_s <= 0 or is_over:
-                messages.append(message(job_json(job, with_spec=True), event="job"))
-                told_revision, told_at, again_in_s = job.revision, time.monotonic(), None
-        if is_over:
-            messages.append(message({"status": job.status}, event="end"))
-        return Look(messages, is_over=is_over, has_more=has_more, again_in_s=again_in_s)
-
-    return stream(context, [job_topic(job_id)], look)
-
-
-def _stream_metrics(context: Context, job_id: str, after: int, names: frozenset[str]) -> StreamingResponse:
-    position = after
-
-    async def look() -> Look:
-        nonlocal position
-        async with context.database.read() as session:
-            job = await session.get_one(Job, job_id)
-            rows = await list_metrics(session, job_id, position, PAGE)
-        if rows:
-            position = rows[-1].position
-            items = [metric_json(row, names) for row in rows]
-            found = message({"items": items}, event="metrics", id=str(position))
-            return Look([found], has_more=True)
-        if Status(job.status) in FINAL:
-            return Look([message({"status": job.status}, event="end")], is_over=True)
-        return Look([])
-
-    return stream(context, [job_topic(job_id)], look)
-
-
-def _stream_logs(
-    context: Context, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
-) -> StreamingResponse:
-    position = start
-    pending = [message({"items": first}, event="log", id=str(start))] if first else []
-
-    async def look() -> Look:
-        nonlocal position, pending
-        messages, pending = pending, []
-        async with context.database.read() as session:
-            job = await session.get_one(Job, job_id)
-        end = LogPosition(job.log_segment, job.log_offset)
-        items: list[dict[str, Any]] = []
-        if position < end:
-            items, position = await asyncio.to_thread(context.logs.read, job_id, position, end, PAGE, wanted)
-        if items:
-            messages.append(message({"items": items}, event="log", id=str(position)))
-        is_over = Status(job.status) in FINAL and position >= end
-        if is_over:
-            messages.append(message({"status": job.status}, event="end"))
-        return Look(messages, is_over=is_over, has_more=position < end)
-
-    return stream(context, [job_topic(job_id)], look)
+    return all_jobs(context)
 
 
 def _resume_at(last_event_id: str | None, after: int) -> int:

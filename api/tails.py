@@ -1,0 +1,148 @@
+"""What the streams tell: a job's events, metrics and logs, and all jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from api.sse import Look, message, stream
+from rubato.wire.status import FINAL, Status
+from service.context import Context
+from service.events import event_json, list_events
+from service.logs import LogFilter, LogPosition
+from service.metrics import list_metrics, metric_json
+from service.models import Job
+from service.notify import ALL_JOBS, job_topic
+from service.views import job_json
+from service.watch import JobWatch
+
+JOB_MESSAGE_INTERVAL_S = 0.5
+"""Bursts are gathered: a page needs no more than two pictures of a job a second."""
+PAGE = 1_000
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """What lies behind one position, encoded once for all who stand there."""
+
+    messages: tuple[bytes, ...]
+    position: int
+    has_more: bool
+    status: Status
+    revision: int
+    job: bytes
+
+
+def job_events(context: Context, job_id: str, after: int) -> StreamingResponse:
+    """The events behind a position, and the job itself whenever it changed."""
+    position = after
+    told_revision = 0
+    told_at = 0.0
+
+    async def look() -> Look:
+        nonlocal position, told_revision, told_at
+        key = ("events", job_id, position)
+        seen = await context.hub.read_once(key, lambda: _read_events(context, job_id, position))
+        messages = list(seen.messages)
+        position = seen.position
+        is_over = seen.status in FINAL and not seen.has_more
+        again_in_s = None
+        if seen.revision != told_revision:
+            again_in_s = told_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
+            if again_in_s <= 0 or is_over:
+                messages.append(seen.job)
+                told_revision, told_at, again_in_s = seen.revision, time.monotonic(), None
+        if is_over:
+            messages.append(_end(seen.status))
+        return Look(messages, is_over=is_over, has_more=seen.has_more, again_in_s=again_in_s)
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def job_metrics(context: Context, job_id: str, after: int, names: frozenset[str]) -> StreamingResponse:
+    """The metric rows behind an ingest position."""
+    position = after
+
+    async def look() -> Look:
+        nonlocal position
+        async with context.database.read() as session:
+            job = await session.get_one(Job, job_id)
+            rows = await list_metrics(session, job_id, position, PAGE)
+        if rows:
+            position = rows[-1].position
+            items = [metric_json(row, names) for row in rows]
+            found = message({"items": items}, event="metrics", id=str(position))
+            return Look([found], has_more=True)
+        if Status(job.status) in FINAL:
+            return Look([_end(Status(job.status))], is_over=True)
+        return Look([])
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def job_logs(
+    context: Context, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
+) -> StreamingResponse:
+    """The lines read already, then those behind a position."""
+    position = start
+    pending = [message({"items": first}, event="log", id=str(start))] if first else []
+
+    async def look() -> Look:
+        nonlocal position, pending
+        messages, pending = pending, []
+        async with context.database.read() as session:
+            job = await session.get_one(Job, job_id)
+        end = LogPosition(job.log_segment, job.log_offset)
+        items: list[dict[str, Any]] = []
+        if position < end:
+            items, position = await asyncio.to_thread(context.logs.read, job_id, position, end, PAGE, wanted)
+        if items:
+            messages.append(message({"items": items}, event="log", id=str(position)))
+        is_over = Status(job.status) in FINAL and position >= end
+        if is_over:
+            messages.append(_end(Status(job.status)))
+        return Look(messages, is_over=is_over, has_more=position < end)
+
+    return stream(context, [job_topic(job_id)], look)
+
+
+def all_jobs(context: Context) -> StreamingResponse:
+    """A snapshot of the newest jobs, then each job that changed."""
+    watch = JobWatch(context)
+    looked_at: float | None = None
+
+    async def look() -> Look:
+        nonlocal looked_at
+        if looked_at is None:
+            looked_at = time.monotonic()
+            return Look([message({"items": await watch.snapshot()}, event="snapshot")])
+        too_early_s = looked_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
+        if too_early_s > 0:
+            return Look([], again_in_s=too_early_s)
+        looked_at = time.monotonic()
+        return Look([message(job, event="job") for job in await watch.changes()])
+
+    return stream(context, [ALL_JOBS], look)
+
+
+async def _read_events(context: Context, job_id: str, after: int) -> _Slice:
+    async with context.database.read() as session:
+        # The job first: once it is final, every event it will ever have can be seen behind it.
+        job = await session.get_one(Job, job_id)
+        events = await list_events(session, job_id, after, PAGE)
+    return _Slice(
+        messages=tuple(message(event_json(event), event="event", id=str(event.position)) for event in events),
+        position=events[-1].position if events else after,
+        has_more=len(events) == PAGE,
+        status=Status(job.status),
+        revision=job.revision,
+        job=message(job_json(job, with_spec=True), event="job"),
+    )
+
+
+def _end(status: Status) -> bytes:
+    return message({"status": status}, event="end")
