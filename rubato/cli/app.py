@@ -13,7 +13,7 @@ import typer
 from rubato.cli import job_commands, local, service_commands, starter, submit
 from rubato.cli.exits import ExitCode, code_for_error
 from rubato.cli.output import fail, note, put
-from rubato.errors import ApiUnauthenticated, RubatoError
+from rubato.errors import ApiUnauthenticated, RubatoError, SpecError
 
 app = typer.Typer(
     name="rubato",
@@ -78,6 +78,9 @@ def run(arguments: list[str]) -> int:
         # The reader has enough (`rubato logs | head`). Point stdout away, else Python complains once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
+    except SpecError as error:
+        fail("\n  ".join(["the job spec does not hold", *map(str, error.findings)]))
+        return ExitCode.ERROR
     except RubatoError as error:
         fail(str(error))
         if isinstance(error, ApiUnauthenticated):

@@ -61,7 +61,7 @@ class Client:
         """Close the connections."""
         self._transport.close()
 
-    # --- jobs -------------------------------------------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def submit(self, spec: dict[str, Any], *, idempotency_key: str | None = None) -> Job:
         """Submit a job. Sent again with the same key after a lost reply, it makes no second job.
@@ -149,7 +149,7 @@ class Client:
             time.sleep(0.5)  # A service that does not wait must not be asked in a tight loop.
         return found
 
-    # --- what a job did ---------------------------------------------------------------------------------------------
+    # --- what a job did -----------------------------------------------------------------------------------------------
 
     def workers(self, job: str) -> list[Worker]:
         """The workers of a job, by rank."""
@@ -230,7 +230,7 @@ class Client:
         """The job's checkpoints, as the service lists them."""
         return [decode(Checkpoint, item) for item in self._get(f"/jobs/{job}/checkpoints")["items"]]
 
-    # --- packages, service ------------------------------------------------------------------------------------------
+    # --- packages, service --------------------------------------------------------------------------------------------
 
     def upload(self, package: PackedFolder) -> bool:
         """Bring a packed folder to the service; False where it was there already."""
@@ -275,7 +275,7 @@ class Client:
             return False
         return True
 
-    # --- raw --------------------------------------------------------------------------------------------------------
+    # --- raw ----------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, **options: Any) -> Any:
         return self._transport.send_json("GET", API + path, **options)

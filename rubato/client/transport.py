@@ -214,13 +214,19 @@ def refusal(response: httpx.Response) -> ApiError:
     if not isinstance(problem, dict):
         problem = {}
     status = response.status_code
-    message = str(problem.get("detail") or problem.get("title") or f"{response.reason_phrase or 'error'} ({status})")
-    findings = [
-        f"{error.get('path', '')}: {error.get('message', '')}".lstrip(": ")
-        for error in problem.get("errors") or []
-        if isinstance(error, dict)
-    ]
-    if findings:
-        message += "".join(f"\n  {finding}" for finding in findings)
+    fallback = f"{response.reason_phrase or 'error'} ({status})"
+    message = describe_problem(problem) or fallback
     kind = ApiUnauthenticated if status in (401, 403) else ApiNotFound if status == 404 else ApiError
     return kind(message, status=status, problem=problem)
+
+
+def describe_problem(problem: dict[str, Any]) -> str:
+    """What went wrong, each finding on a line of its own, and none told twice."""
+    title, detail = str(problem.get("title") or ""), str(problem.get("detail") or "")
+    findings = [error for error in problem.get("errors") or [] if isinstance(error, dict)]
+    lines = [f"{error.get('path', '')}: {error.get('message', '')}".lstrip(": ") for error in findings]
+    if len(lines) == 1 and findings[0].get("path") and str(findings[0]["path"]) in detail:
+        return detail
+    if lines and title and all(line in detail for line in lines):
+        detail = title
+    return "\n  ".join([detail or title, *lines])

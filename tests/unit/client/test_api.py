@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from rubato.client import ApiError, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
+from rubato.client.transport import describe_problem
 from rubato.errors import UserError
 from rubato.home import Home
 from rubato.packaging import pack_folder
@@ -80,6 +81,31 @@ def test_every_finding_of_an_invalid_spec_is_in_the_message(tmp_path: Path) -> N
         client.submit({})
     assert str(caught.value) == "the spec does not hold\n  workers.max: too small\n  no name"
     assert [finding.path for finding in caught.value.findings] == ["workers.max", ""]
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ({"detail": "D.", "title": "T"}, "D."),
+        ({"title": "T"}, "T"),
+        (
+            {"detail": "workers must be 1..4.", "errors": [{"path": "workers", "message": "must be 1..4"}]},
+            "workers must be 1..4.",
+        ),
+        (
+            {
+                "title": "T",
+                "detail": "a: x; b: y",
+                "errors": [{"path": "a", "message": "x"}, {"path": "b", "message": "y"}],
+            },
+            "T\n  a: x\n  b: y",
+        ),
+        ({"detail": "D", "errors": [{"path": "", "message": "no name"}, "odd"]}, "D\n  no name"),
+        ({}, ""),
+    ],
+)
+def test_a_problem_in_words_tells_nothing_twice(problem: dict[str, Any], text: str) -> None:
+    assert describe_problem(problem) == text
 
 
 def test_a_page_instead_of_json_asks_whether_this_is_rubato(tmp_path: Path) -> None:
