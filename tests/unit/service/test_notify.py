@@ -71,25 +71,29 @@ async def test_closing_ends_all_waits_and_leaves_no_subscriber() -> None:
 
 async def test_readers_who_wake_together_share_one_read_and_never_an_older_one() -> None:
     hub = Hub(poll_interval_s=60)
-    reads: list[asyncio.Event] = []
+    may_end = asyncio.Event()
+    begun = asyncio.Semaphore(0)
+    reads = 0
 
     async def read() -> int:
-        reads.append(asyncio.Event())
-        number = len(reads)
-        await reads[-1].wait()
+        nonlocal reads
+        reads += 1
+        number = reads
+        begun.release()
+        await may_end.wait()
         return number
 
     early = [asyncio.create_task(hub.read_once("key", read)) for _ in range(3)]
     other = asyncio.create_task(hub.read_once("other key", read))
-    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await begun.acquire()
+        await begun.acquire()
     hub.publish(["topic"])
     late = asyncio.create_task(hub.read_once("key", read))
     early[0].cancel()
     async with asyncio.timeout(5):
-        while len(reads) < 3:
-            await asyncio.sleep(0)  # noqa: ASYNC110 - one turn of the loop, not a wait
-        for event in reads:
-            event.set()
+        await begun.acquire()
+        may_end.set()
         assert await asyncio.gather(early[1], early[2], other, late) == [1, 1, 2, 3]
         assert await hub.read_once("key", read_at_once) == 0
 
