@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, Worker
 
 RECIPE = "image-classifier"
-CONFIG: dict[str, Any] = {}
-"""The recipe as it is: long enough that every change falls into the run."""
+EPOCHS = (100, 400, 1600)
+"""The recipe as it is; a quick machine, where that is over before everything has happened to it, gets more of it."""
 STEPS_BETWEEN = 20
 """Steps to train between two changes, so that one sees each membership at work."""
 PATIENCE_S = 120.0
@@ -40,6 +40,10 @@ PATIENCE_S = 120.0
 
 class DemoFailed(RubatoError):
     """Something was not as promised."""
+
+
+class EndedEarly(DemoFailed):
+    """The job succeeded before everything had happened to it."""
 
 
 @dataclass
@@ -64,7 +68,8 @@ class Story:
             update = next(self.updates, None)
             if update is None:
                 self.job = self.client.job(self.job.id)
-                raise DemoFailed(f"the job {self.job.status} before {what}{_failure_text(self.job)}")
+                kind = EndedEarly if self.job.status == "succeeded" else DemoFailed
+                raise kind(f"the job {self.job.status} before {what}{_failure_text(self.job)}")
             self.take(update)
             if time.monotonic() > deadline:
                 raise DemoFailed(
@@ -120,8 +125,8 @@ def run_demo() -> ExitCode:
         from rubato.client import Client
 
         with Client(url, home=home) as client:
-            disturbed, formed = run_disturbed(client, home)
-            undisturbed = run_undisturbed(client)
+            disturbed, formed, epochs = run_disturbed_long_enough(client, home)
+            undisturbed = run_undisturbed(client, epochs)
             tell_story(client, disturbed, formed)
             compare(disturbed, undisturbed)
             tell_page(client.url, home, disturbed)
@@ -149,20 +154,30 @@ def start_service(home: Home) -> str:
     return state.url
 
 
-def spec_of(name: str) -> dict[str, Any]:
+def spec_of(name: str, epochs: int) -> dict[str, Any]:
     """The job of both runs. Worker counts may differ between them; nothing else does."""
     return {
         "name": name,
         "recipe": RECIPE,
-        "config": CONFIG,
+        "config": {"epochs": epochs},
         "workers": {"initial": 1, "min": 1, "max": 4},
         "labels": {"from": "demo"},
     }
 
 
-def run_disturbed(client: Client, home: Home) -> tuple[Job, list[Event]]:
+def run_disturbed_long_enough(client: Client, home: Home) -> tuple[Job, list[Event], int]:
+    """`run_disturbed`, with as many epochs as this machine needs for the whole story."""
+    for epochs in EPOCHS[:-1]:
+        try:
+            return *run_disturbed(client, home, epochs), epochs
+        except EndedEarly as early:
+            put(f"This machine is quick ({early}). Once more, with more epochs.")
+    return *run_disturbed(client, home, EPOCHS[-1]), EPOCHS[-1]
+
+
+def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event]]:
     """Train, and do to the job what happens to jobs."""
-    job = client.submit(spec_of(draft_of_recipe("demo").data["name"]))
+    job = client.submit(spec_of(draft_of_recipe("demo").data["name"], epochs))
     put(f"\nJob {job.name}: {RECIPE} on one worker. Watch it: {client.url}/jobs/{job.id}")
     with progress_line() as line:
         story = Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line)))
@@ -202,9 +217,9 @@ def choose_victim(workers: list[Worker]) -> Worker:
     return max(training, key=lambda worker: worker.rank or 0)
 
 
-def run_undisturbed(client: Client) -> Job:
+def run_undisturbed(client: Client, epochs: int) -> Job:
     """The same job on one worker, with nothing happening to it."""
-    job = client.submit(spec_of(draft_of_recipe("undisturbed").data["name"]))
+    job = client.submit(spec_of(draft_of_recipe("undisturbed").data["name"], epochs))
     put(f"\nJob {job.name}: the same on one worker, undisturbed.")
     with progress_line() as line:
         return Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line))).finish()

@@ -39,7 +39,9 @@ def format_pause(seconds: float) -> str:
 
 
 def format_workers(job: Job) -> str:
-    """`2`, or `1/3` where 3 are wanted."""
+    """`2`, or `1/3` where 3 are wanted; `-` when it is over."""
+    if job.is_final:
+        return "-"
     return str(job.workers) if job.workers == job.desired_workers else f"{job.workers}/{job.desired_workers}"
 
 

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from rubato.cli.demo import DemoFailed, Story, choose_victim, compare, digest_of
+from rubato.cli import demo
+from rubato.cli.demo import DemoFailed, EndedEarly, Story, choose_victim, compare, digest_of
 from rubato.client import Client, Job, JobUpdate, Worker
 from rubato.client.models import Event, decode
+from rubato.home import Home
 from tests.unit.cli.fake_service import event, formed, job
 
 
@@ -78,6 +81,32 @@ def test_a_change_that_takes_too_long_fails_the_demo(monkeypatch: pytest.MonkeyP
     story, _, _ = story_of(job(message="waits for 2 slots"))
     with pytest.raises(DemoFailed, match=r"for this: it had 3 workers\. The job: waits for 2 slots"):
         story.until(lambda: False, "it had 3 workers")
+
+
+def test_a_quick_machine_gets_more_epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tried: list[int] = []
+
+    def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event]]:
+        tried.append(epochs)
+        if epochs < 1000:
+            raise EndedEarly("the job succeeded before it had 3 workers")
+        return decode(Job, job()), []
+
+    monkeypatch.setattr(demo, "run_disturbed", run_disturbed)
+    found = demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
+    assert (tried, found[2]) == ([100, 400, 1600], 1600)
+    assert capsys.readouterr().out.count("This machine is quick") == 2
+    monkeypatch.setattr(demo, "EPOCHS", (1, 2))
+    with pytest.raises(DemoFailed, match="before it had 3"):
+        demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
+
+
+def test_only_success_counts_as_too_early() -> None:
+    for status, kind in (("succeeded", EndedEarly), ("cancelled", DemoFailed)):
+        story, _, _ = story_of(final=job(status=status))
+        with pytest.raises(DemoFailed) as caught:
+            story.until(lambda: False, "step 10")
+        assert type(caught.value) is kind
 
 
 def test_only_a_training_worker_is_killed() -> None:
