@@ -15,11 +15,14 @@ from rubato.engine.coordinator.resizing import Resizing
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import SPAWN_FAILURES, describe_exit
+from rubato.engine.coordinator.verdicts import BENIGN_SIGNALS, SPAWN_FAILURES, describe_exit
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Observed, ObservedState, WorkerReport
 from rubato.wire.events import EventKind
 from rubato.wire.status import Phase, WorkerState
+
+STALL_S = 5.0
+"""A gap between ticks that says this process itself was stopped or starved."""
 
 
 class Coordinator:
@@ -33,6 +36,7 @@ class Coordinator:
         self._repair = Repair(self.job)
         self._ending = Ending(self.job)
         self._diverged_step = -1
+        self._ticked_at: float | None = None
 
     # --- what goes in -------------------------------------------------------------------------------------------------
 
@@ -57,6 +61,10 @@ class Coordinator:
     def tick(self, now: float) -> list[Order]:
         """Time passes: deadlines, checkpoints that are due."""
         job = self.job
+        if self._ticked_at is not None and now - self._ticked_at > STALL_S:
+            for one in job.roster:  # nobody listened meanwhile: their silence is this process's own
+                one.heard_at += now - self._ticked_at
+        self._ticked_at = now
         for hung in decide_hung(list(job.roster), job.terms.hangs, job.first_step, now):
             worker = job.roster.get(hung.incarnation)
             if worker is not None:
@@ -187,6 +195,8 @@ class Coordinator:
 
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job
+        if self._repair.has_revoked(event.generation):
+            return  # the revoke had not reached it: `Broken` follows
         worker.state, worker.broken, worker.ended = WorkerState.ACTIVE, None, None
         worker.generation, worker.step = event.generation, event.step
         if job.pending is not None and event.generation == job.pending.number:
@@ -222,6 +232,9 @@ class Coordinator:
 
     def _on_broken(self, worker: WorkerView, event: wire.Broken, now: float) -> None:
         worker.broken, worker.ended = event, None
+        if worker.generation and not self.job.is_member(worker) and not self._repair.is_awaited(worker.incarnation):
+            self.job.kill(worker, "no longer wanted")  # a leaver that missed the switch: the others are gone on
+            return
         if not self._repair.is_active and self.job.is_member(worker) and event.through >= self.job.number:
             self._repair.begin(event.cause or f"{worker.worker_id} lost touch with the others")
 
@@ -349,7 +362,7 @@ class Coordinator:
                 last_output=event.last_output,
             )
             self._ending.fail(job.located(failure, worker))
-        else:
+        elif worker.error or worker.doom or not (event.cause or event.signal in BENIGN_SIGNALS):
             job.spawn_after = float("inf")
             job.reason = f"{message}; no more are added until the wish changes"
 
@@ -381,10 +394,10 @@ class Coordinator:
 
     def _advance(self, now: float) -> None:
         job = self.job
-        self._rows.settle(now, force=self._ending.is_decided)
+        is_last_look = self._ending.is_decided or (self._ending.is_leaving and not len(job.roster))
+        self._rows.settle(now, force=is_last_look)  # before `End`: nothing is told after it
         self._ending.advance(now)
         if self._ending.is_decided or self._ending.is_over:
-            self._rows.settle(now, force=True)
             return
         if self._repair.is_active and not self._repair.advance():
             # Where no generation had begun, nothing is lost: the next one is founded from those that stand by.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -28,6 +29,10 @@ class Repair:
     def is_awaited(self, incarnation: str) -> bool:
         """Whether a worker takes part in it."""
         return self.is_active and incarnation in self._involved
+
+    def has_revoked(self, generation: int) -> bool:
+        """Whether the repair that is under way has revoked this generation."""
+        return generation <= self._through
 
     def begin(self, because: str, also: Sequence[str] = ()) -> None:
         """Revoke everything minted so far; in a repair: again, from who is left.
@@ -66,8 +71,9 @@ class Repair:
         if len(answered) < len(living):
             return True
         survivors = [one for one in answered if one.broken is not None and one.broken.has_state]
+        survivors = self._without_laggards(survivors)
         for worker in answered:
-            if worker not in survivors:
+            if worker not in survivors and not worker.doom:
                 worker.state, worker.generation, worker.broken = WorkerState.STANDBY, 0, None
         if not survivors:
             job.pending = None
@@ -75,3 +81,18 @@ class Repair:
             return False
         job.mint(survivors, wire.Origin("members"), "recovery", follows=0)
         return True
+
+    def _without_laggards(self, survivors: list[WorkerView]) -> list[WorkerView]:
+        """Fence those that are further behind than one step: nobody holds the reductions they missed any more.
+
+        It takes a planned leave that went wrong: the others trained on without the leaver, which had not left yet.
+        """
+        steps = [worker.broken.step for worker in survivors if worker.broken is not None]
+        ahead = max(steps, default=0)
+        together = []
+        for worker in survivors:
+            if worker.broken is not None and worker.broken.step < ahead - 1:
+                self._job.kill(worker, f"it stopped at step {worker.broken.step} while the others reached {ahead}")
+            else:
+                together.append(worker)
+        return together

@@ -280,7 +280,7 @@ class Cluster:
             worker.gone = True
         self.handle(message)
 
-    # --- a training process: commands -----------------------------------------------------------------------------------
+    # --- a training process: commands ---------------------------------------------------------------------------------
 
     def _obey(self, worker: Worker) -> None:
         command = worker.inbox.popleft()
@@ -453,13 +453,18 @@ class Cluster:
             return lambda: self._arrive(worker, group)
         members = self._members(group)
         decision = group.decided.get(worker.step)
-        lost = [one for one in members if not one.alive or (one.record is not record)]
+        lost = [one for one in members if not one.alive or self._has_left(one, record)]
         if decision is not None and not (lost and self.random.random() < 0.3):
             return lambda: self._complete(worker, decision)
         if lost:
             through = max(record.number, worker.revoked)
             return lambda: self._say_broken(worker, through, "a peer was lost")
         return None
+
+    def _has_left(self, worker: Worker, record: wire.GenerationRecord) -> bool:
+        """It dropped the group, or switched to a later one."""
+        has_dropped = worker.waiting and worker.told >= record.number
+        return has_dropped or (worker.record is not None and worker.record.number > record.number)
 
     def _arrive(self, worker: Worker, group: Group) -> None:
         arrived = group.arrived[worker.step]
