@@ -19,8 +19,8 @@ def train(folder: Path, *command: str) -> str:
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    found = re.search(r"digest ([0-9a-f]{64})", done.stdout)
-    assert found is not None, done.stdout
+    found = re.search(r"digest ([0-9a-f]{64})", done.stdout + done.stderr)
+    assert found is not None, done.stdout + done.stderr
     return found.group(1)
 
 
