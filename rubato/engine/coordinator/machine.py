@@ -195,10 +195,10 @@ class Coordinator:
 
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job
+        worker.generation, worker.step = event.generation, event.step
         if self._repair.has_revoked(event.generation):
             return  # the revoke had not reached it: `Broken` follows
         worker.state, worker.broken, worker.ended = WorkerState.ACTIVE, None, None
-        worker.generation, worker.step = event.generation, event.step
         if job.pending is not None and event.generation == job.pending.number:
             self._switch(job.pending, event, now)
         if event.generation == job.number:
