@@ -72,7 +72,9 @@ def main() -> None:
                     save(start, record, step)
                 say(wire.Ended(me, "paused" if leave == "pause" else "stopped", step))
             case wire.Attach():
-                say(wire.Snapshot(me, None, None, record, record.number if record else 0, None, None, step, tuple(rows)))
+                say(
+                    wire.Snapshot(me, None, None, record, record.number if record else 0, None, None, step, tuple(rows))
+                )
             case wire.Release():
                 sys.exit(0)
             case None:

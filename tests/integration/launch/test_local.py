@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato.checkpoint.manifest import find_latest
+from rubato.cli.keeper.process_table import identify
+from rubato.errors import UserError
+from rubato.launch.control import ask_run
+from rubato.launch.local import LocalRun, next_attempt, run_local, scale_run
+from rubato.wire.cluster import Outcome
+from rubato.wire.spec import parse_spec
+
+TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
+
+
+def spec(workers: int = 1, **config: Any) -> Any:
+    restart = {"backoff": {"initial": 0.1}, "max_restarts": 2}
+    limits = {"stop_grace": 5}
+    return parse_spec(
+        {
+            "name": "toy",
+            "entrypoint": "toy.py",
+            "config": config,
+            "workers": {"initial": workers, "max": 4},
+            "restart": restart,
+            "limits": limits,
+        }
+    )
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Background:
+    """A run in a thread, as another terminal would have it."""
+
+    def __init__(self, run: LocalRun) -> None:
+        self.run = run
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+
+    def _go(self) -> None:
+        self.outcome = self.run.run()
+
+    def join(self) -> Outcome:
+        self._thread.join(30)
+        assert self.outcome is not None
+        return self.outcome
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        return ask_run(self.run.folder, request)
+
+    def wait(self, step: int) -> None:
+        """Until so many steps are committed: the file says so."""
+        metrics = self.run.folder / "metrics.jsonl"
+        done = threading.Event()
+        while self._thread.is_alive():
+            if metrics.exists() and metrics.read_text().count("\n") >= step:
+                return
+            done.wait(0.01)
+        raise AssertionError(f"the run ended first: {self.outcome}")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def background(home: Path, tmp_path: Path) -> Iterator[Any]:
+    started: list[Background] = []
+
+    def start(job: Any) -> Background:
+        run = LocalRun(job, tmp_path, None, home, TOY, io.StringIO())
+        started.append(Background(run))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.outcome is None:
+            one.ask(verb="cancel", force=True)
+            one.join()
+
+
+def test_a_run_ends_with_step_and_digest(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_local(spec(steps=5), working_dir=tmp_path, checkpoint_dir=None, home=home, command=TOY) == 0
+    out, err = capsys.readouterr()
+    run_id, last = out.splitlines()
+    assert last == f"succeeded: step 5, digest {'d' * 64}"
+    assert "[w1.1] hello from 1.1" in err
+    folder = home / "runs" / run_id
+    assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    kinds = [event["kind"] for event in read_lines(folder / "events.jsonl")]
+    assert kinds[:2] == ["worker.started", "worker.ready"]
+    assert "generation.formed" in kinds
+    assert kinds[-1] == "outcome"
+    assert find_latest(folder / "checkpoints", lambda path, cause: pytest.fail(cause)) is not None
+
+
+def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_its_checkpoint(background: Any) -> None:
+    one = background(spec(steps=100, step_s=0.02, die_at=30, signal=9))
+    one.wait(10)
+    one.ask(verb="checkpoint")
+    assert one.join().state == "succeeded"
+    events = read_lines(one.run.folder / "events.jsonl")
+    lost = next(event for event in events if event["kind"] == "worker.lost")
+    assert lost["data"]["signal"] == "SIGKILL"
+    again = [event for event in events if event["kind"] == "generation.formed"][-1]
+    assert again["data"]["cause"] == "restart"
+    assert again["step"] > 10
+
+
+def test_a_program_that_always_crashes_fails_with_its_last_output(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = spec(steps=3, die_at=0, exit_code=3)
+    crash = (sys.executable, "-c", "print('boom'); raise SystemExit(3)")
+    assert run_local(job, working_dir=tmp_path, checkpoint_dir=None, home=home, command=crash) == 100
+    last = capsys.readouterr().out
+    assert "exited with code 3" in last
+    assert "boom" in last
+
+
+def test_the_wish_of_another_terminal_is_obeyed(background: Any, home: Path) -> None:
+    one = background(spec(steps=10**6))
+    one.wait(3)
+    scale_run(one.run.run_id, 1, home=home)
+    with pytest.raises(UserError, match=r"1\.\.4"):
+        scale_run(one.run.run_id, 9, home=home)
+    assert one.ask(verb="status")["observed"]["workers"] == 1
+    one.ask(verb="pause")
+    assert one.join().state == "paused"
+    found = find_latest(one.run.checkpoints, lambda path, cause: pytest.fail(cause))
+    assert found is not None
+    rows = read_lines(one.run.folder / "metrics.jsonl")
+    assert found[1].step == rows[-1]["step"]
+
+
+def test_a_run_goes_on_from_a_folder_with_checkpoints(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    for steps, first in ((4, 1), (7, 5)):
+        assert run_local(spec(steps=steps), working_dir=tmp_path, checkpoint_dir=folder, home=home, command=TOY) == 0
+        run_id = capsys.readouterr().out.splitlines()[0]
+        rows = read_lines(home / "runs" / run_id / "metrics.jsonl")
+        assert [row["step"] for row in rows] == list(range(first, steps + 1))
+    assert sorted(path.name for path in folder.iterdir()) == ["1-4", "2-7"]
+    assert next_attempt(folder) == 3
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from rubato.launch.local import run_local
+from rubato.wire.spec import parse_spec
+spec = parse_spec({"name": "toy", "entrypoint": "t.py", "config": {"steps": 10**6}, "limits": {"stop_grace": 20}})
+sys.exit(run_local(spec, working_dir=Path("."), checkpoint_dir=None, home=Path("home"), command=tuple(sys.argv[1:])))
+"""
+
+
+@contextlib.contextmanager
+def start_program(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", PROGRAM, *command]
+    with subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # its workers go with it
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"it ended without saying {text!r}")
+
+
+def test_an_interrupt_stops_at_the_boundary(tmp_path: Path) -> None:
+    with start_program(tmp_path, *TOY) as process:
+        read_until(process, "generation 1 formed")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 103
+    assert out.splitlines()[-1] == "cancelled"
+
+
+DEAF = """
+import os, json, socket, time
+control = socket.socket(fileno=int(os.environ["RUBATO_CONTROL_FD"]))
+def say(**message):
+    control.sendall(json.dumps({"incarnation": "1.1", **message}).encode() + b"\\n")
+say(type="Hello", store="s", code_digest="c")
+say(type="Standby", layout_digest="l", total_steps=5)
+print("pid", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_interrupt_kills(tmp_path: Path) -> None:
+    with start_program(tmp_path, sys.executable, "-c", DEAF) as process:
+        read_until(process, "is warm")
+        pid = int(read_until(process, "pid").split()[-1])
+        process.send_signal(signal.SIGINT)
+        read_until(process, "stopping at the next boundary")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert process.returncode == 103
+    assert identify(pid) is None
+
+
+def test_nothing_is_left_when_the_run_itself_is_killed(tmp_path: Path) -> None:
+    with start_program(tmp_path, *TOY) as process:
+        read_until(process, "generation 1 formed")
+        run_folder = next((tmp_path / "home" / "runs").iterdir())
+        started = read_lines(run_folder / "events.jsonl")[0]
+        child = int(started["data"]["pid"])
+        assert identify(child) is not None
+        process.kill()
+        process.communicate(timeout=10)
+    deadline = threading.Event()
+    for _ in range(1000):
+        if identify(child) is None:
+            break
+        deadline.wait(0.01)
+    assert identify(child) is None
+    assert (run_folder / "metrics.jsonl").exists()

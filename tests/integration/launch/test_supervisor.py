@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato.cli.keeper.process_table import identify
+from rubato.launch.environment import child_environment
+from rubato.launch.output import OutputLine
+from rubato.launch.supervisor import ChildPlan, ChildSupervisor
+from rubato.wire import worker as wire
+
+PREAMBLE = """
+import json, os, signal, socket, subprocess, sys, time
+from rubato.launch.tether import tether_to_supervisor
+tether_to_supervisor()
+control = socket.socket(fileno=int(os.environ["RUBATO_CONTROL_FD"]))
+lines = control.makefile("r")
+def say(**message):
+    control.sendall(json.dumps(message).encode() + b"\\n")
+def hello(store):
+    say(type="Hello", incarnation="1.1", store=store, code_digest="c")
+"""
+START = wire.Start(3, "job_1", "w1.1", "1.1", {"name": "a"}, "127.0.0.1", "/ckpt")
+
+
+class Watched:
+    """A supervisor and what it delivers."""
+
+    def __init__(self, supervisor: ChildSupervisor, events: queue.SimpleQueue[Any]) -> None:
+        self.supervisor = supervisor
+        self._events = events
+        self.seen: list[Any] = []
+
+    def until(self, kind: type) -> Any:
+        """Everything up to the next event of this kind."""
+        while True:
+            event = self._events.get(timeout=20)
+            self.seen.append(event)
+            if isinstance(event, kind):
+                return event
+
+    def finish(self) -> wire.Exited:
+        exited: wire.Exited = self.until(wire.Exited)
+        assert self.supervisor.join(10)
+        assert self._events.empty(), "Exited is the last word"
+        return exited
+
+    @property
+    def output(self) -> list[tuple[str, str]]:
+        return [(one.stream, one.line) for one in self.seen if isinstance(one, OutputLine)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+    started: list[ChildSupervisor] = []
+
+    def start(script: str, command: tuple[str, ...] | None = None, **env: str) -> Watched:
+        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        environment = child_environment(os.environ, working_dir=tmp_path, job_env=env)
+        command = command or (sys.executable, "-P", "-c", PREAMBLE + textwrap.dedent(script))
+        supervisor = ChildSupervisor(ChildPlan(START, "here", tmp_path, environment, command), events.put)
+        started.append(supervisor)
+        supervisor.start()
+        return Watched(supervisor, events)
+
+    yield start
+    for supervisor in started:
+        assert supervisor.close()
+
+
+def wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while identify(pid) is not None:
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "name"),
+    [
+        ("sys.exit(0)", 0, None),
+        ("sys.exit(7)", 7, None),
+        ("os._exit(70)", 70, None),
+        ("os.kill(os.getpid(), signal.SIGKILL)", None, "SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", None, "SIGSEGV"),
+    ],
+)
+def test_how_it_ended_is_told(run: Any, script: str, code: int | None, name: str | None) -> None:
+    watched = run(script)
+    exited = watched.finish()
+    assert (exited.exit_code, exited.signal) == (code, name)
+    spawned = watched.seen[0]
+    assert isinstance(spawned, wire.Spawned)
+    assert (spawned.supervisor_pid, spawned.node) == (os.getpid(), "here")
+    assert identify(spawned.pid) is None
+
+
+def test_commands_go_down_and_messages_come_up_in_order(run: Any) -> None:
+    watched = run(
+        """
+        assert json.loads(lines.readline())["type"] == "Start"
+        for line in lines:
+            command = json.loads(line)
+            hello(str(command["step"]))
+            if command["step"] == 499:
+                break
+        """
+    )
+    for step in range(500):
+        watched.supervisor.send(wire.Acknowledge(3, step))
+    watched.finish()
+    assert [one.store for one in watched.seen if isinstance(one, wire.Hello)] == [str(step) for step in range(500)]
+
+
+def test_commands_to_one_that_does_not_read_block_nobody_and_vanish_with_it(run: Any) -> None:
+    watched = run("hello('up'); time.sleep(60)")
+    watched.until(wire.Hello)
+    for step in range(20_000):
+        watched.supervisor.send(wire.Acknowledge(3, step))
+    watched.supervisor.kill()
+    assert watched.finish().signal == "SIGKILL"
+
+
+def test_output_comes_line_by_line_with_its_stream_before_the_exit(run: Any) -> None:
+    watched = run(
+        r"""
+        print("one"); print("two", file=sys.stderr)
+        os.write(1, b"bad \xff byte\n" + b"x" * 300_000 + b"\n" + b"unfinished")
+        hello("last")
+        sys.exit(3)
+        """
+    )
+    exited = watched.finish()
+    texts = [line for stream, line in watched.output if stream == "stdout"]
+    assert texts[0] == "one"
+    assert texts[1] == "bad \ufffd byte"
+    assert texts[2].startswith("x" * 16384)
+    assert texts[2].endswith("bytes cut)")
+    assert texts[3] == "unfinished"
+    assert ("stderr", "two") in watched.output
+    assert exited.last_output[-1] == "unfinished"
+    assert any(isinstance(one, wire.Hello) for one in watched.seen)
+
+
+def test_a_storm_of_lines_is_cut_and_told_and_its_end_is_kept(run: Any) -> None:
+    watched = run("print('y' * 99 + '\\n', end='' , flush=True); print(('z' * 99 + '\\n') * 100_000 + 'the end')")
+    exited = watched.finish()
+    assert sum(stream == "stdout" for stream, _ in watched.output) < 60_000
+    assert any("lines were dropped" in line for stream, line in watched.output if stream == "system")
+    assert exited.last_output[-1] == "the end"
+    assert len(exited.last_output) == 100
+
+
+def test_the_whole_group_goes_with_it(run: Any) -> None:
+    watched = run(
+        """
+        children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
+        print(*[child.pid for child in children])
+        os._exit(0)
+        """
+    )
+    assert watched.finish().exit_code == 0
+    for pid in watched.output[0][1].split():
+        wait_gone(int(pid))
+
+
+def test_a_grandchild_that_left_the_group_cannot_hold_the_end_up(run: Any) -> None:
+    watched = run(
+        """
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        print(child.pid)
+        os._exit(5)
+        """
+    )
+    assert watched.finish().exit_code == 5
+    stray = int(watched.output[0][1])
+    os.kill(stray, signal.SIGKILL)
+    wait_gone(stray)
+
+
+def test_a_stopped_process_is_killed_all_the_same(run: Any) -> None:
+    watched = run("hello('up'); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)")
+    watched.until(wire.Hello)
+    watched.supervisor.kill("it hangs", with_stacks=True)
+    assert watched.finish().signal in ("SIGKILL", "SIGABRT")
+
+
+def test_a_hung_process_leaves_its_stacks(run: Any) -> None:
+    watched = run(
+        """
+        def where_it_hangs():
+            hello('up')
+            time.sleep(60)
+        where_it_hangs()
+        """
+    )
+    watched.until(wire.Hello)
+    watched.supervisor.kill("it hangs", with_stacks=True)
+    exited = watched.finish()
+    assert any("where_it_hangs" in line for line in exited.last_output)
+
+
+def test_killed_before_it_was_spawned_it_still_says_both(run: Any, tmp_path: Path) -> None:
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    environment = child_environment(os.environ, working_dir=tmp_path)
+    plan = ChildPlan(START, "here", tmp_path, environment, (sys.executable, "-c", "import time; time.sleep(60)"))
+    supervisor = ChildSupervisor(plan, events.put)
+    supervisor.kill("never mind")
+    supervisor.start()
+    watched = Watched(supervisor, events)
+    assert watched.finish().signal == "SIGKILL"
+
+
+def test_what_cannot_be_started_is_an_exit_with_the_cause(run: Any) -> None:
+    watched = run("", command=("/nowhere/python",))
+    exited = watched.finish()
+    assert "could not be started" in exited.cause
+    assert watched.seen == [exited]
+
+
+@pytest.mark.parametrize("line", ["nonsense", '{"type": "Coup"}', '{"type": "Hello", "incarnation": 5}', "[]"])
+def test_one_that_speaks_no_protocol_is_ended(run: Any, line: str) -> None:
+    watched = run(f"control.sendall({line!r}.encode() + b'\\n'); time.sleep(60)")
+    exited = watched.finish()
+    assert exited.signal == "SIGKILL"
+    assert "does not hold" in exited.cause
+
+
+def test_it_leads_its_own_group_and_its_folder_comes_first(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text("name = 'the user\\'s'")
+    watched = run(
+        "import api; print(os.getpgid(0) == os.getpid(), os.getcwd(), api.name, os.environ['MINE'])", MINE="x"
+    )
+    watched.finish()
+    assert watched.output == [("stdout", f"True {tmp_path} the user's x")]
+
+
+def test_it_dies_with_its_supervisors_process(tmp_path: Path) -> None:
+    """The parent is SIGKILLed: nobody is left to clean up, the kernel must."""
+    script = PREAMBLE + "print(os.getpid(), flush=True); time.sleep(60)"
+    parent = f"""
+import os, queue, sys, time
+from pathlib import Path
+from rubato.launch.supervisor import ChildPlan, ChildSupervisor
+from rubato.wire import worker as wire
+start = wire.Start(1, "j", "w1.1", "1.1", {{}}, "h", "")
+plan = ChildPlan(start, "n", Path({str(tmp_path)!r}), dict(os.environ), (sys.executable, "-P", "-c", {script!r}))
+ChildSupervisor(plan, lambda event: print(getattr(event, "line", ""), flush=True)).start()
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = next(int(line) for line in process.stdout if line.strip())
+        assert identify(child) is not None
+        process.kill()
+        process.wait()
+    wait_gone(child)

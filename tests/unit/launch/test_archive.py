@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato.checkpoint.files import write_file
+from rubato.checkpoint.manifest import read_manifest
+from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
+from rubato.launch.archive import ArchiveTerms, FolderArchive
+
+Make = Callable[[ArchiveTerms], FolderArchive]
+
+
+@pytest.fixture
+def posted() -> queue.SimpleQueue[Any]:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def make(posted: queue.SimpleQueue[Any]) -> Iterator[Make]:
+    made: list[FolderArchive] = []
+
+    def build(terms: ArchiveTerms) -> FolderArchive:
+        made.append(FolderArchive(terms, posted.put))
+        return made[-1]
+
+    yield build
+    for archive in made:
+        archive.close()
+
+
+def terms(root: Path | None, **changes: Any) -> ArchiveTerms:
+    return replace(ArchiveTerms("job_1", root, num_microbatches=8, seed=3, keep_last=2), **changes)
+
+
+def written(root: Path, step: int, attempt: int = 1) -> CommitManifest:
+    """The stripes of a checkpoint, as workers leave them."""
+    folder = f"{attempt}-{step}"
+    files = tuple(asdict(write_file(root / folder / f"stripe-{rank}", [bytes([rank, step])])) for rank in range(2))
+    given = {"code_digest": "abc", "versions": {"torch": "2"}, "metrics": {"loss": 0.5, "bad": float("nan")}}
+    return CommitManifest(folder, step, 4, files, given)
+
+
+def answers(posted: queue.SimpleQueue[Any], last: type) -> list[Any]:
+    """Everything posted up to an answer of this type."""
+    found = [posted.get(timeout=10)]
+    while not isinstance(found[-1], last):
+        found.append(posted.get(timeout=10))
+    return found
+
+
+def test_a_checkpoint_is_committed_told_and_found(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 7))
+    event, answer = answers(posted, ManifestCommitted)
+    assert answer == ManifestCommitted("1-7", 7)
+    assert isinstance(event, Emit)
+    assert event.kind == "checkpoint.committed"
+    assert event.data["checkpoint_id"] == "1-7"
+    assert event.data["metrics"] == {"loss": 0.5}, "JSON knows no NaN"
+    assert [file["name"] for file in event.data["files"]] == ["stripe-0", "stripe-1", "manifest.json"]
+    assert event.data["bytes"] == sum(file["bytes"] for file in event.data["files"])
+    manifest = read_manifest(tmp_path / "1-7")
+    assert (manifest.job, manifest.attempt, manifest.generation, manifest.seed) == ("job_1", 1, 4, 3)
+    assert manifest.radices == (2, 2, 2)
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(tmp_path / "1-7"), 7)
+
+
+def test_older_ones_go_and_are_told(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path))
+    for step in (1, 2, 3):
+        archive.commit(written(tmp_path, step))
+        events = answers(posted, ManifestCommitted)
+    assert [event.data["checkpoint_id"] for event in events if getattr(event, "kind", "") == "checkpoint.deleted"] == [
+        "1-1"
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
+
+
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path))
+    for step in (1, 2):
+        archive.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    (tmp_path / "1-2" / "stripe-1").write_bytes(b"??")
+    (tmp_path / "1-9").mkdir()
+    archive.find()
+    found = answers(posted, CheckpointFound)[-1]
+    assert (found.folder, found.step) == (str(tmp_path / "1-1"), 1)
+    assert len(found.corrupt) == 1, "one that was never finished is no damage"
+    assert "1-2" in found.corrupt[0]
+
+
+def test_what_cannot_be_written_is_an_answer_too(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path))
+    order = written(tmp_path, 5)
+    (tmp_path / "1-5" / "stripe-0").unlink()
+    archive.commit(order)
+    assert "stripe-0" in answers(posted, ManifestCommitted)[-1].error
+    archive.commit(replace(order, folder="../evil"))
+    assert "no folder of a checkpoint" in answers(posted, ManifestCommitted)[-1].error
+
+
+def test_another_jobs_checkpoint_is_the_origin_until_there_is_an_own_one(
+    tmp_path: Path, posted: Any, make: Make
+) -> None:
+    theirs, own = tmp_path / "theirs", tmp_path / "own"
+    make(terms(theirs)).commit(written(theirs, 30))
+    answers(posted, ManifestCommitted)
+    archive = make(terms(own, origin=theirs / "1-30"))
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(theirs / "1-30"), 30)
+    archive.commit(written(own, 31))
+    answers(posted, ManifestCommitted)
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1].step == 31

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rubato.errors import UserError
+from rubato.launch.control import RUN_FILE, ControlServer, ask_run
+
+
+def answer(request: dict[str, object]) -> dict[str, object]:
+    if request["verb"] == "refuse":
+        raise UserError("no, because")
+    return {"echo": request["verb"]}
+
+
+@pytest.fixture(params=["short", "x" * 120])
+def run_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    folder = tmp_path / request.param
+    folder.mkdir()
+    server = ControlServer(folder, answer)
+    (folder / RUN_FILE).write_text(json.dumps({"socket": str(server.path)}))
+    yield folder
+    server.close()
+    assert not server.path.exists()
+    assert server.path.parent == folder or not server.path.parent.exists()
+
+
+def test_a_question_is_answered_wherever_the_socket_had_to_go(run_dir: Path) -> None:
+    assert ask_run(run_dir, {"verb": "hello"}) == {"echo": "hello"}
+    assert ask_run(run_dir, {"verb": "again"}) == {"echo": "again"}
+
+
+def test_a_refusal_says_why(run_dir: Path) -> None:
+    with pytest.raises(UserError, match="no, because"):
+        ask_run(run_dir, {"verb": "refuse"})
+    with pytest.raises(UserError, match="does not hold"):
+        ask_run(run_dir, {"no": "verb"})
+
+
+def test_a_run_that_never_was_or_has_ended(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ask_run(tmp_path, {"verb": "hello"})
+    server = ControlServer(tmp_path, answer)
+    (tmp_path / RUN_FILE).write_text(json.dumps({"socket": str(server.path)}))
+    server.close()
+    with pytest.raises((FileNotFoundError, ConnectionError)):
+        ask_run(tmp_path, {"verb": "hello"})
