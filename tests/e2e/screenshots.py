@@ -1,6 +1,7 @@
 """Pictures of the page: `python -m tests.e2e.screenshots [FOLDER]` from the checkout, after `make web`.
 
-Without a folder it writes docs/images/job.png, the README's picture; with one, every state, to be looked at.
+Without a folder it trains a real job on a real Ray and writes docs/images/job.png, the README's picture; with one, it
+shows every state of the page on a simulated cluster, to be looked at.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.e2e.conftest import CHROMIUM, FLAGS, ROOT, Service, missing, running_service
+from tests.e2e.real_home import real_home, scale_and_kill, wait_for_step
 from tests.e2e.simulated_cluster import SimulatedCluster
 
 TWO_WORKERS = {"initial": 2, "min": 1, "max": 8}
@@ -95,15 +97,19 @@ def shoot_all(browser: Browser, service: Service, cluster: SimulatedCluster, fol
     page.screenshot(path=folder / "stale.png")
 
 
-def shoot_readme(browser: Browser, service: Service, target: Path) -> None:
-    """The job page at rest, in light."""
-    context = signed_in(browser, service, viewport=WIDE | {"height": 1000}, device_scale_factor=1.5)
-    page = context.new_page()
-    job_id = service.submit("digits-cnn", has_past=True, pace=0.24, workers=TWO_WORKERS)
-    page.goto(f"{service.url}/jobs/{job_id}")
-    expect(page.get_by_role("button", name="Scaled down")).to_be_visible()
-    settle(page)
-    page.screenshot(path=target)
+def shoot_readme(browser: Browser, folder: Path, target: Path) -> None:
+    """A real job on a real Ray that was scaled and lost a worker, in light."""
+    with real_home(folder / "home") as home:
+        context = browser.new_context(viewport=WIDE | {"height": 1000}, color_scheme="light", device_scale_factor=1.5)
+        page = context.new_page()
+        page.goto(home.up()["login"])
+        job_id = home.submit("--name", "digits-cnn", "--workers", "1", "--config", "steps=1000", "--config", "width=64")
+        page.locator(f"[data-job={job_id}]").get_by_role("link", name="digits-cnn").click()
+        scale_and_kill(page, home, job_id, steps_apart=120)
+        wait_for_step(page, 700)
+        page.mouse.move(0, 0)
+        page.locator("h1").click()
+        page.screenshot(path=target)
 
 
 def signed_in(browser: Browser, service: Service, **options: object) -> BrowserContext:
@@ -122,17 +128,16 @@ def main() -> None:
         raise SystemExit(reason)
     target = folder or ROOT / "docs" / "images"
     target.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        running_service(Path(scratch) / "home") as service,
-        SimulatedCluster(service.url, service.cluster_token) as cluster,
-        sync_playwright() as playwright,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        if folder:
-            shoot_all(browser, service, cluster, folder)
+        if folder is None:
+            shoot_readme(browser, Path(scratch), target / "job.png")
         else:
-            shoot_readme(browser, service, target / "job.png")
+            with (
+                running_service(Path(scratch) / "home") as service,
+                SimulatedCluster(service.url, service.cluster_token) as cluster,
+            ):
+                shoot_all(browser, service, cluster, folder)
         browser.close()
 
 

@@ -62,6 +62,7 @@ class SimulatedJob:
         self.events: list[EventReport] = []
         self.rows: list[MetricRow] = []
         self.lines: list[LogLine] = []
+        self.world_before_loss = 0
         self.outcome: Outcome | None = None
 
     # --- facts ---
@@ -108,6 +109,7 @@ class SimulatedJob:
             self.live_through_the_story()
 
     def kill(self, rank: int) -> None:
+        self.world_before_loss = len(self.members)
         worker = self.members.pop(rank)
         self.say("worker.lost", f"w{worker} (rank {rank}) was killed by SIGKILL", worker_id=f"w{worker}", rank=rank,
                  exit_code=None, signal="SIGKILL", cause="signal")  # fmt: skip
@@ -120,6 +122,7 @@ class SimulatedJob:
         if workers == self.desired:
             return
         self.desired = workers
+        self.world_before_loss = 0
         granted = min(workers, self.slots)
         self.joined_at = self.now + self.join
         if granted < workers:
@@ -141,6 +144,9 @@ class SimulatedJob:
         del self.members[granted:]
         paused = self.random.uniform(0.02, 0.06)
         self.now += timedelta(seconds=paused)
+        if granted == self.world_before_loss:
+            self.form("replace", paused)
+            return
         self.see(scalings=self.view.scalings + 1)
         self.form("scale_up" if missing > 0 else "scale_down", paused)
 

@@ -71,11 +71,27 @@ describe("thin", () => {
 });
 
 describe("movingAverage", () => {
-  it("is exact for a constant from the first value on, and skips gaps", () => {
-    const average = movingAverage([3, null, 3, 3]);
-    expect(average[0]).toBeCloseTo(3);
-    expect(average[1]).toBeNull();
-    expect(average[3]).toBeCloseTo(3);
+  it("is exact for a constant, and skips gaps", () => {
+    expect(movingAverage([3, null, 3, 3])).toEqual([3, null, 3, 3]);
+    expect(movingAverage([])).toEqual([]);
+  });
+
+  it("does not lag behind a slope, and ends at the newest value", () => {
+    const slope = Array.from({ length: 500 }, (_, index) => 500 - index);
+    for (const [index, value] of movingAverage(slope).entries()) expect(value).toBeCloseTo(500 - index);
+  });
+
+  it("calms what is noisy", () => {
+    const noisy = Array.from({ length: 100 }, (_, index) => index % 2);
+    expect(movingAverage(noisy)[50]).toBeCloseTo(0.5, 0);
+  });
+
+  it("never looks across a change of group", () => {
+    const groups = [...Array(10).fill(1), ...Array(10).fill(2)];
+    expect(movingAverage([...Array(10).fill(5), ...Array(10).fill(9)], groups)).toEqual([
+      ...Array(10).fill(5),
+      ...Array(10).fill(9),
+    ]);
   });
 });
 

@@ -13,7 +13,7 @@ export interface LaneData {
 }
 
 /** Metrics with a place of their own on the page; the rest are the user's. */
-const BUILT_IN = new Set(["samples", "step_seconds", "samples_per_second", "epoch"]);
+const BUILT_IN = new Set(["samples", "step_seconds", "compute_seconds", "samples_per_second", "epoch"]);
 
 /** Names of the metrics that can have a lane: loss first, then the user's by name. */
 export function metricNames(rows: readonly MetricRow[]): string[] {
@@ -119,22 +119,33 @@ function extreme(y: readonly (number | null)[], start: number, end: number, sign
 }
 
 /**
- * Exponential moving average whose memory grows with the length of the run, corrected for its start. It forgets all
- * where `groups` changes.
+ * Mean over a window around each value. The window grows with the length of the run and shrinks symmetrically at the
+ * ends, so that the trend neither lags behind a falling loss nor ends anywhere but at the newest value. It never looks
+ * across a change of `groups`.
  */
 export function movingAverage(y: readonly (number | null)[], groups?: readonly unknown[]): (number | null)[] {
-  const span = Math.min(200, Math.max(5, y.length / 40));
-  const keep = 1 - 2 / (span + 1);
-  let sum = 0;
-  let weight = 0;
+  const reach = Math.min(100, Math.max(3, Math.floor(y.length / 60)));
+  const trend: (number | null)[] = [];
+  for (let start = 0; start < y.length; ) {
+    let end = groups ? start + 1 : y.length;
+    while (end < y.length && groups?.[end] === groups?.[start]) end += 1;
+    trend.push(...averageWithin(y.slice(start, end), reach));
+    start = end;
+  }
+  return trend;
+}
+
+function averageWithin(y: readonly (number | null)[], reach: number): (number | null)[] {
+  const sums = [0];
+  const counts = [0];
+  for (const [index, value] of y.entries()) {
+    sums.push((sums[index] ?? 0) + (value ?? 0));
+    counts.push((counts[index] ?? 0) + (value === null ? 0 : 1));
+  }
   return y.map((value, index) => {
-    if (groups && index > 0 && groups[index] !== groups[index - 1]) {
-      sum = 0;
-      weight = 0;
-    }
     if (value === null) return null;
-    sum = sum * keep + value * (1 - keep);
-    weight = weight * keep + (1 - keep);
-    return sum / weight;
+    const near = Math.min(reach, index, y.length - 1 - index);
+    const [from, to] = [index - near, index + near + 1];
+    return ((sums[to] ?? 0) - (sums[from] ?? 0)) / ((counts[to] ?? 0) - (counts[from] ?? 0));
   });
 }

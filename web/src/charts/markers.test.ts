@@ -53,6 +53,11 @@ describe("markersOf", () => {
     ]);
   });
 
+  it("tells a replacement from a scaling", () => {
+    const [marker] = markersOf([formed(2, "replace", { from_workers: 2 })], "step", 0);
+    expect(marker).toMatchObject({ kind: "replace", title: "Replaced a lost worker 2 → 3 workers" });
+  });
+
   it("marks a loss that is not mended yet, without a pause", () => {
     const [marker] = markersOf([formed(1, "start"), lost], "step", 0);
     expect(marker).toMatchObject({ kind: "failure", x: 120, pause: "", title: "Worker lost" });

@@ -4,7 +4,7 @@ import { formatDuration, plural } from "../text/format";
 import type { JobEvent } from "../wire";
 import type { Range, XAxis } from "./data";
 
-export type MarkerKind = "up" | "down" | "failure" | "restart" | "resume";
+export type MarkerKind = "up" | "down" | "replace" | "failure" | "restart" | "resume";
 
 export interface Marker {
   position: number;
@@ -21,6 +21,7 @@ export interface Marker {
 export const GLYPHS: Record<MarkerKind, string> = {
   up: "▲",
   down: "▼",
+  replace: "+",
   failure: "✕",
   restart: "↻",
   resume: "▶",
@@ -29,6 +30,7 @@ export const GLYPHS: Record<MarkerKind, string> = {
 const KINDS: Record<string, MarkerKind> = {
   scale_up: "up",
   scale_down: "down",
+  replace: "replace",
   recovery: "failure",
   restart: "restart",
 };
@@ -91,6 +93,8 @@ function titleOf(kind: MarkerKind, from: number | null, workers: number | null):
       return `Scaled up${change}`;
     case "down":
       return `Scaled down${change}`;
+    case "replace":
+      return `Replaced a lost worker${change}`;
     case "failure":
       return `Recovered from a loss${change}`;
     case "restart":
@@ -129,7 +133,7 @@ export interface PlacedMarker {
 /** Nearer than this, markers cannot be pointed at apart and share a chip. */
 const APART_PX = 10;
 const GLYPH_PX = 26;
-const LETTER_PX = 6.5;
+const LETTER_PX = 7.4;
 const ROWS = 2;
 
 /**
@@ -148,7 +152,7 @@ export function placeMarkers(markers: readonly Marker[], range: Range, width: nu
     );
     const before = placed.at(-1);
     if (spot) {
-      ends[spot.row] = group.px + spot.size / 2 + 3;
+      ends[spot.row] = group.px + spot.size / 2 + 4;
       const hasLabel = spot.size > GLYPH_PX;
       placed.push({ left: (group.px / width) * 100, row: spot.row, markers: group.markers, hasLabel });
     } else if (before) {
