@@ -29,6 +29,8 @@ SNAPSHOT_WAIT_S = 3.0
 """How long a training process may take to describe itself; its control thread does nothing else."""
 MAX_POLL_S = 10.0
 FETCH_TRIES = 5
+FRESH_STRIPE_S = 15.0
+"""How long after a stripe a controller may have died between it and the manifest."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class WorkerSupervisor:
         self._has_hello = False
         self._snapshots = 0
         self._snapshot: tuple[int, wire.Snapshot] | None = None
-        self._stripes: dict[str, wire.StripeWritten] = {}
+        self._stripe: tuple[float, wire.StripeWritten] | None = None
+        self._has_ended = False
         self._is_gone = False
         self._supervisor_process = identify(os.getpid())
         self._child_process: RecordedProcess | None = None
@@ -191,7 +194,9 @@ class WorkerSupervisor:
                 case wire.Snapshot():
                     self._snapshots += 1
                 case wire.StripeWritten():
-                    self._stripes = {event.folder: event}
+                    self._stripe = (time.monotonic(), event)
+                case wire.Ended():
+                    self._has_ended = True
                 case wire.Exited():
                     self._is_gone = True
             seq = self._outbox.put(event)
@@ -235,13 +240,20 @@ class WorkerSupervisor:
         )
 
     def _backlog(self, said: tuple[Event, ...]) -> tuple[Event, ...]:
-        """What the snapshot does not say. The last stripe is told again: its manifest may not be written yet."""
+        """What the snapshot does not say. A fresh stripe is told again: its manifest may not be written yet.
+
+        So is the one of the end, however old: the job is not over before that is on storage.
+        """
         told_by_snapshot = (
             *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
             *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
         )
         kept = tuple(event for event in said if not isinstance(event, told_by_snapshot))
-        return (*kept, *self._stripes.values())
+        if self._stripe is None:
+            return kept
+        written_at, stripe = self._stripe
+        is_fresh = time.monotonic() - written_at < FRESH_STRIPE_S
+        return (*kept, stripe) if is_fresh or self._has_ended else kept
 
     def _processes(self) -> WorkerProcesses:
         return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process)
