@@ -1,4 +1,4 @@
-"""Running a training program: the settings that make it reproducible, and `rubato.main` for one worker without anything."""
+"""Running a training program: settings that make it reproducible, and `rubato.main` for one worker alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def make_reproducible(spec: JobSpec) -> torch.device:
     if not wants_cuda:
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UserError("the spec asks for CUDA, but this worker sees no GPU; set device: cpu or resources_per_worker.gpu")
+        raise UserError(
+            "the spec asks for CUDA, but this worker sees no GPU; set device: cpu or resources_per_worker.gpu"
+        )
     return torch.device("cuda", 0)
 
 
@@ -76,13 +78,16 @@ def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, str]:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         near = ", ".join(sorted(str(one) for one in Path().glob("*.py"))[:8]) or "no Python file"
-        raise EntrypointError(f"there is no file {path} in the working folder ({near} there); see entrypoint in the spec")
+        raise EntrypointError(
+            f"there is no file {path} in the working folder ({near} there); see entrypoint in the spec"
+        )
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # as an import would: pickling and forked loaders look the module up
     spec.loader.exec_module(module)
@@ -106,8 +111,8 @@ def _code_digest(module: ModuleType) -> str:
 def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     """Train with one worker in this process, without service or cluster: `python train.py`.
 
-    Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec. With a
-    checkpoint folder that holds a checkpoint, training goes on from it.
+    Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec. With
+    a checkpoint folder that holds a checkpoint, training goes on from it.
     """
     flags = _parse(arguments)
     try:
@@ -245,4 +250,3 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _microbatches(text: str) -> Any:
     return text if text == "auto" else int(text)
-

@@ -1,12 +1,12 @@
 """`Run`: what user code holds.
 
-    def train(run: rubato.Run) -> None:
-        model, optimizer = Net(), ...
-        run.prepare(model=model, optimizer=optimizer, dataset=train_set)
-        for step in run.steps():
-            for x, y in step:
-                step.backward(loss_fn(model(x), y))
-            optimizer.step()
+def train(run: rubato.Run) -> None:
+    model, optimizer = Net(), ...
+    run.prepare(model=model, optimizer=optimizer, dataset=train_set)
+    for step in run.steps():
+        for x, y in step:
+            step.backward(loss_fn(model(x), y))
+        optimizer.step()
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Run:
         self.state: dict[str, Any] = {}
         """Small values of the program's own (numbers, strings, tensors): saved, and equal on every worker."""
 
-    # --- what the program says first ---------------------------------------------------------------------------------------
+    # --- what the program says first ----------------------------------------------------------------------------------
 
     def prepare(
         self,
@@ -109,7 +109,7 @@ class Run:
             raise ModelError(f"{name!r} ({type(thing).__name__}) has no state_dict and load_state_dict; add them")
         self._registered[name] = thing
 
-    # --- the loop ----------------------------------------------------------------------------------------------------------
+    # --- the loop -----------------------------------------------------------------------------------------------------
 
     def steps(self, epochs: int | None = None, steps: int | None = None) -> Iterator[Step]:
         """The job's steps, from the one it stands at (also for a worker that joins late) to the last.
@@ -167,7 +167,8 @@ class Run:
     def _row(self, step: Step, seconds: float) -> MetricRow:
         session = self._session
         decision = session.decision
-        assert decision is not None and session.record is not None
+        assert decision is not None
+        assert session.record is not None
         samples = session.plan.batch_size(step.index)
         values = {
             "loss": decision.loss,
@@ -186,7 +187,7 @@ class Run:
         self._session.logged.clear()
         return logged
 
-    # --- inside the loop, and after it -------------------------------------------------------------------------------------
+    # --- inside the loop, and after it --------------------------------------------------------------------------------
 
     def log(self, **metrics: float) -> None:
         """Add values to the row of the present step. Loss and throughput are logged by themselves.
@@ -199,9 +200,7 @@ class Run:
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
 
-    def evaluate(
-        self, dataset: Any, fn: Callable[..., Any], batch: int = 256, collate: Collate | None = None
-    ) -> float:
+    def evaluate(self, dataset: Any, fn: Callable[..., Any], batch: int = 256, collate: Collate | None = None) -> float:
         """Mean of `fn` over a dataset, shared out over the workers, with the same bits whatever their number.
 
         All workers must call it at the same place: after the loop over a step's microbatches, or after the last step.

@@ -60,7 +60,7 @@ class LocalJob:
         self._thread.join(30)
         assert not self._thread.is_alive()
 
-    # --- what is seen ------------------------------------------------------------------------------------------------------
+    # --- what is seen -------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         return self.run.answer({"verb": "status"})
@@ -81,12 +81,14 @@ class LocalJob:
         events = [json.loads(line) for line in (self.run.folder / "events.jsonl").read_text().splitlines()]
         return [event for event in events if kind in (None, event["kind"])]
 
-    # --- what is done ------------------------------------------------------------------------------------------------------
+    # --- what is done -------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            assert self._thread.is_alive(), f"the run ended while waiting for {what}: {self.outcome or self.error}\n{self.told()}"
+            assert self._thread.is_alive(), (
+                f"the run ended while waiting for {what}: {self.outcome or self.error}\n{self.told()}"
+            )
             assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s\n{self.told()}"
             time.sleep(0.002)
 
@@ -94,7 +96,9 @@ class LocalJob:
         self.wait(lambda: self.step >= step, f"step {step}")
 
     def wait_workers(self, count: int) -> None:
-        self.wait(lambda: self.status()["observed"]["workers"] == count and len(self.members()) == count, f"{count} workers")
+        self.wait(
+            lambda: self.status()["observed"]["workers"] == count and len(self.members()) == count, f"{count} workers"
+        )
 
     def scale(self, workers: int) -> None:
         self.run.answer({"verb": "scale", "workers": workers})

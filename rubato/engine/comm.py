@@ -4,12 +4,13 @@ One communicator belongs to one generation. It is built once, never repaired, an
 Only three collectives are used (all-to-all, all-gather, all-reduce): their `Work` can be polled on gloo, which is what
 makes every wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
 
-A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the process
-group *is* the abort, so whoever sees an error drops it at once, and whoever hears the controller's revoke does too.
+A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
+process group *is* the abort, so whoever sees an error drops it at once, and whoever hears the controller's revoke does too.
 """
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +18,17 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord
 
+dist: Any = importlib.import_module("torch.distributed")
+"""Untyped on purpose: what is used of it here is half private, and its annotations depend on how torch was built."""
+
 FORM_TIMEOUT_S = 30.0
 """For building a group: all members are alive and warm when it is asked for."""
 BACKSTOP_S = 24 * 3600.0
-"""An operation's own timeout. Never meant to fire: the controller's revoke ends a wait, and a timed-out gloo pair cannot be used again."""
+"""An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is of no more use."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
@@ -84,7 +87,7 @@ class Communicator:
             threading.Thread(target=grave.clear, name="graveyard", daemon=True).start()
 
 
-def open_store(host: str) -> tuple[dist.TCPStore, str]:
+def open_store(host: str) -> tuple[Any, str]:
     """A store of this process on a free port, for generations that name it; and its address."""
     store = dist.TCPStore(
         host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=FORM_TIMEOUT_S), use_libuv=True
@@ -126,7 +129,7 @@ def form(
     return communicator
 
 
-def _gloo(store: dist.Store, rank: int, record: GenerationRecord, host: str) -> Any:
+def _gloo(store: Any, rank: int, record: GenerationRecord, host: str) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = timedelta(seconds=FORM_TIMEOUT_S)
@@ -136,7 +139,7 @@ def _gloo(store: dist.Store, rank: int, record: GenerationRecord, host: str) -> 
     return group
 
 
-def _nccl(store: dist.Store, rank: int, world: int, device: torch.device) -> Any:
+def _nccl(store: Any, rank: int, world: int, device: torch.device) -> Any:
     """NCCL behind the same seam; abort is a drop, in the graveyard thread, like gloo's."""
     if not dist.is_nccl_available():
         raise ValueError("this build of torch has no NCCL; use device: cpu")

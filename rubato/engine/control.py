@@ -60,7 +60,7 @@ class Control:
         self._write_lock = threading.Lock()
         self._changed = threading.Condition()
 
-    # --- threads -----------------------------------------------------------------------------------------------------------
+    # --- threads ------------------------------------------------------------------------------------------------------
 
     def serve(self, former: Former) -> None:
         """Start the threads that read commands and say signs of life."""
@@ -148,7 +148,7 @@ class Control:
             rows=tuple(self.rows),
         )
 
-    # --- the main thread ---------------------------------------------------------------------------------------------------
+    # --- the main thread ----------------------------------------------------------------------------------------------
 
     def say(self, message: wire.Message) -> None:
         """Send a message up."""

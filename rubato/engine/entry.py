@@ -4,8 +4,8 @@ Every change of membership ends here, planned or not:
 
     found     nobody has the state: all begin fresh, or each loads the checkpoint that the record names
     join      those that have the state share it with those that have not (all of the former stand at one boundary)
-    recover   some completed an exchange that others did not: these get its result, not the state; then the microbatches of
-              the interrupted step that nobody holds are shared out
+    recover   some completed an exchange that others did not: these get its result, not the state; then the
+              microbatches of the interrupted step that nobody holds are shared out
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
     """What to do, from where everybody stands.
 
     Raises:
-        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, joiners in the middle of
-            a step, or a microbatch held twice.
+        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, joiners in the
+            middle of a step, or a microbatch held twice.
     """
     for standing in standings:
         if (standing.attempt, standing.generation) != (record.attempt, record.number):
@@ -106,12 +106,21 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
     last = max(standings[rank].last for rank in holders)
     behind = tuple(rank for rank in holders if standings[rank].last != last)
     sources = [rank for rank in holders if standings[rank].last == last and standings[rank].result_bytes > 0]
+    for rank in behind:
+        if not _follows(last, standings[rank].last):
+            raise ProtocolError(f"rank {rank} completed exchange {standings[rank].last} and missed more than {last}")
     if behind and not sources:
         raise ProtocolError(f"nobody has the result of exchange {last} any more, which rank {behind[0]} needs")
     if blank and behind:
         raise ProtocolError("workers cannot join while members stand at different steps")
     owners, redone = _share_out(record, standings, last, blank)
     return EntryPlan(holders, blank, behind, sources[0] if sources else 0, last, owners, redone)
+
+
+def _follows(last: Key, before: Key) -> bool:
+    """Whether `last` can be the next exchange after `before`; a step may have had any number of evaluations."""
+    step, number = last
+    return before == (step, number - 1) if number else before[0] == step - 1
 
 
 def _share_out(

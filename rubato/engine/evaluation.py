@@ -1,7 +1,7 @@
 """Evaluation shared out over the workers, with the same bits whatever their number.
 
-The data is cut into fixed chunks; chunk values are summed in float64 in the order of the chunks. A chunk is computed by one
-worker; when workers are lost only chunks that nobody holds are computed again.
+The data is cut into fixed chunks; chunk values are summed in float64 in the order of the chunks. A chunk is computed by
+one worker; when workers are lost only chunks that nobody holds are computed again.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _fill(session: Session, key: tuple[int, int], table: torch.Tensor, value: Ca
         try:
             table = session.gather_table(key, table)
         except GenerationLost as error:
-            session.recover(str(error))
+            session.membership.recover(str(error))
             # Where the others stand is not known any more: ask before anything is computed again.
             try:
                 table = session.gather_table(key, table)
             except GenerationLost as again:
-                session.recover(str(again))
+                session.membership.recover(str(again))
         missing = torch.isnan(table).nonzero().flatten().tolist()
         if not missing:
             session.complete_table(key, table)
@@ -93,5 +93,7 @@ def _value(
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ModelError(f"run.evaluate: fn must return the mean over the batch as one number, got {value!r}") from error
+        raise ModelError(
+            f"run.evaluate: fn must return the mean over the batch as one number, got {value!r}"
+        ) from error
     return number if number == number else float("inf")

@@ -3,11 +3,11 @@
 Names: W workers, L elements of a flat vector, S its bytes, C = ceil(L/W) elements of a chunk (a multiple of 16), F the
 frontier: the tree nodes a worker holds (1 each where W divides V into aligned runs).
 
-Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the order
-of the tree. A missing or doubled node is an error: this is the exactly-once check. Sent: F * S * (W-1)/W bytes.
-Phase B, all-gather: worker c gives its reduced chunk, its header, and its integer buffers to all. Sent: S * (W-1)/W bytes.
+Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the
+order of the tree. A missing or doubled node is an error: this is the exactly-once check. Sent: F * S * (W-1)/W bytes.
+Phase B, all-gather: worker c gives its reduced chunk, its header, and its integer buffers to all. Sent: S * (W-1)/W.
 
-Where W divides V into aligned runs this is what a ring sends, and every survivor sees a peer's death directly in phase A.
+Where W divides V into aligned runs this is what a ring sends, and every survivor sees a peer's death directly in A.
 Source of the cost of the ring: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
 """
 
@@ -169,7 +169,7 @@ class Exchange:
                 owned = self._get(gathered, offset + after_chunk + self._header_bytes, self._integer_bytes)
         return Reduced(tuple(chunks), tuple(headers), owned)
 
-    # --- bytes -------------------------------------------------------------------------------------------------------------
+    # --- bytes --------------------------------------------------------------------------------------------------------
 
     @property
     def _element_bytes(self) -> int:

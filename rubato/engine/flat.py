@@ -31,7 +31,9 @@ class Piece:
 class FlatLayout:
     """The places of parameters and buffers in the vector: a pure function of the model's registration order."""
 
-    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def __init__(
+        self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]
+    ) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
         self.float_buffers = [tensor for _, tensor in buffers if tensor.is_floating_point()]
         self.other_buffers = [tensor for _, tensor in buffers if not tensor.is_floating_point()]

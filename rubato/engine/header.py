@@ -120,8 +120,8 @@ class Decision:
 def decide(headers: Sequence[Header]) -> Decision:
     """The decision of a step from the headers of all its members.
 
-    A switch needs every member to be ready for the very same generation: one that only some have formed (its joiner died
-    meanwhile, and another superseded it) is passed over until all agree.
+    A switch needs every member to be ready for the very same generation: one that only some have formed (its joiner
+    died meanwhile, and another superseded it) is passed over until all agree.
 
     Raises:
         ProtocolError: headers of different steps, or a microbatch computed by two workers or by none.

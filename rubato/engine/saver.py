@@ -12,7 +12,7 @@ import torch
 
 from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
-from rubato.checkpoint.stripes import write_document, write_stripe
+from rubato.checkpoint.stripes import copy_stripe, write_document
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointError
 from rubato.wire import worker as wire
@@ -50,7 +50,7 @@ class Saver:
         self.wait()
         document, tensors = state.encode()
         entries = layout(tensors)
-        copies = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        stripe = copy_stripe(rank, record.world, tensors)
         folder = self._root / folder_name(record.attempt, step)
         full = {"state": document, "extra": extra}
         terms = {
@@ -61,8 +61,7 @@ class Saver:
 
         def write() -> None:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                files = [write_stripe(folder, rank, record.world, copies)]
+                files = [stripe.write(folder)]
                 if rank == 0:
                     files.insert(0, write_document(folder, full, entries))
             except (CheckpointError, OSError) as error:

@@ -17,18 +17,19 @@ from typing import Any
 
 import torch
 
+from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan
 from rubato.engine.comm import Communicator, form
 from rubato.engine.control import Control
-from rubato.engine.entry import BEFORE_ALL, EntryPlan, Key, Standing, decide_entry, standing_bytes
+from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide, header_bytes, minority
-from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
+from rubato.engine.membership import Membership
+from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
-from rubato.engine.sync import share_state
 from rubato.engine.tree import Partials, Tree, balanced_owners
 from rubato.errors import Diverged, GenerationLost
 from rubato.wire import worker as wire
@@ -54,6 +55,7 @@ class Session:
         self.host = host
         self.num_microbatches = spec.num_microbatches
         self.tree = Tree.of(self.num_microbatches)
+        self.membership = Membership(self)
         self.record: wire.GenerationRecord | None = None
         self.rank = 0
         self.resume_from: Path | None = None
@@ -67,18 +69,19 @@ class Session:
         self._flat: FlatLayout | None = None
         self._plan: BatchPlan | None = None
         self._total_steps = 0
-        self._comm: Communicator | None = None
-        self._exchange: Exchange | None = None
-        self._completed = Completed(BEFORE_ALL, None)
-        self._owners_of_step: tuple[int, tuple[int, ...]] | None = None
+        self.comm: Communicator | None = None
+        self.exchange: Exchange | None = None
+        self.completed = Completed(BEFORE_ALL, None)
+        self.owners_of_step: tuple[int, tuple[int, ...]] | None = None
+        """After a recovery: the step that was interrupted, and who holds or computes its microbatches."""
         self.decision: Decision | None = None
         """Of the step whose reduction is known."""
         self.reduced: torch.Tensor | None = None
         """Its vector (L,), divided: gradients are views of it."""
-        self._partials: Partials[torch.Tensor] | None = None
+        self.partial_sums: Partials[torch.Tensor] | None = None
         self._free: list[torch.Tensor] = []
         self._is_first_of_generation = True
-        self._has_state = False
+        self.has_state = False
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
@@ -88,7 +91,7 @@ class Session:
         self._saved: tuple[int, int] | None = None
         self._rows_told_in = 0
 
-    # --- what the seams need -----------------------------------------------------------------------------------------------
+    # --- what the seams need ------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> TrainingState:
@@ -126,16 +129,16 @@ class Session:
     @property
     def last_key(self) -> Key:
         """The last exchange completed."""
-        return self._completed.key
+        return self.completed.key
 
     @property
     def partials(self) -> Partials[torch.Tensor]:
         """Of the step that is trained now."""
-        if self._partials is None:
+        if self.partial_sums is None:
             sizes = self.plan.sizes(self.step)
             present = [leaf for leaf, size in enumerate(sizes) if size]
-            self._partials = Partials(self.tree, present, lambda left, right: left.add_(right), self._free.append)
-        return self._partials
+            self.partial_sums = Partials(self.tree, present, lambda left, right: left.add_(right), self._free.append)
+        return self.partial_sums
 
     def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator | None:
         """Build the group of a generation: called by the control's threads."""
@@ -146,7 +149,7 @@ class Session:
         """A flat vector (L,) to fill; its content is undefined."""
         return self._free.pop() if self._free else self.flat.empty()
 
-    # --- start -------------------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self, state: TrainingState, flat: FlatLayout, plan: BatchPlan, total_steps: int) -> None:
         """Stand by until the first generation of this worker, and enter it."""
@@ -159,7 +162,7 @@ class Session:
         self.control.standby = wire.Standby(incarnation, digest, total_steps)
         self.control.stage("standby", 0)
         self.control.say(self.control.standby)
-        self._wait_and_enter(told=self.control.revoked_through)
+        self.membership.wait_and_enter(told=self.control.revoked_through)
 
     def _begin_alone(self) -> None:
         """One worker without a controller: `python train.py`."""
@@ -169,127 +172,43 @@ class Session:
         self.record = wire.GenerationRecord(self.control.attempt, 1, (member,), owners, "", origin, "start", 0)
         if self.resume_from is not None:
             self.resume(self.resume_from)
-        self._has_state = True
-        self._begin_generation(None)
+        self.has_state = True
+        self.begin_generation(None)
 
     def resume(self, folder: Path) -> None:
         """Install the state of a checkpoint."""
         document, entries = read_document(folder)
-        tensors = read_stripes(folder, entries, sorted(path.name for path in folder.glob("stripe-*")))
+        names = [file.name for file in read_manifest(folder).files if file.name.startswith("stripe")]
+        tensors = read_stripes(folder, entries, names)
         self.state.install(document["state"], tensors)
-        self._take_extra(document["extra"])
+        self.take_extra(document["extra"])
 
-    def _extra(self) -> dict[str, Any]:
+    def extra(self) -> dict[str, Any]:
         """What a joiner or a resumed job must know beside the state."""
         return {
             "step": self.step,
-            "last": list(self._completed.key),
+            "last": list(self.completed.key),
             "handled_request": self._handled_request,
             "logged": self.logged,
         }
 
-    def _take_extra(self, extra: dict[str, Any]) -> None:
+    def take_extra(self, extra: dict[str, Any]) -> None:
+        """Take over what `extra` told."""
         self.step = int(extra["step"])
-        self._completed = Completed((extra["last"][0], extra["last"][1]), None)
+        self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
 
-    # --- generations -------------------------------------------------------------------------------------------------------
-
-    def recover(self, cause: str) -> None:
-        """The generation is over: leave it, say so, and enter the next one."""
-        assert self.record is not None
-        if self._comm is not None:
-            self._comm.bury()
-        self._comm = self._exchange = None
-        through = max(self.record.number, self.control.revoked_through)
-        self._say_broken(through, cause)
-        self._wait_and_enter(told=through)
-
-    def _say_broken(self, through: int, cause: str = "") -> None:
-        self.control.stage("enter", self.step)
-        self.control.broken = wire.Broken(self.control.start.incarnation, through, self._has_state, self.step, cause)
-        self.control.say(self.control.broken)
-
-    def _wait_and_enter(self, told: int) -> None:
-        """Enter generations until one holds."""
-        while True:
-            record, comm = self.control.wait_for_generation(told, self._say_broken)
-            try:
-                self._enter(record, comm)
-            except GenerationLost as error:
-                comm.bury()
-                told = max(record.number, self.control.revoked_through)
-                self._say_broken(told, str(error))
-            else:
-                return
-
-    def _enter(self, record: wire.GenerationRecord, comm: Communicator) -> None:
-        """Compare standings with the other members and do what the plan says.
-
-        Raises:
-            GenerationLost: a member was lost meanwhile. What was installed by then is whole.
-        """
-        self.control.stage("enter", self.step)
-        rank = record.rank_of(self.control.start.incarnation)
-        assert rank is not None
-        plan = decide_entry(record, self._exchange_standings(record, comm))
-        if plan.blank:
-            extra = share_state(comm, self.state, plan.holders, self._extra())
-            if rank in plan.blank:
-                self._take_extra(extra)
-        elif not plan.holders and record.origin.kind == "checkpoint":
-            self.resume(Path(record.origin.folder))
-        if plan.behind:
-            self._catch_up(comm, plan, rank)
-        self.record, self.rank, self._comm = record, rank, comm
-        self._has_state = True
-        self._owners_of_step = plan.owners_of_step
-        self._begin_generation(comm)
-        self.control.record, self.control.broken = record, None
-        self.control.stage("compute", self.step)
-        self.control.say(wire.Entered(self.control.start.incarnation, record.number, self.step, plan.redone))
-
-    def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
-        mine = Standing(
-            attempt=record.attempt,
-            generation=record.number,
-            has_state=self._has_state,
-            last=self._completed.key,
-            result_bytes=result_bytes(self._completed),
-            working_on=self.step if self._partials is not None else -1,
-            held=frozenset(self._partials.held) if self._partials is not None else frozenset(),
-        )
-        size = standing_bytes(self.num_microbatches)
-        table = torch.zeros(size * comm.world, dtype=torch.uint8)
-        source = torch.frombuffer(bytearray(mine.pack(self.num_microbatches)), dtype=torch.uint8)
-        comm.all_gather(table, source)
-        return [Standing.unpack(bytes(row.numpy())) for row in table.split(size)]
-
-    def _catch_up(self, comm: Communicator, plan: EntryPlan, rank: int) -> None:
-        """Give the result of the last exchange to those that missed it."""
-        sizes = torch.zeros(comm.world, dtype=torch.int64)
-        comm.all_gather(sizes, torch.tensor([result_bytes(self._completed)]))
-        size = int(sizes[plan.source])
-        source = torch.empty(0, dtype=torch.uint8)
-        if rank == plan.source:
-            source = pack_result(self._completed).repeat(len(plan.behind))
-        out = torch.empty(size if rank in plan.behind else 0, dtype=torch.uint8)
-        out_sizes = [size if other == plan.source and rank in plan.behind else 0 for other in range(comm.world)]
-        source_sizes = [size if rank == plan.source and other in plan.behind else 0 for other in range(comm.world)]
-        comm.all_to_all(out, source, out_sizes, source_sizes)
-        if rank in plan.behind:
-            self._completed = Completed(plan.last, unpack_result(out, self.flat.dtype, self.flat.device))
-
-    def _begin_generation(self, comm: Communicator | None) -> None:
+    def begin_generation(self, comm: Communicator | None) -> None:
+        """Buffers and marks of a new generation."""
         integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
         like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
-        self._exchange = Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
+        self.exchange = Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
         self._is_first_of_generation = True
         self._saved = None
 
-    # --- exchanges ---------------------------------------------------------------------------------------------------------
+    # --- exchanges ----------------------------------------------------------------------------------------------------
 
     def next_microbatch(self) -> int | None:
         """The lowest microbatch of this step that is this worker's to compute and is not held yet."""
@@ -302,45 +221,45 @@ class Session:
 
     def _owners(self) -> tuple[int, ...]:
         assert self.record is not None
-        if self._owners_of_step is not None and self._owners_of_step[0] == self.step:
-            return self._owners_of_step[1]
+        if self.owners_of_step is not None and self.owners_of_step[0] == self.step:
+            return self.owners_of_step[1]
         return self.record.owners
 
     def check(self) -> None:
         """Take part in a recovery if the generation was revoked while user code ran."""
         assert self.record is not None
         if self.control.is_revoked(self.record.number):
-            self.recover("the controller revoked the generation")
+            self.membership.recover("the controller revoked the generation")
 
     def is_caught_up(self) -> bool:
         """Whether the reduction of the present step is known already, from a recovery."""
-        return self._completed.key == (self.step, 0)
+        return self.completed.key == (self.step, 0)
 
     def reduce(self, slots: dict[int, tuple[float, float]], integers: bytes) -> Reduced | None:
         """Reduce the step over all members.
 
         Args:    slots: (loss, weight) by microbatch computed here.  integers: of this worker's integer buffers.
-        Returns: the result; None: a member was lost and this worker has recovered, so look again what is to be computed.
+        Returns: the result; None: a member was lost and this worker has recovered, so look again what is due.
         """
         if not self.is_caught_up():
-            assert self._exchange is not None
+            assert self.exchange is not None
             self.control.stage("exchange", self.step)
             try:
                 header = self._header(slots)
-                result = self._exchange.reduce(self.partials, self._owners(), header, integers)
+                result = self.exchange.reduce(self.partials, self._owners(), header, integers)
                 self._compare_digests(result)
-                self._completed = Completed((self.step, 0), result)
+                self.completed = Completed((self.step, 0), result)
             except GenerationLost as error:
-                self.recover(str(error))
+                self.membership.recover(str(error))
                 if not self.is_caught_up():
                     return None
         self._is_first_of_generation = False
-        result = self._completed.result
-        assert isinstance(result, Reduced)
-        self.decision = decide(result.headers)
-        self._deliver_vector(result)
+        known = self.completed.result
+        assert isinstance(known, Reduced)
+        self.decision = decide(known.headers)
+        self._deliver_vector(known)
         self.control.stage("compute")
-        return result
+        return known
 
     def _deliver_vector(self, result: Reduced) -> None:
         """The reduced vector in one piece, divided by the step's weight; partial sums give their buffers back."""
@@ -353,10 +272,10 @@ class Session:
             # In one piece, whatever the worker count: vector kernels may round the ends of a piece differently.
             self.reduced[: self.flat.flags.start].div_(divisor)
         self.partials.clear()
-        self._partials = None
+        self.partial_sums = None
         if self.world == 1:
             # Nobody can have missed it, and its buffer is in use again.
-            self._completed = Completed(self._completed.key, None)
+            self.completed = Completed(self.completed.key, None)
 
     def _header(self, slots: dict[int, tuple[float, float]]) -> Header:
         assert self.record is not None
@@ -394,19 +313,19 @@ class Session:
 
     def knows_table(self, key: Key) -> bool:
         """Whether this evaluation is complete already, from a recovery."""
-        return self._completed.key == key
+        return self.completed.key == key
 
     def gather_table(self, key: Key, table: torch.Tensor) -> torch.Tensor:
         """Merge a float64 table of which every member holds some rows; rows nobody holds are nan.
 
         Raises:  GenerationLost: a member was lost.
         """
-        if self._completed.key == key and isinstance(self._completed.result, torch.Tensor):
-            return self._completed.result.view_as(table)
-        if self._comm is None or self.world == 1:
+        if self.completed.key == key and isinstance(self.completed.result, torch.Tensor):
+            return self.completed.result.view_as(table)
+        if self.comm is None or self.world == 1:
             return table
         gathered = torch.empty(self.world * table.numel(), dtype=torch.float64)
-        self._comm.all_gather(gathered, table.reshape(-1).contiguous())
+        self.comm.all_gather(gathered, table.reshape(-1).contiguous())
         merged = torch.full_like(table, float("nan"))
         for part in gathered.view(self.world, *table.shape):
             merged = torch.where(torch.isnan(merged), part, merged)
@@ -414,9 +333,9 @@ class Session:
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""
-        self._completed = Completed(key, table.clone())
+        self.completed = Completed(key, table.clone())
 
-    # --- the capture point -------------------------------------------------------------------------------------------------
+    # --- the capture point --------------------------------------------------------------------------------------------
 
     def commit(self, row: MetricRow) -> None:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
@@ -448,7 +367,8 @@ class Session:
             LeaveTraining: this worker's part is over.
         """
         decision = self.decision
-        assert decision is not None and self.record is not None
+        assert decision is not None
+        assert self.record is not None
         self.decision = None
         every = self.spec.checkpoint.every_steps
         if decision.checkpoint:
@@ -461,23 +381,11 @@ class Session:
             self._switch(decision.switch_to)
 
     def _switch(self, number: int) -> None:
-        record, comm = self.control.take(number)
-        old, self._comm = self._comm, comm
-        if old is not None:
-            old.bury()
-        if comm is None:
+        if not self.membership.switch(number):
             self.saver.wait()
             assert self.record is not None
-            self.control.is_idle = True
             self.control.say(wire.Left(self.control.start.incarnation, self.record.number, self.step))
             raise LeaveTraining
-        try:
-            self._enter(record, comm)
-        except GenerationLost as error:
-            comm.bury()
-            told = max(number, self.control.revoked_through)
-            self._say_broken(told, str(error))
-            self._wait_and_enter(told)
 
     def save(self) -> None:
         """Begin this worker's part of a checkpoint of the present boundary."""
@@ -489,7 +397,7 @@ class Session:
         self.control.stage("checkpoint")
         rows = self.control.rows
         metrics = dict(rows[-1].values) if rows else {}
-        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self._extra(), metrics=metrics)
+        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=metrics)
         self.control.stage("compute")
 
     def finish(self, digest: str, logged: dict[str, float]) -> None:
@@ -523,7 +431,12 @@ class Session:
                 self.control.wait_for_release(self.record.number)
             except GenerationLost as error:
                 self.control.ended = None
-                self.recover(str(error))
+                self.membership.recover(str(error))
+                if self.rank == 0:
+                    # The lowest rank may have gone with the last rows untold, and no other step will tell them.
+                    self.control.say(
+                        wire.Committed(self.control.start.incarnation, self.record.number, self.step, self._unsent())
+                    )
             else:
                 break
         self.saver.wait()

@@ -38,7 +38,9 @@ class TrainingState:
         self.notes = notes
         for optimizer in self.optimizers.values():
             if isinstance(optimizer, torch.optim.LBFGS):
-                raise ModelError("LBFGS evaluates the loss several times a step; a step here is one gradient: use another")
+                raise ModelError(
+                    "LBFGS evaluates the loss several times a step; a step here is one gradient: use another"
+                )
         self._check_optimizers_know_the_model()
 
     def _check_optimizers_know_the_model(self) -> None:
@@ -54,7 +56,7 @@ class TrainingState:
     def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """In registration order; shared ones once."""
         seen: set[int] = set()
-        found = []
+        found: list[tuple[str, torch.Tensor]] = []
         for prefix, model in self.models.items():
             for name, parameter in model.named_parameters(prefix=prefix):
                 if id(parameter) not in seen:
@@ -73,7 +75,7 @@ class TrainingState:
                     found.append((name, buffer))
         return found
 
-    # --- out and in --------------------------------------------------------------------------------------------------------
+    # --- out and in ---------------------------------------------------------------------------------------------------
 
     def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
         """A JSON document and the tensors it names, by reference: copy them before training goes on."""
@@ -107,10 +109,10 @@ class TrainingState:
         self.notes.clear()
         self.notes.update(tree["notes"])
 
-    # --- hashes ------------------------------------------------------------------------------------------------------------
+    # --- hashes -------------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """SHA-256 over parameters, buffers and optimizer state, in registration order: what a job reports at its end."""
+        """SHA-256 over parameters, buffers and optimizer state, in registration order: a job's result."""
         return state_digest(self.named_parameters(), self.named_buffers(), self._optimizer_state())
 
     def quick_digest(self) -> int:

@@ -124,8 +124,8 @@ class Step:
         has_gradient = session.flat.pack(vector, before_float, weight / session.plan.nominal)
         if not has_gradient:
             raise ModelError(
-                f"microbatch {leaf} of step {self.index} left no gradient: call step.backward(loss) in the loop, with a "
-                "loss that depends on the prepared model's parameters"
+                f"microbatch {leaf} of step {self.index} left no gradient: call step.backward(loss) in the loop, with "
+                "a loss that depends on the prepared model's parameters"
             )
         session.partials.put((0, leaf), vector)
         self._slots[leaf] = (float("nan") if self._loss is None else self._loss, weight)
@@ -135,7 +135,8 @@ class Step:
     def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> None:
         session = self._session
         decision = session.decision
-        assert decision is not None and session.reduced is not None
+        assert decision is not None
+        assert session.reduced is not None
         skip = False
         if not decision.is_finite:
             skip = session.spec.on_non_finite == "skip"

@@ -1,8 +1,8 @@
 """Live join: the members that have the state send it to those that have not, each an equal share of the bytes.
 
 Phase 1, all-gather: sizes and digest. Phase 2, all-to-all: the document (scalars and layout), from the lowest member.
-Phase 3, all-to-all: the tensors as one run of bytes, member i of M sends share i. The joiner installs what it received only
-when all of it is there, and then compares a 64-bit digest. Cost: state bytes / M sent by each member, per joiner.
+Phase 3, all-to-all: the tensors as one run of bytes, member i of M sends share i. The joiner installs what it received
+only when all of it is there, and then compares a 64-bit digest. Cost: state bytes / M sent by each member, per joiner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from rubato.engine.state import TrainingState
 from rubato.errors import Diverged
 
 
-def share_state(comm: Communicator, state: TrainingState, holders: Sequence[int], extra: dict[str, object]) -> dict[str, object]:
+def share_state(
+    comm: Communicator, state: TrainingState, holders: Sequence[int], extra: dict[str, object]
+) -> dict[str, object]:
     """Bring every member that is not a holder to the state of the holders.
 
     Args:    holders: ranks that have it.  extra: what else the lowest holder tells.

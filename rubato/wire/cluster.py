@@ -15,7 +15,7 @@ OutcomeState = Literal["succeeded", "failed", "paused", "cancelled", "requeue"]
 FailureClass = Literal["user", "infrastructure", "service"]
 
 
-# --- agent ----------------------------------------------------------------------------------------------------------
+# --- agent ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SyncReply:
     """False: another agent holds the lease; look on and do nothing."""
 
 
-# --- controller -----------------------------------------------------------------------------------------------------
+# --- controller -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -343,7 +343,7 @@ def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: in
     time is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves 32
     samples, the smallest that gives every worker one.
     """
-    counts = sorted({factor * 2**power for factor in (1, 3) for power in range(14)})
+    counts = sorted({factor << power for factor in (1, 3) for power in range(14)})
     enough = [count for count in counts if max_workers <= count <= global_size] or [global_size]
     roomy = [count for count in enough if count * 32 <= global_size] or enough[:1]
 

@@ -1,4 +1,4 @@
-"""Real processes and signals; after every disturbance the result is byte-equal to one worker that nothing happened to."""
+"""Real processes and signals; after every disturbance the result is byte-equal to an undisturbed worker's."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """BatchNorm, dropout, AdamW with clipping, a scheduler, random augmentation, an uneven tail, evaluation."""
 
 import torch
+from pace import pace
 from torch import nn
 from torch.nn import functional as F
-
-from pace import pace
 
 import rubato
 
@@ -24,7 +23,13 @@ class Points(torch.utils.data.Dataset):
 
 def train(run: rubato.Run) -> None:
     model = nn.Sequential(
-        nn.Linear(21, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(0.3), nn.Linear(33, 17), nn.ReLU(), nn.Linear(17, 2)
+        nn.Linear(21, 33),
+        nn.BatchNorm1d(33),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(33, 17),
+        nn.ReLU(),
+        nn.Linear(17, 2),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=100_000)

@@ -1,10 +1,9 @@
 """Attention with dropout, tied weights, an embedding of which parts are unused, SGD with momentum, an unused layer."""
 
 import torch
+from pace import pace
 from torch import nn
 from torch.nn import functional as F
-
-from pace import pace
 
 import rubato
 
