@@ -111,8 +111,8 @@ def _code_digest(module: ModuleType) -> str:
 def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     """Train with one worker in this process, without service or cluster: `python train.py`.
 
-    Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec. With
-    a checkpoint folder that holds a checkpoint, training goes on from it.
+    Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec.
+    With a checkpoint folder that holds a checkpoint, training goes on from it.
     """
     flags = _parse(arguments)
     try:

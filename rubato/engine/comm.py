@@ -5,7 +5,8 @@ Only three collectives are used (all-to-all, all-gather, all-reduce): their `Wor
 makes every wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
 
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
-process group *is* the abort, so whoever sees an error drops it at once, and whoever hears the controller's revoke does too.
+process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears
+the controller's revoke.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ dist: Any = importlib.import_module("torch.distributed")
 FORM_TIMEOUT_S = 30.0
 """For building a group: all members are alive and warm when it is asked for."""
 BACKSTOP_S = 24 * 3600.0
-"""An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is of no more use."""
+"""An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is useless."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 

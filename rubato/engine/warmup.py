@@ -17,8 +17,8 @@ from rubato.engine.step import to_device
 def warm_up(state: TrainingState, dataset: Any, collate: Collate | None, plan: BatchPlan, device: torch.device) -> None:
     """One forward and backward, best effort, that leaves no trace: gradients, buffers and generators are restored.
 
-    The loss is not known here, so the outputs are summed. No optimizer step: it would create lazy state. A model that is
-    not called with the first part of a batch is simply not warmed.
+    The loss is not known here, so the outputs are summed. No optimizer step: it would create lazy state. A model that
+    is not called with the first part of a batch is simply not warmed.
     """
     random_state = capture()
     buffers = [(buffer, buffer.clone()) for _, buffer in state.named_buffers()]
