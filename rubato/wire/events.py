@@ -37,6 +37,6 @@ class EventKind(StrEnum):
 
 
 # data of GENERATION_FORMED, written once the first step of the new generation has committed:
-#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "replace" | "restart"), workers,
-#   from_workers, step (the first one trained in it), paused_seconds (gap between the last commit before and the first after, less the median
-#   step), redone_microbatches, members [{worker_id, rank}]
+#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "replace" | "restart"), workers, from_workers,
+#   step (the first one trained in it), paused_seconds (gap between the last commit before and the first after, less the
+#   median step), redone_microbatches, members [{worker_id, rank}]
