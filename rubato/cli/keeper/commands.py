@@ -113,6 +113,8 @@ def plan_ray(layout: Layout, environment: Mapping[str, str]) -> RayPlan:
     """A head node that shares no port, folder or token with another Ray of this machine."""
     gcs, client, agent, metrics = find_free_ports(4)
     host = find_node_address()
+    # Ray refuses the flag where its client server, which nobody here uses, cannot run for want of grpc.
+    client_port = [f"--ray-client-server-port={client}"] if importlib.util.find_spec("grpc") else []
     command = [
         *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         f"--node-ip-address={host}",
@@ -121,7 +123,7 @@ def plan_ray(layout: Layout, environment: Mapping[str, str]) -> RayPlan:
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--temp-dir={layout.ray_temp_dir}",
         # These have fixed default ports (10001, 52365): a second home would find them taken.
-        f"--ray-client-server-port={client}",
+        *client_port,
         f"--dashboard-agent-listen-port={agent}",
         # Nothing here reads the dashboard, the autoscaler's monitor or the log files on a driver.
         "--include-dashboard=false",

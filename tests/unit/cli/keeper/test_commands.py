@@ -44,7 +44,8 @@ def test_another_clusters_settings_do_not_leak_in(layout: commands.Layout) -> No
     assert "RAY_AUTH_TOKEN" not in environment
 
 
-def test_two_plans_share_no_port(layout: commands.Layout) -> None:
+def test_two_plans_share_no_port(layout: commands.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # as where Ray's client server can run
     plans = [commands.plan_ray(layout, {}) for _ in range(2)]
     ports = [
         argument.rsplit("=", 1)[1]
@@ -54,6 +55,13 @@ def test_two_plans_share_no_port(layout: commands.Layout) -> None:
     ] + [plan.environment["DASHBOARD_METRIC_PORT"] for plan in plans]
     assert len(set(ports)) == 8
     assert plans[0].address.endswith(f":{plans[0].port}")
+
+
+def test_a_ray_without_its_client_server_gets_no_port_for_it(
+    layout: commands.Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not any("client-server" in word for word in commands.plan_ray(layout, {}).command)
 
 
 def test_ray_is_never_found_by_address_auto_or_ended_by_name(layout: commands.Layout) -> None:
