@@ -1,0 +1,172 @@
+"""Real jobs on a real Ray: scaled, killed, and left without controller, agent or service. The bits are the oracle's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.jobs.conftest import BATCH, MICROBATCHES, STEPS, RunningHome
+from tests.local_job import oracle
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def digest() -> str:
+    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
+
+
+def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path)
+    job.wait_step(3)
+    running.client.scale(job.id, 3)
+    before = job.wait_members(3)
+    job.wait_events("generation.formed", 2)
+    assert before[0].pid is not None
+    os.kill(before[0].pid, signal.SIGKILL)
+    lost = job.wait_events("worker.lost")[0]
+    assert (lost.data["signal"], lost.data["rank"]) == ("SIGKILL", 0)
+    replaced = job.wait_members(3)
+    assert before[0].worker_id not in [one.worker_id for one in replaced]
+    # The supervisor goes, and its training process with it.
+    assert replaced[1].supervisor_pid is not None
+    os.kill(replaced[1].supervisor_pid, signal.SIGKILL)
+    job.wait_events("worker.lost", 2)
+    job.wait_members(3)
+    job.check(digest)
+    formed = [(event.data["cause"], event.data["workers"]) for event in job.events("generation.formed")]
+    assert formed[:2] == [("start", 1), ("scale_up", 3)]
+    assert {cause for cause, _ in formed[2:]} == {"recovery", "replace"}
+    assert running.client.job(job.id).raw["scalings"] == 1
+    assert running.client.checkpoints(job.id)[0].step == STEPS
+
+
+def test_controller_and_agent_are_killed_and_nobody_notices(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    agent = running.process("agent")
+    controller = job.events("attempt.acquired")[-1].data["pid"]
+    killed_at = time.monotonic()
+    os.kill(agent.pid, signal.SIGKILL)
+    os.kill(controller, signal.SIGKILL)
+    job.wait_events("controller.attached")
+    assert time.monotonic() - killed_at < 10
+    assert job.events("attempt.acquired")[-1].attempt == 2
+    assert [(one.worker_id, one.pid) for one in job.wait_members(2)] == [(one.worker_id, one.pid) for one in members]
+    running.wait_restarted("agent", agent)
+    # The successor leads in earnest: it scales.
+    running.client.scale(job.id, 3)
+    job.wait_members(3)
+    job.check(digest)
+    assert job.now().attempt == 2
+    assert not job.events("worker.lost")
+
+
+def test_the_service_is_killed_and_training_goes_on(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    service = running.process("service")
+    os.kill(service.pid, signal.SIGKILL)
+    running.wait_restarted("service", service)
+    job.wait_step(job.now().step + 5)
+    assert [one.pid for one in job.wait_members(2)] == [one.pid for one in members]
+    job.check(digest)
+    assert job.now().attempt == 1
+    assert not job.events("worker.lost")
+
+
+def test_a_pause_frees_the_slots_and_a_resume_goes_on_from_there(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    job.wait_step(5)
+    running.client.pause(job.id)
+    paused = running.client.wait(job.id, statuses=("paused",), timeout_s=60)
+    assert paused.status == "paused"
+    saved = running.client.checkpoints(job.id)[0].step
+    assert saved == paused.step
+    running.client.resume(job.id)
+    job.check(digest)
+    assert job.now().attempt == 2
+    first = next(event for event in job.events("generation.formed") if event.attempt == 2)
+    assert first.step == saved + 1
+
+
+def test_a_cancel_ends_every_process(running: RunningHome, tmp_path: Path) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    running.client.cancel(job.id)
+    assert running.client.wait(job.id, timeout_s=60).status == "cancelled"
+    for one in members:
+        job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of a worker")
+
+
+FAULTY = """
+import api
+import jobs.own
+import torch
+import rubato
+
+def train(run):
+    print("whose api:", api.NAME, jobs.own.NAME)
+    model = torch.nn.Linear(2, 1)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=Data())
+    for number, step in enumerate(run.steps(steps=20)):
+        for x in step:
+            if number == 7:
+                raise ValueError("the seventh step is bad")
+            step.backward(model(x).mean())
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.randn(2)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A program with modules named as ours are."""
+    folder = tmp_path / "package"
+    (folder / "jobs").mkdir(parents=True)
+    (folder / "train.py").write_text(FAULTY)
+    (folder / "api.py").write_text("NAME = 'their api'")
+    (folder / "jobs" / "own.py").write_text("NAME = 'their jobs'")
+    (folder / "broken.py").write_text("import no_such_module\ndef train(run): pass\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "says", "where"),
+    [
+        ("train.py:train", "the seventh step is bad", 7),
+        ("broken.py", "No module named 'no_such_module'", None),
+        ("missing.py", "there is no file missing.py", None),
+        ("train.py:nothing", "has no function 'nothing'", None),
+    ],
+)
+def test_a_users_mistake_fails_the_job_and_says_where(
+    running: RunningHome, package: Path, tmp_path: Path, entrypoint: str, says: str, where: int | None
+) -> None:
+    batch: dict[str, Any] = {"global_size": 16, "num_microbatches": 8}
+    job = running.submit(package, entrypoint, tmp_path, batch=batch)
+    ended = job.finish()
+    assert ended.status == "failed"
+    assert ended.failure is not None
+    assert says in ended.failure["message"]
+    assert (ended.failure["failure_class"], ended.failure["step"]) == ("user", where)
+    if where is not None:
+        assert 'raise ValueError("the seventh step is bad")' in ended.failure["traceback"]
+        assert ended.failure["rank"] == 0
+        lines = [line.line for line in running.client.logs(job.id)]
+        assert "whose api: their api their jobs" in lines
