@@ -146,10 +146,10 @@ class Step:
         session.flat.deliver(session.reduced, before_float, skip=skip)
         offset = 0
         for buffer in session.flat.other_buffers:
-            target = raw_bytes(buffer)
-            size = target.numel()
-            target.copy_(torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=torch.uint8))
-            buffer.copy_(target.view(buffer.dtype).view(buffer.shape))
+            size = buffer.numel() * buffer.element_size()
+            if size:  # frombuffer takes no empty bytes
+                told = torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=buffer.dtype)
+                buffer.copy_(told.view(buffer.shape))
             offset += size
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True
