@@ -137,12 +137,12 @@ class Step:
         decision = session.decision
         assert decision is not None
         assert session.reduced is not None
-        skip = False
+        skip = not decision.is_finite and session.spec.on_non_finite == "skip"
         if not decision.is_finite:
-            skip = session.spec.on_non_finite == "skip"
-            what = "skipped" if skip else "delivered as it is"
-            message = f"the gradient of step {self.index} was not finite; it was {what}"
-            session.notice(EventKind.NON_FINITE, message)
+            what = f"the gradient of step {self.index} was not finite"
+            if session.spec.on_non_finite == "fail":
+                raise ModelError(f"{what}, and the spec says on_non_finite: fail; lower the learning rate, or say skip")
+            session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
         session.flat.deliver(session.reduced, before_float, skip=skip)
         offset = 0
         for buffer in session.flat.other_buffers:
