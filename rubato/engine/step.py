@@ -36,6 +36,7 @@ class Step:
         """Counted from 0."""
         self.is_reduced = False
         """Whether the gradients of the global batch are there."""
+        self._is_begun = False
         self._slots: dict[int, tuple[float, float]] = {}
         self._loss: float | None = None
         self._weight: float | None = None
@@ -73,8 +74,12 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         session = self._session
-        if self.is_reduced:
-            raise ModelError("a step's microbatches can be gone through once; loop over the next step of run.steps()")
+        if self._is_begun:
+            raise ModelError(
+                f"the microbatches of step {self.index} can be gone through once, in one loop without break; "
+                "go on to the next step of run.steps()"
+            )
+        self._is_begun = True
         before_float = [buffer.clone() for buffer in session.flat.float_buffers]
         before_other = [buffer.clone() for buffer in session.flat.other_buffers]
         integers = b""
