@@ -88,6 +88,8 @@ class Session:
         self.compute_ns = 0
         """Spent on microbatches of this step."""
         self._last_row: MetricRow | None = None
+        self._metrics: dict[str, float] = {}
+        """Of the last committed step, for checkpoints: rows go when they are acknowledged."""
         self._saved: tuple[int, int] | None = None
         self._rows_told_in = 0
 
@@ -189,7 +191,7 @@ class Session:
             "step": self.step,
             "last": list(self.completed.key),
             "handled_request": self._handled_request,
-            "logged": self.logged,
+            "logged": dict(self.logged),  # a checkpoint is written while the user logs on
         }
 
     def take_extra(self, extra: dict[str, Any]) -> None:
@@ -341,6 +343,7 @@ class Session:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
         self.step += 1
         self._last_row = row
+        self._metrics = dict(row.values)
         if self.step < self._total_steps:
             self._tell_row()
 
@@ -395,9 +398,7 @@ class Session:
             return
         self._saved = key
         self.control.stage("checkpoint")
-        rows = self.control.rows
-        metrics = dict(rows[-1].values) if rows else {}
-        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=metrics)
+        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=self._metrics)
         self.control.stage("compute")
 
     def finish(self, digest: str, logged: dict[str, float]) -> None:
