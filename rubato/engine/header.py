@@ -76,10 +76,12 @@ class Header:
         Raises:
             ProtocolError: these are no header's bytes.
         """
+        if len(data) < _FIXED.size:
+            raise ProtocolError(f"a header cannot have {len(data)} bytes")
         fields = _FIXED.unpack_from(data)
         count = fields[10]
-        if not 0 < count <= len(data) // _SLOT.size:
-            raise ProtocolError(f"a header names {count} microbatches in {len(data)} bytes")
+        if count < 1 or header_bytes(count) != len(data) or fields[4] not in set(Leaving):
+            raise ProtocolError(f"a header names {count} microbatches in {len(data)} bytes, leaving {fields[4]}")
         slots = tuple(_SLOT.unpack_from(data, _FIXED.size + index * _SLOT.size) for index in range(count))
         return cls(
             attempt=fields[0],
