@@ -91,7 +91,9 @@ class FlatLayout:
                 change = torch.where(buffer == before, torch.zeros_like(buffer), buffer - before)
                 self._view(vector_L, piece).copy_(change)
             self._view(vector_L, self.flags).copy_(torch.tensor(flags, dtype=self.dtype))
-            if share != 1.0:
+            if share == 0.0:
+                vector_L[: self.flags.start].zero_()  # nan times 0 is nan: the mean over nothing must count nothing
+            elif share != 1.0:
                 vector_L[: self.flags.start].mul_(share)
         return bool(targets)
 

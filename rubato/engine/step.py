@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -67,10 +68,12 @@ class Step:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f", {type(loss).__name__}"
             raise ModelError(f"step.backward needs the mean loss of the microbatch as a scalar tensor, not one{shape}")
+        if weight is not None and not 0 <= float(weight) < math.inf:
+            raise ModelError(f"step.backward needs a weight of at least 0, got {weight}")
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         scaled.backward()
         self._loss = (self._loss or 0.0) + float(loss.detach())
-        self._weight = weight if weight is not None else self._weight
+        self._weight = float(weight) if weight is not None else self._weight
 
     def __iter__(self) -> Iterator[Any]:
         session = self._session
@@ -124,7 +127,7 @@ class Step:
         """Take the gradients of a microbatch into the tree. Returns whether it is the step's lowest."""
         session = self._session
         size = session.plan.sizes(self.index)[leaf]
-        weight = float(size) if self._weight is None else float(self._weight)
+        weight = float(size) if self._weight is None else self._weight
         vector = session.vector()
         has_gradient = session.flat.pack(vector, before_float, weight / session.plan.nominal)
         if not has_gradient:
