@@ -25,7 +25,7 @@ from rubato.engine.control import Control
 from rubato.engine.saver import versions
 from rubato.engine.session import Session
 from rubato.engine.tree import radices_of
-from rubato.errors import EntrypointError, UserError
+from rubato.errors import CheckpointError, EntrypointError, UserError
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
@@ -124,7 +124,7 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
             batch=BatchSpec(flags.batch, flags.num_microbatches),
         )
         digest, step = _train_alone(train, spec, flags.checkpoint_dir)
-    except UserError as error:
+    except (UserError, CheckpointError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(f"done: step {step}, digest {digest}", file=sys.stderr)
 

@@ -130,6 +130,7 @@ class Run:
         plan = self._plan(len(prepared["dataset"]))
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         flat = FlatLayout(state.named_parameters(), state.named_buffers())
+        state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
         if not session.control.is_alone:
             warm_up(state, prepared["dataset"], prepared["collate"], plan, session.device)

@@ -78,16 +78,22 @@ class TrainingState:
     # --- out and in ---------------------------------------------------------------------------------------------------
 
     def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """A JSON document and the tensors it names, by reference: copy them before training goes on."""
-        return encode(
-            {
-                "parameters": {name: parameter.detach() for name, parameter in self.named_parameters()},
-                "buffers": dict(self.named_buffers()),
-                "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-                "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
-                "notes": self.notes,
-            }
-        )
+        """A JSON document and the tensors it names, by reference: copy them before training goes on.
+
+        Raises:
+            ModelError: something in it cannot be saved; the message names it.
+        """
+        tree = {
+            "parameters": {name: parameter.detach() for name, parameter in self.named_parameters()},
+            "buffers": dict(self.named_buffers()),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
+            "notes": self.notes,
+        }
+        try:
+            return encode(tree)
+        except CheckpointError as error:
+            raise ModelError(f"{error} (`notes` is run.state)") from error
 
     def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         """Take over a state, bit for bit.
@@ -161,5 +167,14 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
         for key, value in saved["state"].get(index, {}).items():
             if isinstance(value, torch.Tensor):
                 mine = optimizer.state[parameter][key]
-                if mine.dtype != value.dtype:
-                    optimizer.state[parameter][key] = value.to(parameter.device).clone()
+                if mine.dtype != value.dtype or (
+                    mine.shape == parameter.shape and mine.stride() != parameter.stride()
+                ):
+                    optimizer.state[parameter][key] = _laid_out_like(parameter, value)
+
+
+def _laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A copy, in the memory format in which the optimizer made it: kernels may round differently in another."""
+    if value.shape != parameter.shape:
+        return value.to(parameter.device).clone()
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
