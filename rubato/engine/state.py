@@ -167,9 +167,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> 
         for key, value in saved["state"].get(index, {}).items():
             if isinstance(value, torch.Tensor):
                 mine = optimizer.state[parameter][key]
-                if mine.dtype != value.dtype or (
-                    mine.shape == parameter.shape and mine.stride() != parameter.stride()
-                ):
+                if mine.dtype != value.dtype or (mine.shape == parameter.shape and mine.stride() != parameter.stride()):
                     optimizer.state[parameter][key] = _laid_out_like(parameter, value)
 
 
