@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.jobs.conftest import BATCH, MICROBATCHES, STEPS, RunningHome
 from tests.local_job import oracle
+from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
 
