@@ -32,6 +32,8 @@ from rubato.wire.cluster import ControllerSeen, JobToRun, ProcessIdentity, SyncR
 
 SYNC_WAIT_S = 5.0
 """Also how often the nodes are looked at."""
+SETTLING_WAIT_S = 0.5
+"""The same while a wanted controller has no attempt: the one found may just be leaving, and must be made anew."""
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 IDENTITY_S = 2.0
@@ -48,6 +50,7 @@ class Agent:
         self._url = url
         self._agent_id = secrets.token_hex(8)
         self._version = 0
+        self._wanted: list[str] = []
         self._sweep = Sweep()
         self._known: dict[str, tuple[ProcessIdentity, int]] = {}
         """Process and attempt of each controller, as last told by it."""
@@ -63,7 +66,7 @@ class Agent:
                 nodes=observe_nodes(),
                 controllers=self._observe_controllers(actors),
                 after=self._version,
-                wait=SYNC_WAIT_S,
+                wait=SYNC_WAIT_S if self._known.keys() >= set(self._wanted) else SETTLING_WAIT_S,
             )
             try:
                 reply = self._link.sync(self._cluster_id, request)
@@ -81,8 +84,8 @@ class Agent:
         for job in reply.run:
             self._ensure_controller(job)
         self._version = reply.version
-        wanted = [job.job_id for job in reply.run]
-        for name in self._sweep.decide(wanted, observe_actors(), time.monotonic()):
+        self._wanted = [job.job_id for job in reply.run]
+        for name in self._sweep.decide(self._wanted, observe_actors(), time.monotonic()):
             say(f"ending {name}: its job is not to run here")
             end_actor(name)
 
@@ -106,8 +109,8 @@ class Agent:
         seen = [ControllerSeen(job_id, "alive") for job_id in sorted(alive)]
         ended = {job_id for job_id, (process, _) in self._known.items() if has_ended(process)}
         seen += [ControllerSeen(job_id, "gone", self._known[job_id][1]) for job_id in sorted(ended)]
-        self._known = {job_id: known for job_id, known in self._known.items() if job_id in alive}
-        self._learn((alive - self._known.keys()) | (alive & ended))
+        self._known = {job_id: self._known[job_id] for job_id in self._known.keys() & alive - ended}
+        self._learn(alive - self._known.keys())
         return tuple(seen)
 
     def _learn(self, job_ids: set[str]) -> None:

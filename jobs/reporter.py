@@ -161,9 +161,8 @@ class Reporter:
         sent_at = self._clock() - MAX_INTERVAL_S
         while (report := self._next(sent_at)) is not None:
             sent_at = self._clock()
-            if not self._deliver(report):
-                return
-            if report.outcome is not None:
+            delivered = self._deliver(report)
+            if delivered is None or delivered.outcome is not None:
                 return
 
     def _next(self, sent_at: float) -> Report | None:
@@ -202,8 +201,8 @@ class Reporter:
             outcome=self._outcome if spool.is_empty else None,
         )
 
-    def _deliver(self, report: Report) -> bool:
-        """Send a batch, unchanged, until it is acknowledged. False: this attempt is fenced, or all is closed."""
+    def _deliver(self, report: Report) -> Report | None:
+        """Send a batch, unchanged, until it is acknowledged. None: this attempt is fenced, or all is closed."""
         pause_s = RETRY_FIRST_S
         while not self._is_closed:
             try:
@@ -211,7 +210,7 @@ class Reporter:
             except (Fenced, NotWanted) as error:
                 print(f"reporter: {error}", file=sys.stderr)
                 self._on_fenced()
-                return False
+                return None
             except Unreachable:
                 self._pause(pause_s * random.uniform(0.8, 1.2))
                 pause_s = min(RETRY_MAX_S, pause_s * 2)
@@ -224,15 +223,18 @@ class Reporter:
             else:
                 if report.metrics:
                     self._post(RowsStored(max(row.step for row in report.metrics)))
-                return True
-        return False
+                return report
+        return None
 
     def _without_what_was_refused(self, report: Report, error: Refused) -> Report:
-        """A batch that will never be taken must not stop all that come after it: its content is given up, loudly."""
+        """A batch that will never be taken must not stop all that come after it: its content is given up, loudly.
+
+        An outcome comes after the event that tells of it, in a batch of its own.
+        """
         print(f"reporter: batch {report.batch} was refused ({error.status}): {error}", file=sys.stderr)
         with self._changed:
             self._note("report.refused", f"a batch was refused by the service and given up: {error}", None, None, {})
-        return replace(report, events=(), metrics=(), logs=())
+        return replace(report, events=(), metrics=(), logs=(), outcome=None)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

@@ -151,7 +151,6 @@ def test_what_nobody_has_taken_is_handed_over(make: Any) -> None:
     lines = [event.line for event in reply.backlog if isinstance(event, OutputLine)]
     assert lines[0] == "said to nobody"
     assert reply.snapshot is not None
-    assert reply.snapshot.standby is not None
 
 
 def test_one_that_is_gone_says_so(make: Any) -> None:

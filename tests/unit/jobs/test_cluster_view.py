@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from jobs.cluster_view import node_report
+
+NODE = {
+    "NodeID": "abc",
+    "Alive": True,
+    "NodeManagerAddress": "10.0.0.1",
+    "NodeManagerHostname": "host",
+    "Resources": {"CPU": 8.0, "GPU": 2.0, "memory": 1e9},
+}
+
+
+def test_what_is_free_tells_what_is_used() -> None:
+    report = node_report(NODE, {"CPU": 5.5, "memory": 1.0})
+    assert (report.node_id, report.address, report.hostname) == ("abc", "10.0.0.1", "host")
+    assert (report.cpu, report.cpu_used, report.gpu, report.gpu_used) == (8.0, 2.5, 2.0, 2.0)
+
+
+def test_where_nothing_is_known_nothing_counts_as_used() -> None:
+    report = node_report(NODE, None)
+    assert (report.cpu_used, report.gpu_used) == (0.0, 0.0)

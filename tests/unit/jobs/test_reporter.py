@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobs import reporter as module
+from jobs.reporter import MAX_LOG_LINES, MAX_SPOOLED_LINES, Reporter
+from jobs.service_link import Fenced, Refused, Unreachable
+from rubato.engine.coordinator import Emit, RowsStored
+from rubato.wire.cluster import LogLine, MetricRow, Observed, Outcome, Report, ReportReply
+
+OBSERVED = Observed("running", "training", 1, 1, 0, 5, 10, 0, 0)
+DONE = Outcome("cancelled")
+
+
+class Service:
+    """Answers as it is told; keeps what it took."""
+
+    def __init__(self) -> None:
+        self.taken: list[Report] = []
+        self.answers: list[Exception] = []
+        self.tried: list[Report] = []
+
+    def report(self, job_id: str, report: Report) -> ReportReply:
+        self.tried.append(report)
+        if self.answers:
+            raise self.answers.pop(0)
+        self.taken.append(report)
+        return ReportReply(report.batch, "now")
+
+
+class Told:
+    """What the reporter says to its host."""
+
+    def __init__(self) -> None:
+        self.posted: list[Any] = []
+        self.fenced = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIN_INTERVAL_S", "MAX_INTERVAL_S", "RETRY_FIRST_S", "RETRY_MAX_S"):
+        monkeypatch.setattr(module, name, 0.001)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def reporter(service: Service, told: Told) -> Iterator[Reporter]:
+    one = Reporter(service, "job_1", 3, told.posted.append, told.fenced.set)
+    yield one
+    one.close()
+
+
+def row(step: int) -> MetricRow:
+    return MetricRow(step, "now", 1, 1, {"loss": 1.0})
+
+
+def line(text: str = "hello") -> LogLine:
+    return LogLine("w1.1", 0, "now", "stdout", text)
+
+
+def finish(reporter: Reporter, fill: Callable[[], None] = lambda: None) -> None:
+    reporter.observe(OBSERVED, ())
+    fill()
+    reporter.end(DONE)
+    reporter.start()
+    reporter.wait_acknowledged()
+
+
+def test_everything_arrives_in_order_and_the_outcome_last(reporter: Reporter, service: Service, told: Told) -> None:
+    def fill() -> None:
+        for step in range(1, 2501):
+            reporter.rows((row(step),))
+            reporter.emit(Emit("user.event", f"step {step}", step))
+            reporter.log(line(str(step)))
+
+    finish(reporter, fill)
+    assert [report.batch for report in service.taken] == list(range(1, len(service.taken) + 1))
+    assert [one.step for report in service.taken for one in report.metrics] == list(range(1, 2501))
+    assert [one.seq for report in service.taken for one in report.events] == list(range(1, 2501))
+    assert [one.line for report in service.taken for one in report.logs] == [str(step) for step in range(1, 2501)]
+    assert [report.outcome for report in service.taken] == [None] * (len(service.taken) - 1) + [DONE]
+    assert {report.attempt for report in service.taken} == {3}
+    assert max(one.step for one in told.posted) == 2500
+    assert all(isinstance(one, RowsStored) for one in told.posted)
+
+
+def test_a_batch_is_sent_again_unchanged_until_it_is_taken(reporter: Reporter, service: Service, told: Told) -> None:
+    service.answers = [Unreachable("down")] * 4
+    finish(reporter, lambda: reporter.rows((row(1),)))
+    assert service.tried[:4] == [service.tried[4]] * 4
+    assert told.posted == [RowsStored(1)]
+
+
+def test_a_fenced_attempt_stops_and_sends_nothing_more(reporter: Reporter, service: Service, told: Told) -> None:
+    service.answers = [Fenced("superseded")]
+    finish(reporter)
+    assert told.fenced.is_set()
+    assert service.taken == []
+
+
+def test_a_batch_that_is_never_taken_is_given_up_loudly_and_the_rest_goes_on(
+    reporter: Reporter, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answers = [Refused("too large", 413)]
+    finish(reporter, lambda: reporter.log(line("monster")))
+    assert "too large" in capsys.readouterr().err
+    assert service.taken[0].logs == ()
+    assert service.taken[-1].outcome == DONE
+    kinds = [event.kind for report in service.taken for event in report.events]
+    assert kinds == ["report.refused"]
+    assert [report.batch for report in service.taken] == [1, 2]
+
+
+def test_a_batch_of_logs_is_bounded(reporter: Reporter, service: Service) -> None:
+    def fill() -> None:
+        for _ in range(300):
+            reporter.log(line("x" * 16_000))
+        for _ in range(MAX_LOG_LINES + 1):
+            reporter.log(line(""))
+
+    finish(reporter, fill)
+    sizes = [sum(len(one.line) for one in report.logs) for report in service.taken]
+    assert max(sizes) <= module.MAX_LOG_BYTES
+    assert sum(sizes) == 300 * 16_000
+    assert max(len(report.logs) for report in service.taken) <= MAX_LOG_LINES
+
+
+def test_lines_that_do_not_fit_while_the_service_is_away_are_counted(reporter: Reporter, service: Service) -> None:
+    def fill() -> None:
+        for number in range(MAX_SPOOLED_LINES + 7):
+            reporter.log(line(str(number)))
+
+    finish(reporter, fill)
+    lines = [one for report in service.taken for one in report.logs]
+    assert (lines[0].stream, lines[0].line.split()[0]) == ("system", "7")
+    assert lines[1].line == "7"
+    assert lines[-1].line == str(MAX_SPOOLED_LINES + 6)
+
+
+def test_a_change_is_reported_soon_and_silence_now_and_then(
+    reporter: Reporter, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter.observe(OBSERVED, ())
+    reporter.start()
+    wait(lambda: len(service.taken) >= 3)  # at least one in MAX_INTERVAL_S
+    reporter.observe(replace(OBSERVED, step=6), ())
+    wait(lambda: service.taken[-1].observed.step == 6)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("it never came to pass")
