@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+UNBOUNDED = 100_000
+"""Columns where no terminal sets a limit; rich takes 80 then."""
+
 
 def put(text: str) -> None:
     """One piece of data, on stdout."""
@@ -41,10 +44,10 @@ def stderr_console() -> Console:
 
 
 def stdout_console() -> Console:
-    """A console on stdout, for tables."""
+    """A console on stdout, for tables. Where it is no terminal nothing is cut: scripts need whole ids."""
     from rich.console import Console
 
-    return Console()
+    return Console() if sys.stdout.isatty() else Console(width=UNBOUNDED, height=UNBOUNDED)
 
 
 def is_live() -> bool:

@@ -21,6 +21,9 @@ STATUS_STYLES = {
     "paused": "magenta",
 }
 
+MIN_NAME_WIDTH = 8
+"""Columns of a terminal that a job's name gets at least; the longer ones are folded."""
+
 
 def format_age(since: str | None, now: datetime) -> str:
     """`3m`, `2h`, `5d` since an RFC 3339 time."""
@@ -60,19 +63,33 @@ def job_table(jobs: list[Job], now: datetime) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"):
-        table.add_column(title, justify="right" if title in ("WORKERS", "STEP", "LOSS") else "left", no_wrap=True)
-    for job in jobs:
-        table.add_row(
+    rows = [
+        (
             job.id,
-            Text(job.name),
-            Text(job.status, style=STATUS_STYLES.get(job.status, "")),
+            job.name,
+            job.status,
             format_workers(job),
             format_steps(job),
             format_number((job.metrics or {}).get("loss")),
             format_age(job.created_at, now),
         )
+        for job in jobs
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, title in enumerate(("ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE")):
+        # On a narrow terminal the name takes more lines; half an id would be of no use.
+        is_name = title == "NAME"
+        table.add_column(
+            title,
+            justify="right" if title in ("WORKERS", "STEP", "LOSS") else "left",
+            no_wrap=not is_name,
+            overflow="fold",
+            min_width=MIN_NAME_WIDTH if is_name else max(len(title), *(len(row[index]) for row in rows)),
+        )
+    for row in rows:
+        texts = [Text(cell) for cell in row]
+        texts[2].stylize(STATUS_STYLES.get(row[2], ""))
+        table.add_row(*texts)
     return table
 
 

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
 
-from rubato.cli.render import format_age, format_number, format_pause
+from rubato.cli.output import stdout_console
+from rubato.cli.render import format_age, format_number, format_pause, job_table
+from rubato.client import Job
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
@@ -36,3 +40,26 @@ def test_numbers_have_four_digits() -> None:
         "7",
         "x",
     ]
+
+
+LONG = Job(
+    id="job_01k9zzzzzzzzzzzzzzzzzzzzzz", name="a-name-" * 9, status="recovering", step=123456, total_steps=999999
+)
+
+
+def test_a_table_for_a_script_is_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stdout_console().print(job_table([LONG], NOW), soft_wrap=True)
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"]
+    assert row.split() == [LONG.id, LONG.name, "recovering", "0", "123456/999999", "-", "-"]
+
+
+def test_a_narrow_terminal_folds_the_name_and_keeps_the_id() -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=90, force_terminal=True, color_system=None).print(job_table([LONG], NOW), soft_wrap=True)
+    lines = shown.getvalue().splitlines()
+    assert lines[1].startswith(LONG.id)
+    assert max(map(len, lines)) <= 90
+    folded = "".join(line[len(LONG.id) :].split()[0] for line in lines[1:])
+    assert folded == LONG.name
