@@ -1,0 +1,198 @@
+"""Ranks are threads; the oracle is the reduction of one worker that holds all microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from groups import fake_group, gloo_group, on_ranks, outcomes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rubato.engine.comm import Communicator
+from rubato.engine.exchange import Exchange, Reduced
+from rubato.engine.header import Header, Leaving, decide, header_bytes
+from rubato.engine.tree import Partials, Tree, balanced_owners
+from rubato.errors import GenerationLost, ProtocolError
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step to reduce: gradients by microbatch, those that exist, and who holds which."""
+
+    values_VL: torch.Tensor
+    present: list[int]
+    owners: tuple[int, ...]
+    world: int
+    integer_bytes: int = 5
+    step: int = 3
+
+    @property
+    def num_microbatches(self) -> int:
+        return len(self.values_VL)
+
+    def partials(self, leaves: Sequence[int]) -> Partials[torch.Tensor]:
+        tree = Tree.of(self.num_microbatches)
+        held: Partials[torch.Tensor] = Partials(tree, self.present, lambda left, right: left.add_(right))
+        for leaf in leaves:
+            held.put((0, leaf), self.values_VL[leaf].clone())
+        return held
+
+    def mine(self, rank: int) -> list[int]:
+        return [leaf for leaf in self.present if self.owners[leaf] == rank]
+
+    def header(self, leaves: Sequence[int], step: int) -> Header:
+        slots = tuple((leaf + 0.5, 2.0) if leaf in leaves else (0.0, 0.0) for leaf in range(self.num_microbatches))
+        return Header(1, 1, step, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=7, slots=slots)
+
+    def exchange(self, comm: Communicator | None) -> Exchange:
+        return Exchange(comm, self.values_VL[0], header_bytes(self.num_microbatches), self.integer_bytes, CPU)
+
+    def reduce(self, exchange: Exchange, rank: int, step: int | None = None) -> Reduced:
+        mine = self.mine(rank)
+        header = self.header(mine, self.step if step is None else step)
+        return exchange.reduce(self.partials(mine), self.owners, header, self.integers(rank))
+
+    def integers(self, rank: int) -> bytes:
+        """Only the worker of the lowest microbatch has any."""
+        return bytes([rank + 1] * self.integer_bytes) if self.owners[self.present[0]] == rank else b""
+
+    def alone(self) -> Reduced:
+        header = self.header(self.present, self.step)
+        integers = self.integers(self.owners[self.present[0]])
+        return self.exchange(None).reduce(self.partials(self.present), self.owners, header, integers)
+
+
+def case(num_microbatches: int, world: int, length: int = 100, num_present: int | None = None) -> Case:
+    values = torch.randn(num_microbatches, length, generator=torch.Generator().manual_seed(length)) * 1e3
+    present = list(range(num_microbatches if num_present is None else num_present))
+    return Case(values, present, balanced_owners(num_microbatches, world), world)
+
+
+def whole(result: Reduced) -> torch.Tensor:
+    return torch.cat(result.chunks)
+
+
+def check(one: Case, results: Sequence[Reduced]) -> None:
+    expected = one.alone()
+    for result in results:
+        assert whole(result).numpy().tobytes() == whole(expected).numpy().tobytes()
+        assert result.integers == expected.integers
+        assert result.headers == results[0].headers
+    assert decide(results[0].headers) == decide(expected.headers)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    num_microbatches, world = draw(st.integers(1, 24)), draw(st.integers(2, 6))
+    length = draw(st.sampled_from([1, 16, 17, 48, 97, 333]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    values = (torch.randn(num_microbatches, length, generator=generator) * 1e3).to(dtype)
+    present = sorted(draw(st.sets(st.integers(0, num_microbatches - 1), min_size=1)))
+    owners = draw(st.lists(st.integers(0, world - 1), min_size=num_microbatches, max_size=num_microbatches))
+    return Case(values, present, tuple(owners), world, draw(st.sampled_from([0, 1, 64, 65])))
+
+
+@settings(max_examples=150)
+@given(cases())
+def test_any_ownership_gives_the_bits_of_one_worker(one: Case) -> None:
+    group = fake_group(one.world)
+    check(one, on_ranks(one.world, lambda rank: one.reduce(one.exchange(group[rank]), rank)))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("num_present", [12, 5, 1])
+def test_real_groups_too(world: int, num_present: int) -> None:
+    """With 5 or 1 of 12 microbatches (the tail of an epoch) some ranks have nothing to give."""
+    one = case(12, world, num_present=num_present)
+    with gloo_group(world) as group:
+        check(one, on_ranks(world, lambda rank: one.reduce(one.exchange(group[rank]), rank)))
+
+
+def test_the_last_result_stays_readable_while_the_next_is_made() -> None:
+    one, other = case(6, 3), case(6, 3)
+    other.values_VL.mul_(-1)
+    group = fake_group(3)
+
+    def play(rank: int) -> tuple[Reduced, Reduced]:
+        exchange = one.exchange(group[rank])
+        return one.reduce(exchange, rank), other.reduce(exchange, rank)
+
+    played = on_ranks(3, play)
+    check(one, [first for first, _ in played])
+    check(other, [second for _, second in played])
+
+
+def test_integers_come_from_the_lowest_microbatch_that_exists() -> None:
+    one = Case(torch.ones(4, 20), [1, 2, 3], (0, 2, 1, 0), 3)
+    group = fake_group(3)
+    results = on_ranks(3, lambda rank: one.reduce(one.exchange(group[rank]), rank))
+    assert {result.integers for result in results} == {bytes([3] * 5)}
+
+
+def test_another_step_is_refused() -> None:
+    one, group = case(4, 2), fake_group(2)
+    results = outcomes(2, lambda rank: one.reduce(one.exchange(group[rank]), rank, step=3 + rank))
+    assert all(isinstance(result, ProtocolError) and "another step" in str(result) for result in results)
+
+
+def test_a_microbatch_that_two_have_computed_is_refused() -> None:
+    one, group = case(4, 2), fake_group(2)
+    swapped = Case(one.values_VL, one.present, (0, 1, 0, 1), 2)
+    believes = [swapped, Case(one.values_VL, one.present, (1, 0, 0, 1), 2)]
+    results = outcomes(2, lambda rank: believes[rank].reduce(one.exchange(group[rank]), rank))
+    assert all(isinstance(result, ProtocolError) and "other nodes" in str(result) for result in results)
+
+
+@pytest.mark.parametrize("leaves", [[0], [0, 1, 2], []])
+def test_parts_that_are_not_what_the_owners_say_are_refused_before_anything_is_sent(leaves: list[int]) -> None:
+    one, group = case(4, 2), fake_group(2)
+
+    def play(rank: int) -> Reduced:
+        if rank == 1:
+            return one.reduce(one.exchange(group[1]), 1)
+        try:
+            return one.exchange(group[0]).reduce(one.partials(leaves), one.owners, one.header(leaves, 3), bytes(5))
+        finally:
+            group[0].bury()
+
+    wrong, other = outcomes(2, play)
+    assert isinstance(wrong, ProtocolError)
+    assert "should hold" in str(wrong)
+    assert isinstance(other, GenerationLost)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+def test_one_element_that_is_not_finite_is_seen_by_all(world: int, bad: float) -> None:
+    one = case(6, world)
+    one.values_VL[4, 99] = bad
+    if world == 1:
+        results = [one.alone()]
+    else:
+        group = fake_group(world)
+        results = on_ranks(world, lambda rank: one.reduce(one.exchange(group[rank]), rank))
+    for result in results:
+        assert not decide(result.headers).is_finite
+        assert [header.is_finite for header in result.headers].count(False) == 1
+
+
+def test_a_sum_that_overflows_is_no_gradient_that_does() -> None:
+    one = Case(torch.full((1, 64), 3e38), [0], (0,), 1)
+    assert decide(one.alone().headers).is_finite
+
+
+def test_a_lost_member_leaves_the_parts_untouched() -> None:
+    one, group = case(4, 2), fake_group(2)
+    group[1].bury()
+    held = one.partials(one.mine(0))
+    before = {node: vector.clone() for node, vector in held.nodes.items()}
+    with pytest.raises(GenerationLost):
+        one.exchange(group[0]).reduce(held, one.owners, one.header(one.mine(0), 3), bytes(5))
+    assert held.nodes.keys() == before.keys()
+    assert all(torch.equal(held.nodes[node], vector) for node, vector in before.items())
