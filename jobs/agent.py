@@ -33,7 +33,9 @@ from rubato.wire.cluster import ControllerSeen, JobToRun, ProcessIdentity, SyncR
 SYNC_WAIT_S = 5.0
 """Also how often the nodes are looked at."""
 SETTLING_WAIT_S = 0.5
-"""The same while a wanted controller has no attempt: the one found may just be leaving, and must be made anew."""
+"""The same while a wanted controller has no attempt, and for a while after the list has changed: the controller found
+may just be leaving (a pause and a resume close together), and must be made anew."""
+SETTLING_S = 8.0
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 IDENTITY_S = 2.0
@@ -51,6 +53,7 @@ class Agent:
         self._agent_id = secrets.token_hex(8)
         self._version = 0
         self._wanted: list[str] = []
+        self._changed_at = time.monotonic()
         self._sweep = Sweep()
         self._known: dict[str, tuple[ProcessIdentity, int]] = {}
         """Process and attempt of each controller, as last told by it."""
@@ -66,7 +69,7 @@ class Agent:
                 nodes=observe_nodes(),
                 controllers=self._observe_controllers(actors),
                 after=self._version,
-                wait=SYNC_WAIT_S if self._known.keys() >= set(self._wanted) else SETTLING_WAIT_S,
+                wait=SETTLING_WAIT_S if self._is_settling() else SYNC_WAIT_S,
             )
             try:
                 reply = self._link.sync(self._cluster_id, request)
@@ -80,9 +83,15 @@ class Agent:
             else:
                 time.sleep(SYNC_WAIT_S)  # another agent acts; look again when its lease may have run out
 
+    def _is_settling(self) -> bool:
+        is_recent = time.monotonic() - self._changed_at < SETTLING_S
+        return bool(self._wanted) and (is_recent or not self._known.keys() >= set(self._wanted))
+
     def _act(self, reply: SyncReply) -> None:
         for job in reply.run:
             self._ensure_controller(job)
+        if reply.version != self._version:
+            self._changed_at = time.monotonic()
         self._version = reply.version
         self._wanted = [job.job_id for job in reply.run]
         for name in self._sweep.decide(self._wanted, observe_actors(), time.monotonic()):
