@@ -22,9 +22,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Case:
-    """A step to reduce: gradients by microbatch, those that exist, and who holds which."""
+    """A step to reduce: gradients (V, L), those that exist, and who holds which."""
 
-    values_VL: torch.Tensor
+    values: torch.Tensor
     present: list[int]
     owners: tuple[int, ...]
     world: int
@@ -33,13 +33,13 @@ class Case:
 
     @property
     def num_microbatches(self) -> int:
-        return len(self.values_VL)
+        return len(self.values)
 
     def partials(self, leaves: Sequence[int]) -> Partials[torch.Tensor]:
         tree = Tree.of(self.num_microbatches)
         held: Partials[torch.Tensor] = Partials(tree, self.present, lambda left, right: left.add_(right))
         for leaf in leaves:
-            held.put((0, leaf), self.values_VL[leaf].clone())
+            held.put((0, leaf), self.values[leaf].clone())
         return held
 
     def mine(self, rank: int) -> list[int]:
@@ -50,7 +50,7 @@ class Case:
         return Header(1, 1, step, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=7, slots=slots)
 
     def exchange(self, comm: Communicator | None) -> Exchange:
-        return Exchange(comm, self.values_VL[0], header_bytes(self.num_microbatches), self.integer_bytes, CPU)
+        return Exchange(comm, self.values[0], header_bytes(self.num_microbatches), self.integer_bytes, CPU)
 
     def reduce(self, exchange: Exchange, rank: int, step: int | None = None) -> Reduced:
         mine = self.mine(rank)
@@ -116,7 +116,7 @@ def test_real_groups_too(world: int, num_present: int) -> None:
 
 def test_the_last_result_stays_readable_while_the_next_is_made() -> None:
     one, other = case(6, 3), case(6, 3)
-    other.values_VL.mul_(-1)
+    other.values.mul_(-1)
     group = fake_group(3)
 
     def play(rank: int) -> tuple[Reduced, Reduced]:
@@ -143,8 +143,8 @@ def test_another_step_is_refused() -> None:
 
 def test_a_microbatch_that_two_have_computed_is_refused() -> None:
     one, group = case(4, 2), fake_group(2)
-    swapped = Case(one.values_VL, one.present, (0, 1, 0, 1), 2)
-    believes = [swapped, Case(one.values_VL, one.present, (1, 0, 0, 1), 2)]
+    swapped = Case(one.values, one.present, (0, 1, 0, 1), 2)
+    believes = [swapped, Case(one.values, one.present, (1, 0, 0, 1), 2)]
     results = outcomes(2, lambda rank: believes[rank].reduce(one.exchange(group[rank]), rank))
     assert all(isinstance(result, ProtocolError) and "other nodes" in str(result) for result in results)
 
@@ -171,7 +171,7 @@ def test_parts_that_are_not_what_the_owners_say_are_refused_before_anything_is_s
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
 def test_one_element_that_is_not_finite_is_seen_by_all(world: int, bad: float) -> None:
     one = case(6, world)
-    one.values_VL[4, 99] = bad
+    one.values[4, 99] = bad
     if world == 1:
         results = [one.alone()]
     else:

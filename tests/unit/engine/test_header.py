@@ -62,7 +62,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 def test_a_header_cut_short_is_refused() -> None:
     data = header([(1.0, 2.0)] * 20).pack()
-    with pytest.raises(ProtocolError, match="20 microbatches in 64 bytes|cannot have 64 bytes"):
+    with pytest.raises(ProtocolError, match="cannot have 64 bytes"):
         Header.unpack(data[:64])
     with pytest.raises(ProtocolError, match=f"20 microbatches in {len(data) - 64} bytes"):
         Header.unpack(data[:-64])
