@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.state import JobState
@@ -18,7 +20,7 @@ class Ending:
         self._result: Result | None = None
         self._is_released = False
         self._is_told = False
-        self._leave_sent: set[str] = set()
+        self._leave_sent: set[tuple[str, str]] = set()
         self._deadline: float | None = None
         self._unsaved_step = -1
 
@@ -56,7 +58,9 @@ class Ending:
             return
         if self._failure is not None:
             self._kill_all("the job failed")
-            self._end_when_empty(Outcome("failed", failure=self._failure))
+            # A stop that was asked for wins: what fails on the way out is of no interest any more.
+            is_stop = self._job.wish.run == "stop"
+            self._end_when_empty(Outcome("cancelled") if is_stop else Outcome("failed", failure=self._failure))
         elif self._is_released:
             self._after_release(now)
         elif self._have_ended("finished"):
@@ -94,19 +98,21 @@ class Ending:
             self._result = Result(step=ended[0].step, digest=ended[0].digest)
             self._release(now)
 
-    def _leave(self, how: str, now: float) -> None:
+    def _leave(self, how: Literal["stop", "pause"], now: float) -> None:
         """Ask members to stop at a boundary; end the others, and those too that do not stop in time."""
         job = self._job
         if self._deadline is None:
             self._deadline = now + job.terms.stop_grace_s
         for worker in job.roster:
-            if not job.is_member(worker):
+            # Before a pause a member of the pending generation is spared: the others may be switching to it just now.
+            is_wanted = job.is_member(worker) if how == "pause" else job.rank_of(worker) is not None
+            if not is_wanted:
                 job.kill(worker, "no longer wanted")
-            elif worker.incarnation not in self._leave_sent:
-                self._leave_sent.add(worker.incarnation)
-                job.send(worker.incarnation, wire.Leave(job.terms.attempt, "stop" if how == "stop" else "pause"))
-            elif worker.ended is not None and worker.ended.how == "stopped":
-                job.send(worker.incarnation, wire.Release(job.terms.attempt))
+            elif (worker.incarnation, how) not in self._leave_sent:
+                self._leave_sent.add((worker.incarnation, how))
+                job.send(worker.incarnation, wire.Leave(job.terms.attempt, how))
+            elif worker.ended is not None and how == "stop":
+                job.send(worker.incarnation, wire.Release(job.terms.attempt))  # also where a pause had stopped it
                 worker.ended = None
         if job.wish.force or now >= self._deadline:
             self._kill_all("it did not stop within limits.stop_grace")
@@ -115,7 +121,8 @@ class Ending:
         self._is_released = True
         self._deadline = now + self._job.terms.stop_grace_s
         for worker in self._job.roster:
-            if self._job.is_member(worker):
+            # Not those of a pending generation: a joiner that never got in does not wait for a release.
+            if self._job.rank_of(worker) is not None:
                 self._job.send(worker.incarnation, wire.Release(self._job.terms.attempt))
             else:
                 self._job.kill(worker, "no longer wanted")

@@ -1,0 +1,106 @@
+"""Ends that meet a change of membership, each other, or a fault."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rubato.wire import worker as wire
+from tests.unit.engine.coordinator.simulation import Cluster, Worker
+
+ENDLESS = 10**9
+PROMPT_S = 10.0
+"""Well below `stop_grace`: nobody had to be killed for taking too long."""
+
+
+def train(cluster: Cluster, steps: int) -> None:
+    cluster.run(lambda: cluster.coordinator.job.step >= steps and cluster.is_settled)
+
+
+def end(cluster: Cluster) -> str:
+    """Run to the end; fails where that took a deadline."""
+    began = cluster.now
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.now - began < PROMPT_S
+    assert not cluster.living
+    return cluster.outcome.state
+
+
+def with_pending_joiner(cluster: Cluster) -> None:
+    """A joiner stands by for a generation that its members have not switched to; its own group never gets formed."""
+    members = list(cluster.living)
+    cluster.ask(workers=len(members) + 1)
+    cluster.run(lambda: cluster.coordinator.job.pending is not None)
+    number = cluster.minted[-1].number
+    for member in members:
+        member.highest = number  # the command that would have it form the group is lost on it
+        member.forming.pop(number, None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("wish", "state"), [("pause", "paused"), ("stop", "cancelled")])
+def test_an_end_does_not_wait_for_a_joiner_that_is_not_in_yet(seed: int, wish: str, state: str) -> None:
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS)
+    train(cluster, 3)
+    with_pending_joiner(cluster)
+    cluster.ask(run=wish)
+    assert end(cluster) == state
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_success_does_not_wait_for_a_joiner_that_is_not_in_yet(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS)
+    train(cluster, 3)
+    with_pending_joiner(cluster)
+    cluster.total_steps = max(worker.step for worker in cluster.living) + 2
+    assert end(cluster) == "succeeded"
+
+
+@pytest.mark.parametrize("moment", [0, 5, 20, 60])
+def test_a_stop_after_a_pause_is_as_prompt_as_any(moment: int) -> None:
+    cluster = Cluster(random.Random(moment), workers=2, total_steps=ENDLESS)
+    cluster.may_commit = False
+    train(cluster, 3)
+    cluster.answers.clear()
+    cluster.ask(run="pause")
+    for _ in range(moment):
+        cluster.advance()
+    cluster.ask(run="stop")
+    assert end(cluster) in ("cancelled", "paused")
+
+
+def raises(worker: Worker, step: int) -> wire.UserFailed:
+    return wire.UserFailed(worker.incarnation, "step", "NameError: no", "Traceback", step, None)
+
+
+def test_an_acknowledged_stop_wins_over_a_failure_that_comes_after_it() -> None:
+    cluster = Cluster(random.Random(1), workers=2, total_steps=ENDLESS)
+    train(cluster, 3)
+    cluster.ask(run="stop")
+    for worker in cluster.living:
+        worker.say(raises(worker, 3))
+        cluster.die(worker, code=1)
+    assert end(cluster) == "cancelled"
+
+
+def test_what_a_leaver_raises_after_its_good_bye_fails_nobody() -> None:
+    cluster = Cluster(random.Random(2), workers=4, total_steps=ENDLESS)
+    train(cluster, 3)
+    cluster.ask(workers=2)
+
+    complained = set()
+
+    def is_settled() -> bool:
+        for worker in cluster.workers.values():
+            for place, said in enumerate(worker.outbox):
+                if isinstance(said, wire.Left) and worker.incarnation not in complained:
+                    complained.add(worker.incarnation)
+                    worker.outbox.insert(place + 1, raises(worker, 3))  # of its own clean-up, in a `finally`
+                    break
+        return cluster.is_settled and len(cluster.living) == 2
+
+    cluster.run(is_settled)
+    assert len(complained) == 2
+    assert cluster.outcome is None
