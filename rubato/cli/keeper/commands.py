@@ -21,6 +21,8 @@ MARK = "RUBATO_KEEPER"
 """Environment variable that every process of a keeper inherits, with the keeper's own random value."""
 MIN_SLOTS = 8
 """On a laptop of two cores one still wants to scale to four workers and see what happens."""
+DATABASE_URL = "RUBATO_DATABASE_URL"
+"""May hold a password: the service's alone, never in Ray's environment, where users' code runs."""
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 """Tensors never travel through Ray's object store, so the default of 30 % of memory would be a waste."""
 
@@ -96,7 +98,8 @@ def ensure_ray_token(home: Home) -> Path:
 def base_environment(layout: Layout, checkout: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment all processes of a home share."""
     # A RAY_* of the user's shell (an address, a token, a feature flag) is meant for another cluster.
-    kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_") and key != "PYTHONPATH"}
+    dropped = ("PYTHONPATH", DATABASE_URL)
+    kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_") and key not in dropped}
     return {
         **kept,
         MARK: layout.mark,
@@ -141,9 +144,10 @@ def service_command() -> list[str]:
     return [sys.executable, "-P", "-m", "api"]
 
 
-def service_environment(layout: Layout, environment: Mapping[str, str]) -> dict[str, str]:
-    """Where the service listens."""
-    return {**environment, "RUBATO_HOST": HOST, "RUBATO_PORT": str(layout.port)}
+def service_environment(layout: Layout, environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Where the service listens, and the database that the keeper's own environment names."""
+    database = {DATABASE_URL: inherited[DATABASE_URL]} if DATABASE_URL in inherited else {}
+    return {**environment, **database, "RUBATO_HOST": HOST, "RUBATO_PORT": str(layout.port)}
 
 
 def agent_command(layout: Layout, ray_address: str) -> list[str]:

@@ -91,7 +91,7 @@ class Keeper:
         if self._is_due("ray", now):
             self._start_ray()
         if self._is_due("service", now):
-            environment = commands.service_environment(self.layout, self.environment)
+            environment = commands.service_environment(self.layout, self.environment, os.environ)
             self._start("service", commands.service_command(), environment)
         if self._is_due("agent", now) and self._is_ray_ready(now):
             self._start("agent", commands.agent_command(self.layout, self.ray_address), self.environment)

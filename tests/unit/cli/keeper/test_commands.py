@@ -44,6 +44,16 @@ def test_another_clusters_settings_do_not_leak_in(layout: commands.Layout) -> No
     assert "RAY_AUTH_TOKEN" not in environment
 
 
+def test_only_the_service_learns_the_database(layout: commands.Layout) -> None:
+    shell = {"RUBATO_DATABASE_URL": "postgresql+psycopg://me:secret@db/rubato"}
+    shared = commands.base_environment(layout, Path("/checkout"), shell)
+    assert "secret" not in str(shared)
+    service = commands.service_environment(layout, shared, shell)
+    assert service["RUBATO_DATABASE_URL"] == shell["RUBATO_DATABASE_URL"]
+    assert service["RUBATO_PORT"] == "8700"
+    assert "RUBATO_DATABASE_URL" not in commands.service_environment(layout, shared, {})
+
+
 def test_two_plans_share_no_port(layout: commands.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # as where Ray's client server can run
     plans = [commands.plan_ray(layout, {}) for _ in range(2)]
