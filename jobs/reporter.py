@@ -16,7 +16,7 @@ from jobs.service_link import Fenced, NotWanted, Refused, Unreachable
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.errors import RubatoError
 from rubato.launch.host import Post
-from rubato.launch.supervisor import utc_now
+from rubato.launch.pump import utc_now
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
     EventReport,

@@ -24,7 +24,8 @@ from rubato.launch.environment import child_environment
 from rubato.launch.host import Host, Post
 from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
-from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor, utc_now
+from rubato.launch.pump import utc_now
+from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, LogLine, MetricRow, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
