@@ -1,137 +1,29 @@
-"""A run of real training processes that a test scales and kills at chosen steps."""
+"""Runs of the programs in `tests/programs`, which go slowly until the test has done what it wants to them."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rubato.launch.local import LocalRun
-from rubato.wire.cluster import Outcome
-from rubato.wire.spec import parse_spec
+from rubato import testing
 
 PROGRAMS = Path(__file__).parent / "programs"
-PATIENCE_S = 90.0
 
 
-class LocalJob:
-    """`rubato run` in a thread, with a view of its workers."""
+class LocalJob(testing.LocalJob):
+    """A run that is held back while a file exists; `result` lets it go."""
 
     def __init__(self, home: Path, program: str, **spec: Any) -> None:
         self.hold = home / "hold"
         self.hold.touch()
         config = {**spec.pop("config", {}), "hold": str(self.hold)}
-        self.spec = parse_spec(
-            {
-                "name": "job",
-                "entrypoint": f"{program}.py:train",
-                "config": config,
-                "restart": {"backoff": {"initial": 0.1}},
-                **spec,
-            }
-        )
-        self.output = io.StringIO()
-        self.run = LocalRun(self.spec, PROGRAMS, None, home, progress=self.output)
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._lead, name="local-job")
-
-    def _lead(self) -> None:
-        try:
-            self.outcome = self.run.run()
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> LocalJob:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread.is_alive():
-            self.run.answer({"verb": "cancel", "force": True})
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-    # --- what is seen -------------------------------------------------------------------------------------------------
-
-    def status(self) -> dict[str, Any]:
-        return self.run.answer({"verb": "status"})
-
-    @property
-    def step(self) -> int:
-        observed = self.status()["observed"]
-        return observed["step"] if observed else 0
-
-    def members(self) -> list[dict[str, Any]]:
-        """Training workers, by rank."""
-        return [one for one in self.status()["workers"] if one["rank"] is not None]
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.run.folder / "metrics.jsonl").read_text().splitlines()]
-
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        events = [json.loads(line) for line in (self.run.folder / "events.jsonl").read_text().splitlines()]
-        return [event for event in events if kind in (None, event["kind"])]
-
-    # --- what is done -------------------------------------------------------------------------------------------------
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert self._thread.is_alive(), (
-                f"the run ended while waiting for {what}: {self.outcome or self.error}\n{self.told()}"
-            )
-            assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s\n{self.told()}"
-            time.sleep(0.002)
-
-    def wait_step(self, step: int) -> None:
-        self.wait(lambda: self.step >= step, f"step {step}")
-
-    def wait_workers(self, count: int) -> None:
-        self.wait(
-            lambda: self.status()["observed"]["workers"] == count and len(self.members()) == count, f"{count} workers"
-        )
-
-    def scale(self, workers: int) -> None:
-        self.run.answer({"verb": "scale", "workers": workers})
-
-    def kill(self, ranks: Iterable[int], number: int = signal.SIGKILL) -> list[int]:
-        """Send a signal to the training processes of these ranks; fails if one is gone already."""
-        pids = [self.members()[rank]["pid"] for rank in ranks]
-        for pid in pids:
-            os.kill(pid, number)
-        return pids
+        super().__init__(home, PROGRAMS / f"{program}.py", config=config, **spec)
 
     def result(self) -> tuple[int, str]:
-        """Step and digest at the end of the job, which may now go on at full speed."""
         self.hold.unlink(missing_ok=True)
-        self._thread.join(PATIENCE_S)
-        assert self.outcome is not None, f"the run has not ended: {self.error}\n{self.told()}"
-        assert self.outcome.result is not None, f"{self.outcome}\n{self.told()}"
-        return self.outcome.result.step, self.outcome.result.digest
-
-    def told(self) -> str:
-        return self.output.getvalue()
+        return super().result()
 
 
 def oracle(program: str, *, config: dict[str, Any], batch: int, num_microbatches: int) -> str:
     """The digest of one undisturbed worker: `python program.py`."""
-    arguments = [f"--config={key}={json.dumps(value)}" for key, value in config.items()]
-    command = [
-        sys.executable,
-        str(PROGRAMS / f"{program}.py"),
-        *arguments,
-        f"--batch={batch}",
-        f"--num-microbatches={num_microbatches}",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    return done.stderr.strip().rsplit(" ", 1)[-1]
+    return testing.oracle(PROGRAMS / f"{program}.py", config=config, batch=batch, num_microbatches=num_microbatches)

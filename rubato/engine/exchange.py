@@ -60,6 +60,8 @@ class Exchange:
         self._header_bytes = header_bytes
         self._integer_bytes = integer_bytes
         self._row_bytes = _aligned(self._chunk * like.element_size()) + header_bytes + _aligned(integer_bytes)
+        # Fresh memory is zeroed by the kernel page by page, which costs more than the copies: all buffers are kept.
+        self._kept: dict[str, torch.Tensor] = {}
         self._gathered: list[torch.Tensor] = []
         self._turn = 1
 
@@ -115,8 +117,8 @@ class Exchange:
             0 if rank == self._rank else ALIGNMENT + len(frontiers[rank]) * (high - low) * size
             for rank in range(self._world)
         ]
-        source = torch.empty(sum(sent), dtype=torch.uint8, device=self._device)
-        out = torch.empty(sum(received), dtype=torch.uint8, device=self._device)
+        source, out = self._scratch("source", sum(sent)), self._scratch("out", sum(received))
+        own = self._scratch("own", len(mine) * (high - low) * size)
         offset = 0
         for rank, (begin, end) in enumerate(bounds):
             if rank == self._rank:
@@ -130,14 +132,16 @@ class Exchange:
         self._comm.all_to_all(out, source, received, sent)
 
         whole: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
-        offset = 0
+        offset, own_at = 0, 0
         for rank in range(self._world):
             label, at = self._label(header, rank, frontiers[rank], tree, present), offset + ALIGNMENT
             if rank != self._rank and self._get(out, offset, len(label)) != label:
                 raise ProtocolError(f"rank {rank} sent parts of another step or other nodes than the owners say")
             for node in frontiers[rank]:
                 if rank == self._rank:
-                    part = partials.nodes[node][low:high].clone()
+                    # A copy: the node itself must survive a failure of this attempt.
+                    part = self._typed(own, own_at, high - low).copy_(partials.nodes[node][low:high])
+                    own_at += (high - low) * size
                 else:
                     part = self._typed(out, at, high - low)
                     at += (high - low) * size
@@ -151,7 +155,7 @@ class Exchange:
     def _phase_b(self, chunk: torch.Tensor, header: Header, integers: bytes, integer_owner: int) -> Reduced:
         """All-gather of reduced chunk, header and integer buffers."""
         assert self._comm is not None
-        row = torch.zeros(self._row_bytes, dtype=torch.uint8, device=self._device)
+        row = self._scratch("row", self._row_bytes)
         self._typed(row, 0, chunk.numel()).copy_(chunk)
         after_chunk = _aligned(self._chunk * self._element_bytes)
         self._put(row, after_chunk, header.pack())
@@ -182,6 +186,13 @@ class Exchange:
             size = self._row_bytes * self._world
             self._gathered.append(torch.empty(size, dtype=torch.uint8, device=self._device))
         return self._gathered[self._turn]
+
+    def _scratch(self, name: str, size: int) -> torch.Tensor:
+        """The first `size` bytes of a buffer that is kept from step to step."""
+        kept = self._kept.get(name)
+        if kept is None or kept.numel() < size:
+            kept = self._kept[name] = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        return kept[:size]
 
     def _typed(self, buffer: torch.Tensor, offset: int, numel: int) -> torch.Tensor:
         return buffer[offset : offset + numel * self._element_bytes].view(self._dtype)

@@ -45,7 +45,7 @@ def test_bits_do_not_depend_on_the_worker_count(tmp_path: Path, program: str, wo
         check(run, program)
 
 
-@pytest.mark.parametrize("program", ["classifier", "transformer"])
+@pytest.mark.parametrize("program", [pytest.param("classifier", marks=pytest.mark.short), "transformer"])
 def test_scaling_while_it_trains(tmp_path: Path, program: str) -> None:
     with job(tmp_path, program) as run:
         run.wait_step(3)
@@ -60,7 +60,9 @@ def test_scaling_while_it_trains(tmp_path: Path, program: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["classifier", "transformer"])
-@pytest.mark.parametrize("ranks", [(0,), (1,), (3,), (0, 2), (1, 2, 3), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "ranks", [(0,), (1,), (3,), (0, 2), (1, 2, 3), pytest.param((0, 1, 2), marks=pytest.mark.short)]
+)
 def test_sigkill_of_some(tmp_path: Path, program: str, ranks: tuple[int, ...]) -> None:
     with job(tmp_path, program, workers=4) as run:
         run.wait_step(10)
@@ -72,6 +74,7 @@ def test_sigkill_of_some(tmp_path: Path, program: str, ranks: tuple[int, ...]) -
     assert not run.events("job.restarting")
 
 
+@pytest.mark.short
 def test_sigkill_of_all_resumes_from_the_manifest(tmp_path: Path) -> None:
     with job(tmp_path, workers=3, checkpoint={"every_steps": 7}) as run:
         run.wait(lambda: bool(run.events("checkpoint.committed")), "a checkpoint")
@@ -84,6 +87,7 @@ def test_sigkill_of_all_resumes_from_the_manifest(tmp_path: Path) -> None:
     assert len(run.events("job.restarting")) == 1
 
 
+@pytest.mark.short
 def test_a_kill_during_the_repair(tmp_path: Path) -> None:
     with job(tmp_path, workers=4) as run:
         run.wait_step(10)
@@ -123,7 +127,7 @@ def test_a_joiner_that_dies_disturbs_nobody(tmp_path: Path) -> None:
     assert [event["data"]["cause"] for event in run.events("generation.formed")] == ["start", "scale_up"]
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.short), 2, 3])
 def test_churn(tmp_path: Path, seed: int) -> None:
     """Seeded scalings and kills, a few steps apart."""
     dice = random.Random(seed)
