@@ -1,0 +1,174 @@
+"""Real gloo; the peer that dies is a process, because the death of a thread is no death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from groups import HOST, bury, gloo_group, on_ranks, outcomes, record_of
+
+from rubato.engine.comm import Communicator, form, open_store
+from rubato.errors import GenerationLost
+
+ROOT = Path(__file__).resolve().parents[3]
+PEER = """
+import sys, torch
+sys.path.insert(0, "tests")
+from groups import HOST, record_of
+from rubato.engine.comm import form
+rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+record = record_of(world, store=store)
+comm = form(record, rank, job_id="test", host=HOST, device=torch.device("cpu"), is_revoked=lambda: False)
+print("formed", flush=True)
+sys.stdin.read()
+"""
+
+
+def formed(rank: int, world: int, store: str, is_revoked: Callable[[], bool] = lambda: False) -> Communicator:
+    record = record_of(world, store=store)
+    return form(record, rank, job_id="test", host=HOST, device=torch.device("cpu"), is_revoked=is_revoked)
+
+
+@contextmanager
+def peer_process(rank: int, world: int, store: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Forms the group, and then does nothing."""
+    peer = subprocess.Popen(
+        [sys.executable, "-c", PEER, str(rank), str(world), store],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield peer
+    finally:
+        peer.kill()
+        peer.communicate()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_collectives(world: int) -> None:
+    def play(rank: int) -> tuple[list[int], list[int]]:
+        gathered = torch.zeros(world * 2, dtype=torch.int64)
+        group[rank].all_gather(gathered, torch.tensor([rank, 10 * rank]))
+        source = torch.arange(world * world).view(world, world)[rank].repeat_interleave(rank)
+        out = torch.zeros(sum(range(world)), dtype=torch.int64)
+        group[rank].all_to_all(out, source, list(range(world)), [rank] * world)
+        return gathered.tolist(), out.tolist()
+
+    with gloo_group(world) as group:
+        results = on_ranks(world, play)
+    for rank, (gathered, out) in enumerate(results):
+        assert gathered == [value for other in range(world) for value in (other, 10 * other)]
+        assert out == [other * world + rank for other in range(world) for _ in range(other)]
+
+
+def test_the_death_of_a_peer_ends_every_wait() -> None:
+    """Ranks 0 and 1 wait for rank 2, which is killed."""
+    store, address = open_store(HOST)
+    with peer_process(2, 3, address) as peer:
+        group = on_ranks(2, lambda rank: formed(rank, 3, address))
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == b"formed\n"
+        started = threading.Barrier(3)
+
+        def play(rank: int) -> None:
+            started.wait()
+            group[rank].all_to_all(torch.zeros(3), torch.ones(3), [1, 1, 1], [1, 1, 1])
+
+        results: list[object] = []
+        waiting = threading.Thread(target=lambda: results.extend(outcomes(2, play)))
+        waiting.start()
+        started.wait()
+        os.kill(peer.pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        waiting.join(20)
+        assert time.monotonic() - killed_at < 10
+    assert all(isinstance(result, GenerationLost) and "a peer was lost" in str(result) for result in results)
+    assert len(results) == 2
+    bury(group)
+    del store
+
+
+def test_a_revoke_interrupts_a_wait() -> None:
+    """Rank 1 never comes to the collective."""
+    revoked = threading.Event()
+    store, address = open_store(HOST)
+    group = on_ranks(2, lambda rank: formed(rank, 2, address, revoked.is_set))
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            group[0].all_gather(torch.zeros(2), torch.ones(1))
+        except GenerationLost as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    revoked.set()
+    thread.join(10)
+    assert [str(error) for error in errors] == ["the generation was revoked"]
+    bury(group)
+    with pytest.raises(GenerationLost):
+        group[1].all_gather(torch.zeros(2), torch.ones(1))
+    del store
+
+
+def test_a_peer_that_buried_its_group_ends_the_wait_of_the_other() -> None:
+    with gloo_group(2) as group:
+        bury(group[1:])
+        with pytest.raises(GenerationLost):
+            group[0].all_gather(torch.zeros(2), torch.ones(1))
+
+
+def test_a_buried_group_is_over_and_may_be_buried_again() -> None:
+    with gloo_group(2) as group:
+        bury(group)
+        bury(group)
+        for comm in group:
+            with pytest.raises(GenerationLost, match="revoked"):
+                comm.all_gather(torch.zeros(2), torch.ones(1))
+
+
+def test_generations_of_one_store_do_not_meet() -> None:
+    """Two groups at once, over one store: each rank finds the peers of its own generation."""
+    store, address = open_store(HOST)
+
+    def play(rank: int) -> list[int]:
+        number, place = 1 + rank // 2, rank % 2
+        record = record_of(2, number, store=address)
+        comm = form(record, place, job_id="t", host=HOST, device=torch.device("cpu"), is_revoked=lambda: False)
+        groups.append(comm)
+        out = torch.zeros(2, dtype=torch.int64)
+        comm.all_gather(out, torch.tensor([10 * number + place]))
+        return out.tolist()
+
+    groups: list[Communicator] = []
+    assert on_ranks(4, play) == [[10, 11], [10, 11], [20, 21], [20, 21]]
+    bury(groups)
+    del store
+
+
+def test_a_store_that_is_gone_is_a_lost_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.engine.comm.FORM_TIMEOUT_S", 0.2)
+    store, address = open_store(HOST)
+    del store
+    with pytest.raises(GenerationLost, match="generation 1 could not be formed"):
+        formed(0, 2, address)
+
+
+def test_a_member_that_does_not_come_is_a_lost_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.engine.comm.FORM_TIMEOUT_S", 0.5)
+    store, address = open_store(HOST)
+    with pytest.raises(GenerationLost, match="generation 1 could not be formed"):
+        formed(0, 2, address)
+    del store
