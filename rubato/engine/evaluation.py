@@ -56,10 +56,11 @@ def _fill(session: Session, key: tuple[int, int], table: torch.Tensor, value: Ca
     while True:
         session.check()
         if not session.knows_table(key):
-            session.control.stage("evaluate")
             for chunk in missing[session.rank :: session.world]:
                 if torch.isnan(table[chunk]):
+                    session.control.stage("evaluate")  # the deadline is for one chunk
                     table[chunk] = value(chunk)
+            session.control.stage("exchange")
         try:
             table = session.gather_table(key, table)
         except GenerationLost as error:

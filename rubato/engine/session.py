@@ -251,11 +251,11 @@ class Session:
                 result = self.exchange.reduce(self.partials, self._owners(), header, integers)
                 self._compare_digests(result)
                 self.completed = Completed((self.step, 0), result)
+                self._is_first_of_generation = False
             except GenerationLost as error:
                 self.membership.recover(str(error))
                 if not self.is_caught_up():
                     return None
-        self._is_first_of_generation = False
         known = self.completed.result
         assert isinstance(known, Reduced)
         self.decision = decide(known.headers)
@@ -361,7 +361,7 @@ class Session:
         if self._rows_told_in != self.record.number:
             self._rows_told_in = self.record.number
             return tuple(self.control.rows)
-        return (self.control.rows[-1],) if self.control.rows else ()
+        return tuple(self.control.rows)[-1:]  # at once: the control's thread takes acknowledged ones away meanwhile
 
     def boundary(self) -> None:
         """Between two steps: save, leave or switch, as all members decided from the same headers.

@@ -120,6 +120,7 @@ class Step:
         ids = session.plan.samples(self.index, leaf)
         batch = fetch(self._dataset, ids, collate=self._collate, seed=session.spec.seed, epoch=self.epoch)
         batch = to_device(batch, session.device)
+        session.control.stage("compute")  # deadlines are for one microbatch, not for all of them
         seed_all(session.spec.seed, self.index, leaf)
         return batch
 
