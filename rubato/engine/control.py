@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -42,8 +43,6 @@ class Control:
         self.leaving = Leaving.NO
         self.checkpoint_request = 0
         self.is_released = False
-        self.is_idle = False
-        """The process has nothing more to do: an end of the line is an order to exit."""
         self.record: wire.GenerationRecord | None = None
         """What the main thread trains in, for snapshots."""
         self.hello: wire.Hello | None = None
@@ -69,8 +68,13 @@ class Control:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def _read(self) -> None:
-        for line in self._reader:
-            self._obey(wire.decode(json.loads(line)))
+        try:
+            for line in self._reader:
+                self._obey(wire.decode(json.loads(line)))
+        except Exception:
+            # A process that does not listen any more would hold up all others: it is better dead.
+            traceback.print_exc()
+            os._exit(70)
         # The supervisor is gone, and with it everyone who could tell this process what to do.
         os._exit(1)
 
@@ -114,9 +118,9 @@ class Control:
         assert self._former is not None
         try:
             communicator = self._former(record, rank, lambda: self.revoked_through >= record.number)
-        except GenerationLost as error:
+        except Exception as error:  # also what torch may raise besides: nobody else would tell of it
             if self.revoked_through < record.number:
-                self.say(wire.FormFailed(self.start.incarnation, record.number, str(error)))
+                self.say(wire.FormFailed(self.start.incarnation, record.number, f"{error}"))
             return
         with self._changed:
             self._offer(record, communicator)

@@ -14,7 +14,6 @@ from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
 from rubato.checkpoint.stripes import copy_stripe, write_document
 from rubato.engine.state import TrainingState
-from rubato.errors import CheckpointError
 from rubato.wire import worker as wire
 from rubato.wire.codec import to_json
 
@@ -64,8 +63,8 @@ class Saver:
                 files = [stripe.write(folder)]
                 if rank == 0:
                     files.insert(0, write_document(folder, full, entries))
-            except (CheckpointError, OSError) as error:
-                self._say(wire.StripeFailed(self._incarnation, folder.name, step, str(error)))
+            except Exception as error:  # whatever it is: an end of the job waits for this answer
+                self._say(wire.StripeFailed(self._incarnation, folder.name, step, f"{error}"))
                 return
             self._say(
                 wire.StripeWritten(
