@@ -48,7 +48,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
     from rubato.engine.comm import open_store
     from rubato.engine.control import Control
     from rubato.engine.session import LeaveTraining, Session
-    from rubato.errors import Diverged, RubatoError, UserError
+    from rubato.errors import CheckpointError, Diverged, RubatoError, UserError
     from rubato.program import load_entrypoint, make_reproducible
     from rubato.run import Run
 
@@ -76,12 +76,12 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
         return EXIT_DIVERGED
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         traceback.print_exc()
-        if isinstance(error, RubatoError) and not isinstance(error, UserError):
+        # State that cannot be taken over is mostly another program's; what else is ours is no error of the user.
+        if isinstance(error, RubatoError) and not isinstance(error, (UserError, CheckpointError)):
             return EXIT_ENGINE
         control.say(_failure(start, where, session, error))
         return EXIT_USER
     finally:
-        control.is_idle = True
         del store
     return 0
 
