@@ -26,6 +26,11 @@ _OF_OBSERVED: dict[ObservedState, Status] = {
     "running": S.RUNNING,
     "recovering": S.RECOVERING,
 }
+_WHY_OBSERVED: dict[ObservedState, str] = {
+    "starting": "its workers are being started",
+    "running": "its workers train",
+    "recovering": "it lost workers",
+}
 _OF_OUTCOME: dict[OutcomeState, Status] = {
     "succeeded": S.SUCCEEDED,
     "failed": S.FAILED,
@@ -85,7 +90,7 @@ def decide_status(view: StatusView) -> StatusDecision:
         # A job that is already recovering may well be on its way back to starting: silence moves it nowhere else.
         return StatusDecision(S.RECOVERING, "the controller has been silent for longer than its lease")
     if view.observed in _OF_OBSERVED:
-        return StatusDecision(_OF_OBSERVED[view.observed], "the controller reported so")
+        return StatusDecision(_OF_OBSERVED[view.observed], _WHY_OBSERVED[view.observed])
     return StatusDecision(view.status, "nothing changed")
 
 

@@ -122,7 +122,7 @@ def describe_progress(job: Job) -> str:
     total = f"/{job.total_steps}" if job.total_steps else ""
     # How it ended is told apart, at length.
     why = f" ({job.message})" if job.message and job.status != "running" and not job.is_final else ""
-    return f"{job.status}{why}: step {job.step}{total}, {describe_facts(job)}"
+    return ", ".join(filter(None, (f"{job.status}{why}: step {job.step}{total}", describe_facts(job))))
 
 
 def describe_event(event: Event) -> str:
@@ -130,7 +130,7 @@ def describe_event(event: Event) -> str:
     if event.kind == EventKind.GENERATION_FORMED:
         cause = str(event.data.get("cause", "")).replace("_", " ")
         return f"{describe_generation(event)} ({cause})" if cause else describe_generation(event)
-    at = f" at step {event.step}" if event.step is not None else ""
+    at = f" (step {event.step})" if event.step is not None else ""
     return f"{event.message}{at}"
 
 

@@ -120,7 +120,18 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
 def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
     """The failure record: what is known of it."""
     lines = []
-    for key in ("failure_class", "reason", "message", "worker_id", "rank", "node", "exit_code", "signal", "step"):
+    for key in (
+        "failure_class",
+        "reason",
+        "message",
+        "worker_id",
+        "rank",
+        "node",
+        "exit_code",
+        "signal",
+        "step",
+        "microbatch",
+    ):
         if failure.get(key) is not None:
             lines.append((f"failure {key}".replace("failure failure_class", "failure class"), str(failure[key])))
     if failure.get("traceback"):

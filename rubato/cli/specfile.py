@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rubato.errors import UserError
+from rubato.recipes import find_recipe
 
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -47,8 +48,13 @@ def read_draft(source: str) -> Draft:
 
 
 def draft_of_recipe(recipe: str) -> Draft:
-    """A draft that runs a program which ships with Rubato."""
-    return Draft({"name": _unique_name(recipe), "recipe": recipe}, Path.cwd())
+    """A draft that runs a program which ships with Rubato.
+
+    Raises:
+        EntrypointError: there is no such recipe; names those there are.
+    """
+    name = find_recipe(recipe).name
+    return Draft({"name": _unique_name(name), "recipe": name}, Path.cwd())
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:

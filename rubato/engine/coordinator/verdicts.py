@@ -42,10 +42,11 @@ class Verdicts:
             "setup": "before the first step",
             "step": f"in step {error.step}" + ("" if error.microbatch is None else f", microbatch {error.microbatch}"),
         }[error.where]
+        advice = "The traceback names the line; mend the program" if error.traceback else "Mend the spec or the program"
         return Failure(
             failure_class="user",
             reason="user_code_error",
-            message=f"{error.error} ({place}). The traceback names the line; mend the program and submit again.",
+            message=f"{error.error} ({place}). {advice} and submit again.",
             step=error.step,
             microbatch=error.microbatch,
             traceback=error.traceback,

@@ -32,6 +32,8 @@ def test_progress_without_any_number_yet() -> None:
     assert follow.describe_progress(
         decode(Job, job(status="queued", metrics={}, step=0, total_steps=None, workers=0))
     ) == ("queued: step 0, 0/2 workers")
+    failed = decode(Job, job(status="failed", metrics={}, step=0, total_steps=None, workers=0))
+    assert follow.describe_progress(failed) == "failed: step 0"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_progress_without_any_number_yet() -> None:
     [
         (formed(1, 2, 4, 1204), "2 → 4 workers at step 1204, paused 41 ms (scale up)"),
         (formed(1, 0, 1, 1), "1 worker at step 1, paused 41 ms (scale up)"),
-        (event(1, "worker.lost", "Worker w2 was lost.", step=7), "Worker w2 was lost. at step 7"),
+        (event(1, "worker.lost", "w2 was lost", step=7), "w2 was lost (step 7)"),
         (event(1, "user.event", "Hello."), "Hello."),
     ],
 )

@@ -41,6 +41,7 @@ def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: 
         "reason": "user_code_error",
         "rank": 1,
         "step": 7,
+        "microbatch": 4,
         "traceback": "Traceback\n  boom",
     }
     service.on("GET", "/jobs/digits", job(status="failed", message="it raised", failure=failure))
@@ -48,6 +49,7 @@ def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: 
     assert done.code == 0
     assert "failure class       user" in done.out
     assert "failure rank        1" in done.out
+    assert "failure microbatch  4" in done.out
     assert "Traceback\n  boom" in done.out
     assert rubato("get", "digits", "--json").json["failure"] == failure
 
@@ -344,11 +346,11 @@ def test_submit_and_follow_to_the_end(service: FakeService, rubato: Rubato, stat
     )
     service.on("POST", "/jobs", Reply(job(status="queued"), 201))
     service.on("GET", "/jobs/job_1", ended)
-    lost = event(8, "worker.lost", "Worker w2 was killed by SIGKILL.", step=100)
+    lost = event(8, "worker.lost", "w2 was killed by SIGKILL", step=100)
     service.on("GET", "/jobs/job_1/events", log_with([], stream(job(), lost, formed(9, 2, 1, 101))))
     done = rubato("submit", "--recipe", "image-classifier", "--follow")
     assert (done.code, done.out.strip()) == (code, "job_1")
-    assert "Worker w2 was killed by SIGKILL. at step 100" in done.err
+    assert "w2 was killed by SIGKILL (step 100)" in done.err
     assert "2 → 1 worker at step 101, paused 41 ms (scale up)" in done.err
     assert ("digest abc" if status == "succeeded" else "reason: hang") in done.err
 

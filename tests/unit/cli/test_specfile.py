@@ -12,7 +12,7 @@ from rubato.cli.specfile import (
     read_environment_flags,
     read_yaml,
 )
-from rubato.errors import UserError
+from rubato.errors import EntrypointError, UserError
 from rubato.wire.spec import parse_spec
 
 
@@ -46,6 +46,11 @@ def test_odd_file_names_still_make_valid_job_names(tmp_path: Path) -> None:
     for stem in ("_", "9 lives!", "A" * 90, "é"):
         (tmp_path / f"{stem}.py").write_text("")
         parse_spec({**read_draft(str(tmp_path / f"{stem}.py")).data, "entrypoint": "train.py"})
+
+
+def test_an_unknown_recipe_is_told_before_anything_is_sent() -> None:
+    with pytest.raises(EntrypointError, match="did you mean 'image-classifier'"):
+        draft_of_recipe("image-classifer")
 
 
 def test_a_recipe_needs_no_file() -> None:
