@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -98,10 +99,29 @@ def _failure(start: wire.Start, where: str, session: Any, error: BaseException) 
         incarnation=start.incarnation,
         where="step" if in_step else "import" if where == "import" else "setup",
         error=text,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=_traceback_of(error),
         step=step if in_step else None,
         microbatch=session.present_microbatch if in_step else None,
     )
+
+
+def _traceback_of(error: BaseException) -> str:
+    """The traceback from the first frame of the user's code on; empty where the error says all there is to say."""
+    from rubato.errors import EntrypointError
+
+    if isinstance(error, EntrypointError):
+        return ""
+    frame = error.__traceback__
+    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame))
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a frame only leads to the user's code."""
+    from rubato import program
+
+    return file in (__file__, program.__file__, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 if __name__ == "__main__":
