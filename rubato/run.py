@@ -180,8 +180,7 @@ class Run:
             "epoch": float(step.epoch),
             **self._take_logged(),
         }
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        return MetricRow(step.index + 1, timestamp(), session.record.number, session.world, finite)
+        return MetricRow(step.index + 1, timestamp(), session.record.number, session.world, _finite(values))
 
     def _take_logged(self) -> dict[str, float]:
         logged = dict(self._session.logged)
@@ -197,7 +196,7 @@ class Run:
         """
         for name, value in metrics.items():
             try:
-                self._session.logged[name] = float(value)
+                self._session.logged[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
 
@@ -240,8 +239,13 @@ class Run:
         if self._digest is None:
             where = "before run.steps() was called" if not self._is_started else f"in step {self._session.step}"
             raise ModelError(f"the training program returned {where}; go through run.steps() to its end")
-        self._session.finish(self._digest, self._take_logged())
+        self._session.finish(self._digest, _finite(self._take_logged()))
         return self._digest
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
+    """Without those that JSON cannot tell."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _whole(name: str, value: Any) -> int:
