@@ -1,0 +1,59 @@
+"""A run without a controller, in the test's own process; what it says is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rubato.data import randomness
+from rubato.engine.control import Control
+from rubato.engine.session import Session
+from rubato.run import Run
+from rubato.wire import worker as wire
+from rubato.wire.cluster import MetricRow
+from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
+
+
+class Hearing(Control):
+    """Keeps what would be told to a controller."""
+
+    def __init__(self, start: wire.Start) -> None:
+        super().__init__(start)
+        self.said: list[wire.Message] = []
+
+    def say(self, message: wire.Message) -> None:
+        self.said.append(message)
+
+
+class AloneRun(Run):
+    """A run of one worker, with what it said."""
+
+    def __init__(self, *, batch: int = 8, num_microbatches: int = 4, **spec: Any) -> None:
+        cut = BatchSpec(batch, num_microbatches)
+        job = JobSpec(name="test", entrypoint="main.py:train", batch=cut, workers=WorkersSpec(max=1), **spec)
+        start = wire.Start(1, "test", "w1", "1.1", spec_to_json(job), "127.0.0.1", "")
+        self.hearing = Hearing(start)
+        self.session = Session(self.hearing, job, torch.device("cpu"), start.host, "code")
+        super().__init__(self.session)
+
+    @property
+    def rows(self) -> list[MetricRow]:
+        """One a step."""
+        return list(self.hearing.rows)
+
+    @property
+    def notices(self) -> list[wire.Notice]:
+        return [one for one in self.hearing.said if isinstance(one, wire.Notice)]
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """The global generators are afterwards as they were before."""
+    before = randomness.capture()
+    try:
+        yield
+    finally:
+        randomness.restore(before)

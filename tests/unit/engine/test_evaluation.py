@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from alone import AloneRun, own_generators
+from groups import fake_group, on_ranks, record_of
+from torch import nn
+
+from rubato.data import randomness
+from rubato.engine.evaluation import evaluate
+from rubato.engine.results import Completed
+from rubato.engine.session import Session
+from rubato.errors import ModelError
+
+NUMBERS = torch.randn(53, generator=torch.Generator().manual_seed(1)) * 1e4
+ROWS = list(NUMBERS)
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    with own_generators():
+        yield
+
+
+def begun(model: nn.Module | None = None) -> tuple[Session, nn.Module]:
+    """A session that stands before its first step."""
+    model = model or nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))
+    run = AloneRun()
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
+    next(run.steps())
+    return run.session, model
+
+
+def mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean()
+
+
+def alone(batch: int) -> float:
+    return evaluate(begun()[0], ROWS, mean, batch, None)
+
+
+@pytest.mark.parametrize("batch", [1, 10, 53, 100])
+def test_the_mean_counts_every_sample_once(batch: int) -> None:
+    assert alone(batch) == pytest.approx(float(NUMBERS.double().mean()), rel=1e-5)
+
+
+def test_the_model_is_as_before_and_does_not_train_meanwhile() -> None:
+    session, model = begun(nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5), nn.BatchNorm1d(1).eval()))
+    seen = []
+
+    def look(x: torch.Tensor) -> float:
+        seen.append((any(module.training for module in model.modules()), torch.is_grad_enabled()))
+        return float(torch.rand(()))
+
+    before = randomness.capture().torch_cpu.clone()
+    first = evaluate(session, ROWS, look, 10, None)
+    assert set(seen) == {(False, False)}
+    assert [module.training for module in model.modules()] == [True, True, True, False]
+    assert torch.equal(randomness.capture().torch_cpu, before)
+    assert evaluate(session, ROWS, look, 10, None) == first
+
+
+def test_the_model_is_as_before_after_an_error_too() -> None:
+    session, model = begun()
+
+    def fail(_: torch.Tensor) -> float:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        evaluate(session, ROWS, fail, 10, None)
+    assert all(module.training for module in model.modules())
+
+
+def test_batches_are_given_in_their_parts() -> None:
+    session, _ = begun()
+    pairs = [(number, index) for index, number in enumerate(NUMBERS)]
+    assert evaluate(session, pairs, lambda x, index: index.double().mean(), 7, None) == pytest.approx(26.0)
+    named = [{"x": number} for number in NUMBERS]
+    assert evaluate(session, named, lambda batch: float(len(batch["x"]) > 0), 7, None) == 1.0
+    assert evaluate(session, ROWS, lambda count: count, 7, len) == pytest.approx((7 * 7 * 7 + 4 * 4) / 53)
+
+
+@pytest.mark.parametrize(("value", "result"), [(float("nan"), math.inf), (float("inf"), math.inf)])
+def test_a_value_that_is_not_finite_shows(value: float, result: float) -> None:
+    assert evaluate(begun()[0], ROWS, lambda _: value, 10, None) == result
+
+
+def test_mistakes() -> None:
+    session, _ = begun()
+    with pytest.raises(ModelError, match="mean over the batch as one number, got tensor"):
+        evaluate(session, ROWS, lambda x: x, 10, None)
+    with pytest.raises(ModelError, match="as one number, got None"):
+        evaluate(session, ROWS, lambda _: None, 10, None)
+    with pytest.raises(ModelError, match="batch >= 1, got 0"):
+        evaluate(session, ROWS, mean, 0, None)
+    with pytest.raises(ModelError, match="has no samples"):
+        evaluate(session, [], mean, 10, None)
+
+
+class Ranks:
+    """Sessions of several workers; `lose` some at the first exchange, and the others go on without them."""
+
+    def __init__(self, world: int, lose: tuple[int, ...] = ()) -> None:
+        self.sessions = [begun()[0] for _ in range(world)]
+        self.survivors = [rank for rank in range(world) if rank not in lose]
+        self.computed: list[list[float]] = [[] for _ in range(world)]
+        self._next_group = fake_group(len(self.survivors))
+        group = fake_group(world)
+        for rank, session in enumerate(self.sessions):
+            session.record, session.rank, session.comm = record_of(world), rank, group[rank]
+            session.membership = self._membership(rank)
+        for rank in lose:
+            group[rank].bury()
+
+    def _membership(self, rank: int) -> Any:
+        ranks = self
+
+        class Recovering:
+            def recover(self, cause: str) -> None:
+                session, place = ranks.sessions[rank], ranks.survivors.index(rank)
+                session.record = record_of(len(ranks.survivors), 2)
+                session.rank, session.comm = place, ranks._next_group[place]
+
+        return Recovering()
+
+    def evaluate(self, batch: int) -> list[float]:
+        def play(place: int) -> float:
+            rank = self.survivors[place]
+
+            def fn(x: torch.Tensor) -> torch.Tensor:
+                self.computed[rank].append(float(x[0]))
+                return x.mean()
+
+            return evaluate(self.sessions[rank], ROWS, fn, batch, None)
+
+        return on_ranks(len(self.survivors), play)
+
+    def all_computed(self) -> list[float]:
+        return sorted(first for one in self.computed for first in one)
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("batch", [7, 40])
+def test_the_bits_do_not_depend_on_the_worker_count(world: int, batch: int) -> None:
+    ranks = Ranks(world)
+    assert ranks.evaluate(batch) == [alone(batch)] * world
+    assert ranks.all_computed() == sorted(float(NUMBERS[first]) for first in range(0, 53, batch))
+
+
+@pytest.mark.parametrize(("world", "lose"), [(2, (0,)), (3, (2,)), (4, (0, 1)), (4, (1, 2, 3))])
+def test_after_a_loss_only_what_is_missing_is_computed(world: int, lose: tuple[int, ...]) -> None:
+    ranks = Ranks(world, lose)
+    assert ranks.evaluate(7) == [alone(7)] * (world - len(lose))
+    assert ranks.all_computed() == sorted(float(NUMBERS[first]) for first in range(0, 53, 7))
+
+
+def test_who_missed_the_end_takes_the_result_and_computes_nothing() -> None:
+    session, _ = begun()
+    session.completed = Completed((session.last_key[0], 1), torch.tensor([2.0, 4.0], dtype=torch.float64))
+    session.completed = Completed((0, 1), torch.tensor([2.0, 4.0], dtype=torch.float64))
+    table = session.gather_table((0, 1), torch.full((2,), float("nan"), dtype=torch.float64))
+    assert table.tolist() == [2.0, 4.0]
+    assert session.knows_table((0, 1))
+    assert not session.knows_table((0, 2))
+
+
+def test_evaluations_are_numbered_within_their_step() -> None:
+    session, _ = begun()
+    step, _ = session.last_key
+    for ordinal in (1, 2, 3):
+        evaluate(session, ROWS, mean, 10, None)
+        assert session.last_key == (step, ordinal)

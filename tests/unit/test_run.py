@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from alone import AloneRun, own_generators
+from torch import nn
+
+from rubato.errors import ModelError
+from rubato.run import Run
+
+ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(20)]
+MISTAKE = "ModelError"
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    with own_generators():
+        torch.manual_seed(0)
+        yield
+
+
+def prepared(run: Run, **more: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS, **more)
+    return model, optimizer
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (model(x).squeeze(1) - y).square().mean()
+
+
+def train(run: Run, in_step: Callable[[Any], None] = lambda _: None, **steps: int) -> nn.Module:
+    model, optimizer = prepared(run)
+    for step in run.steps(**steps):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        optimizer.step()
+        in_step(step)
+    return model
+
+
+# --- how long ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "total"),
+    [
+        ({}, {}, 3),
+        ({"epochs": 2}, {}, 6),
+        ({"steps": 5}, {}, 5),
+        ({"steps": 5, "epochs": 2}, {}, 5),
+        ({"steps": 5}, {"epochs": 2}, 6),
+        ({"epochs": 9}, {"steps": 4}, 4),
+        ({}, {"steps": 4, "epochs": 7}, 4),
+    ],
+)
+def test_the_length(config: dict[str, int], given: dict[str, int], total: int) -> None:
+    run = AloneRun(config=config)
+    train(run, **given)
+    run.finish()
+    assert [row.step for row in run.rows] == list(range(1, total + 1))
+
+
+@pytest.mark.parametrize(
+    "config", [{"epochs": 0}, {"steps": -1}, {"steps": 2.5}, {"epochs": "3"}, {"steps": True}], ids=str
+)
+def test_a_length_that_is_none(config: dict[str, Any]) -> None:
+    name = next(iter(config))
+    with pytest.raises(ModelError, match=f"{name} must be a whole number of at least 1, got"):
+        train(AloneRun(config=config))
+
+
+def test_every() -> None:
+    seen: dict[int, list[int]] = {1: [], 2: [], 4: []}
+
+    def look(step: Any) -> None:
+        for count, indices in seen.items():
+            if step.every(count):
+                indices.append(step.index)
+        with pytest.raises(ValueError, match="at least 1, got 0"):
+            step.every(0)
+
+    train(AloneRun(), look, steps=5)
+    assert seen == {1: [0, 1, 2, 3, 4], 2: [1, 3, 4], 4: [3, 4]}
+
+
+# --- what a step does -------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_is_the_mean_over_the_global_batch() -> None:
+    """Microbatches of 2, 2, 2, 2 and, in the tail of 4 samples, 2, 2: against one pass over the same samples."""
+    run = AloneRun()
+    model, _ = prepared(run)
+    xs, ys = torch.stack([x for x, _ in ROWS]), torch.stack([y for _, y in ROWS])
+    for step in run.steps(epochs=1):
+        ids = [index for leaf in range(4) for index in run.session.plan.samples(step.index, leaf)]
+        (expected,) = torch.autograd.grad(loss_of(model, xs[ids], ys[ids]), [next(model.parameters())])
+        assert step.microbatch is None
+        for x, y in step:
+            assert step.microbatch is not None
+            model.zero_grad()  # harmless
+            step.backward(loss_of(model, x, y) / 2)
+            step.backward(loss_of(model, x, y) / 2)  # adds up
+        assert step.is_reduced
+        gradient = next(model.parameters()).grad
+        assert gradient is not None
+        torch.testing.assert_close(gradient, expected)
+    assert run.rows[0].values["samples"] == 8.0
+
+
+def test_weights_replace_the_number_of_samples() -> None:
+    run = AloneRun()
+    model, _ = prepared(run)
+    weights = [1.0, 0.0, 3.0, 2.0]
+    step = next(run.steps(steps=1))
+    expected, losses = torch.zeros(1, 3), 0.0
+    for (x, y), weight in zip(iter(step), weights, strict=True):
+        loss = loss_of(model, x, y)
+        expected += weight * torch.autograd.grad(loss, [next(model.parameters())], retain_graph=True)[0] / 6
+        losses += weight * loss.item() / 6
+        step.backward(loss * (math.nan if weight == 0 else 1.0), weight=weight)  # a mean over nothing is nan
+    gradient = next(model.parameters()).grad
+    assert gradient is not None
+    torch.testing.assert_close(gradient, expected)
+    assert run.session.decision is not None
+    assert run.session.decision.loss == pytest.approx(losses)
+
+
+def test_a_plain_backward_trains_but_logs_no_loss() -> None:
+    def run_with(backward: Callable[[Any, torch.Tensor], None]) -> tuple[AloneRun, str]:
+        torch.manual_seed(0)
+        run = AloneRun()
+        model, optimizer = prepared(run)
+        for step in run.steps():
+            for x, y in step:
+                backward(step, loss_of(model, x, y))
+            optimizer.step()
+        return run, run.finish()
+
+    plain, digest = run_with(lambda _, loss: loss.backward())
+    told, expected = run_with(lambda step, loss: step.backward(loss))
+    assert digest == expected
+    assert all("loss" not in row.values for row in plain.rows)
+    assert all(math.isfinite(row.values["loss"]) for row in told.rows)
+
+
+class Buffered(nn.Module):
+    """Counts its microbatches, and has a buffer of every integer kind; one of them is empty, one transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("flags", torch.zeros(3, dtype=torch.bool))
+        self.register_buffer("empty", torch.zeros(0, 4, dtype=torch.int32))
+        self.register_buffer("table", torch.arange(6, dtype=torch.int16).view(2, 3).t())
+        self.register_buffer("first", torch.full((), -1.0, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.get_buffer("count").add_(1)
+        self.get_buffer("table").add_(1)
+        self.get_buffer("flags")[int(self.get_buffer("count")) % 3] = True
+        self.get_buffer("first").fill_(float(x[0, 0]))
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_integer_buffers_come_from_the_lowest_microbatch() -> None:
+    run, model = AloneRun(), Buffered()
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
+    for step in run.steps(steps=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        assert int(model.get_buffer("count")) == step.index + 1
+        assert model.get_buffer("table").tolist() == [
+            [index + step.index + 1 for index in (k, k + 3)] for k in range(3)
+        ]
+    assert model.get_buffer("flags").tolist() == [False, True, True]
+    assert not model.get_buffer("table").is_contiguous()
+
+
+@pytest.mark.parametrize("policy", ["deliver", "skip", "fail"])
+def test_a_gradient_that_is_not_finite(policy: Any) -> None:
+    run = AloneRun(on_non_finite=policy)
+    model, _ = prepared(run)
+    steps = run.steps(steps=2)
+    step = next(steps)
+
+    def compute(factor: float) -> None:
+        for x, y in step:
+            step.backward(loss_of(model, x, y) * factor)
+
+    if policy == "fail":
+        with pytest.raises(ModelError, match=r"gradient of step 0 was not finite.*on_non_finite: fail"):
+            compute(math.inf)
+        return
+    compute(math.inf)
+    gradient = next(model.parameters()).grad
+    assert (gradient is None) if policy == "skip" else not torch.isfinite(gradient).all()
+    assert [notice.kind for notice in run.notices] == ["non_finite"]
+    assert ("skipped" if policy == "skip" else "delivered as it is") in run.notices[0].message
+    step = next(steps)
+    compute(1.0)
+    assert len(run.notices) == 1
+    assert next(model.parameters()).grad is not None
+
+
+def test_logged_values_are_in_the_row_of_their_step() -> None:
+    run = AloneRun()
+
+    def log(step: Any) -> None:
+        if step.index == 1:
+            run.log(accuracy=torch.tensor(0.5, requires_grad=True), extra=3)
+            run.log(extra=4, missing=math.nan)
+
+    train(run, log)
+    run.log(final=1.0)
+    run.finish()
+    assert [row.values.get("accuracy") for row in run.rows] == [None, 0.5, None]
+    assert [row.values.get("extra") for row in run.rows] == [None, 4.0, None]
+    assert [row.values.get("final") for row in run.rows] == [None, None, 1.0]
+    assert all("missing" not in row.values for row in run.rows)
+
+
+def test_a_scaler_scales() -> None:
+    run = AloneRun()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    model, optimizer = prepared(run, scaler=scaler)
+    for step in run.steps(steps=1):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        scaled = next(model.parameters()).grad
+        assert scaled is not None
+        norm = float(scaled.norm())
+        scaler.unscale_(optimizer)
+        assert float(scaled.norm()) == pytest.approx(norm / 8)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def loop(body: Callable[[Run, nn.Module, Any], object]) -> Callable[[Run], None]:
+    """A program that does `body` in each step, and everything else right."""
+
+    def program(run: Run) -> None:
+        model, _ = prepared(run)
+        for step in run.steps(steps=2):
+            body(run, model, step)
+
+    return program
+
+
+def microbatches(body: Callable[[Run, nn.Module, Any, torch.Tensor, torch.Tensor], object]) -> Callable[[Run], None]:
+    def through(run: Run, model: nn.Module, step: Any) -> None:
+        for x, y in step:
+            body(run, model, step, x, y)
+
+    return loop(through)
+
+
+def break_off(_: Run, model: nn.Module, step: Any) -> None:
+    for x, y in step:
+        step.backward(loss_of(model, x, y))
+        break
+
+
+def resume_a_broken_loop(run: Run, model: nn.Module, step: Any) -> None:
+    break_off(run, model, step)
+    break_off(run, model, step)
+
+
+def backward_after_the_loop(_: Run, model: nn.Module, step: Any) -> None:
+    for x, y in step:
+        loss = loss_of(model, x, y)
+        loss.backward(retain_graph=True)
+    step.backward(loss)
+
+
+def foreign_optimizer(run: Run) -> None:
+    run.prepare(model=nn.Linear(3, 1), optimizer=torch.optim.SGD(nn.Linear(3, 1).parameters()), dataset=ROWS)
+    next(run.steps())
+
+
+def lbfgs(run: Run) -> None:
+    model = nn.Linear(3, 1)
+    run.prepare(model=model, optimizer=torch.optim.LBFGS(model.parameters()), dataset=ROWS)
+    next(run.steps())
+
+
+def complex_parameters(run: Run) -> None:
+    model = nn.Linear(3, 1, dtype=torch.complex64)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
+    next(run.steps())
+
+
+def prepare_with(**wrong: Any) -> Callable[[Run], None]:
+    def program(run: Run) -> None:
+        model = nn.Linear(3, 1)
+        right = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "dataset": ROWS}
+        run.prepare(**(right | wrong))
+
+    return program
+
+
+def prepare_twice(run: Run) -> None:
+    prepared(run)
+    prepared(run)
+
+
+def steps_twice(run: Run) -> None:
+    train(run)
+    next(run.steps())
+
+
+def register_late(run: Run) -> None:
+    train(run, lambda _: run.register("average", nn.Linear(1, 1)))
+
+
+def register_twice(run: Run) -> None:
+    prepared(run, scheduler=nn.Linear(1, 1))
+    run.register("scheduler", nn.Linear(1, 1))
+
+
+def unsavable_state(run: Run) -> None:
+    run.state["logger"] = object()
+    train(run)
+
+
+def return_early(run: Run) -> None:
+    model, _ = prepared(run)
+    for step in run.steps(steps=3):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        if step.index == 1:
+            return
+
+
+MISTAKES: dict[str, tuple[Callable[[Run], object], str]] = {
+    "break": (loop(break_off), r"step 0 ended before its microbatches were exhausted.*without break"),
+    "empty body": (loop(lambda *_: None), r"step 0 ended before its microbatches were exhausted: go through all"),
+    "list": (loop(lambda run, model, step: list(step)), r"microbatch 0 of step 0 left no gradient: call step.backward"),
+    "second loop": (loop(resume_a_broken_loop), r"can be gone through once.*without break"),
+    "no backward": (microbatches(lambda *_: None), r"microbatch 0 of step 0 left no gradient"),
+    "backward outside": (loop(backward_after_the_loop), r"belongs into the loop.*for batch in step"),
+    "vector loss": (
+        microbatches(lambda run, model, step, x, y: step.backward(model(x))),
+        r"as a scalar tensor, not one of shape \(2, 1\)",
+    ),
+    "number loss": (microbatches(lambda run, model, step, x, y: step.backward(1.0)), "scalar tensor, not one, float"),
+    "negative weight": (
+        microbatches(lambda run, model, step, x, y: step.backward(loss_of(model, x, y), weight=-1)),
+        "weight of at least 0, got -1",
+    ),
+    "evaluate inside": (
+        microbatches(lambda run, *_: run.evaluate(ROWS, lambda x, y: 1.0)),
+        "after the loop over the step's microbatches, not inside",
+    ),
+    "evaluate before": (lambda run: run.evaluate(ROWS, lambda x, y: 1.0), r"into or after the loop over run.steps"),
+    "log text": (loop(lambda run, *_: run.log(accuracy="good")), r"run.log\(accuracy=...\) needs a number, got 'good'"),
+    "log vector": (loop(lambda run, *_: run.log(a=torch.ones(2))), "needs a number, got tensor"),
+    "no prepare": (lambda run: next(run.steps()), r"call run.prepare\(.*\) before run.steps"),
+    "prepare twice": (prepare_twice, "called twice.*as dicts"),
+    "steps twice": (steps_twice, "called twice; a job has one loop"),
+    "register late": (register_late, r"'average'\) came after run.steps\(\) began; register before"),
+    "register twice": (register_twice, "'scheduler' is registered already; choose another name"),
+    "register nothing": (lambda run: run.register("x", object()), r"'x' \(object\) has no state_dict"),
+    "foreign optimizer": (foreign_optimizer, "not of the prepared model: build it from"),
+    "lbfgs": (lbfgs, "LBFGS.*use another"),
+    "complex": (complex_parameters, "weight is complex.*view_as_real"),
+    "no module": (prepare_with(model=len), "not a torch.nn.Module"),
+    "no optimizer": (prepare_with(optimizer=nn.Linear(1, 1)), "is a Linear, not a torch.optim.Optimizer"),
+    "empty dataset": (prepare_with(dataset=[]), "has no samples"),
+    "loader": (prepare_with(dataset=torch.utils.data.DataLoader(ROWS)), "not a DataLoader"),  # type: ignore[arg-type]
+    "unsavable": (unsavable_state, "logger.*run.state"),
+    "early return": (return_early, r"returned in step 1; go through run.steps\(\) to its end"),
+    "no steps": (prepared, r"returned before run.steps\(\) was called"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_with_advice(name: str) -> None:
+    program, advice = MISTAKES[name]
+
+    def launch() -> None:
+        run = AloneRun()
+        program(run)
+        run.finish()
+
+    with pytest.raises(ModelError, match=advice):
+        launch()
+
+
+def test_long_phases_are_told() -> None:
+    run = AloneRun()
+    with run.long_phase("export"):
+        assert run.hearing._stage[0] == "long_phase"
+    assert run.hearing._stage[0] == "compute"
