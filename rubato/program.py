@@ -30,7 +30,7 @@ from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
-from rubato.wire.spec import BatchSpec, JobSpec, spec_to_json
+from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
 
 CHECKPOINT_EVERY_S = 30.0
 
@@ -116,12 +116,14 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     """
     flags = _parse(arguments)
     try:
+        batch = BatchSpec(flags.batch, flags.num_microbatches)
         spec = JobSpec(
             name="local",
             entrypoint="main.py:train",
             config=dict(flags.config),
             seed=flags.seed,
-            batch=BatchSpec(flags.batch, flags.num_microbatches),
+            batch=batch,
+            workers=_workers_for(batch),
         )
         digest, step = _train_alone(train, spec, flags.checkpoint_dir)
     except (UserError, CheckpointError) as error:
@@ -225,6 +227,12 @@ class _Alone(Control):
 
 
 _USUAL = frozenset({"loss", "samples", "step_seconds", "samples_per_second", "compute_seconds", "epoch"})
+
+
+def _workers_for(batch: BatchSpec) -> WorkersSpec:
+    """The bounds that an ordinary job has, so that `auto` cuts the batch as it would there; fewer for a small batch."""
+    pieces = batch.global_size if batch.num_microbatches == "auto" else batch.num_microbatches
+    return WorkersSpec(max=max(1, min(WorkersSpec().upper, pieces)))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
