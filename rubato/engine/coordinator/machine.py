@@ -195,6 +195,8 @@ class Coordinator:
 
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job
+        if worker.generation == 0:
+            job.verdicts.spawn_failures = 0  # a new one made it; that the others are in says nothing of it
         worker.generation, worker.step = event.generation, event.step
         if self._repair.has_revoked(event.generation):
             return  # the revoke had not reached it: `Broken` follows
@@ -217,7 +219,6 @@ class Coordinator:
             job.scalings += 1
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
-        job.verdicts.spawn_failures = 0
         self._repair.finish()
 
     def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:

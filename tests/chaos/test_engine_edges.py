@@ -1,0 +1,150 @@
+"""Faults at the edges: in an evaluation, at the end, in a pause; slow programs, and workers that cannot join."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato import testing
+
+HEAD = """
+import os, time, torch, rubato
+from pathlib import Path
+
+X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+DATA = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
+
+def build(run):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer
+
+def until(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+def fit(run, step, model, optimizer):
+    for x, y in step:
+        time.sleep(run.config.get("pace", 0.0))
+        step.backward(torch.nn.functional.mse_loss(model(x), y))
+    optimizer.step()
+"""
+PLAIN = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+"""
+
+
+def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
+    program = home / "program.py"
+    program.write_text(textwrap.dedent(HEAD + body))
+    return testing.LocalJob(
+        home,
+        program,
+        config={"steps": 6, "home": str(home), **(config or {})},
+        batch={"global_size": 16, "num_microbatches": 8},
+        workers={"initial": workers, "min": 1, "max": 4},
+        **spec,
+    )
+
+
+def test_a_step_may_take_longer_than_the_deadline_of_a_microbatch(tmp_path: Path) -> None:
+    limits = {"hang_timeout": 3}
+    with job(tmp_path, PLAIN, workers=1, config={"steps": 2, "pace": 0.6}, limits=limits) as run:
+        assert run.result()[0] == 2
+        assert not run.events("worker.lost")
+
+
+BAD_JOINER = """
+class Thing:
+    def state_dict(self):
+        return {"value": 1}
+    def load_state_dict(self, state):
+        raise ValueError("it cannot be taken over")
+
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    run.register("thing", Thing())
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+"""
+
+
+def test_a_joiner_that_cannot_take_over_the_state_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    with job(tmp_path, BAD_JOINER, workers=1, config={"steps": 10**6, "pace": 0.01}) as run:
+        run.wait_step(3)
+        run.scale(2)
+        run.wait(lambda: "no more are added" in run.status()["observed"]["reason"], "giving up")
+        assert "it cannot be taken over" in run.status()["observed"]["reason"]
+        step = run.step
+        run.wait_step(step + 3)
+
+
+HELD = """
+def hold(run, where):
+    home = Path(run.config["home"])
+    if run.config["at"] == where:
+        (home / f"here-{os.getpid()}").touch()
+        until(home / "go")
+
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+
+    def loss(x, y):
+        hold(run, "evaluation")
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        if step.index == 3:
+            run.log(held=run.evaluate(DATA, loss, batch=16))
+        if step.index == 4:
+            hold(run, "between reduction and commit")
+    hold(run, "after the last step")
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+@pytest.mark.parametrize("at", ["evaluation", "between reduction and commit", "after the last step"])
+def test_a_kill_there_changes_no_bit(tmp_path: Path, at: str) -> None:
+    with job(tmp_path, HELD, workers=3, config={"at": at}) as run:
+        run.wait(lambda: len(list(tmp_path.glob("here-*"))) == 3, "all to be there")
+        run.kill([0])
+        run.wait(lambda: bool(run.events("worker.lost")), "the loss")
+        (tmp_path / "go").touch()
+        result = run.result()
+        assert [row["step"] for row in run.rows()] == list(range(1, 7))
+    config = {"steps": 6, "home": str(tmp_path), "at": at}
+    assert result == (6, testing.oracle(tmp_path / "program.py", config=config, batch=16, num_microbatches=8))
+
+
+def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_path: Path) -> None:
+    with job(tmp_path, PLAIN, workers=3, config={"steps": 10**6, "pace": 0.02}) as run:
+        run.wait_step(3)
+        (pid,) = run.kill([1], signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        run.wait(lambda: time.monotonic() > deadline, "five seconds")
+        os.kill(pid, signal.SIGCONT)
+        step = run.step
+        run.wait_step(step + 2)
+        assert not run.events("worker.lost")
+        run.run.answer({"verb": "pause"})
+        run.kill([0])
+        run._thread.join(60)
+        assert run.outcome is not None
+        assert run.outcome.state == "paused"
+        saved = run.events("checkpoint.committed")[-1]
+        assert saved["step"] == run.rows()[-1]["step"]
