@@ -1,0 +1,180 @@
+"""`python train.py`: as a process of its own, and in the test's process where it is to crash at a chosen step."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from alone import own_generators
+from torch import nn
+
+import rubato
+from rubato import program
+from rubato.errors import EntrypointError
+from rubato.run import Run
+from rubato.wire.spec import JobSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(30)]
+SMALL = ["--batch", "8", "--num-microbatches", "4"]
+
+
+@pytest.fixture(autouse=True)
+def settings_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`rubato.main` fixes what the bits depend on; other tests keep what they had."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with own_generators():
+        yield
+    for name in ("classifier", "pace", "mine"):
+        sys.modules.pop(name, None)
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def train(run: Run) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, run.config.get("out", 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+    for step in run.steps():
+        if step.index == run.config.get("crash"):
+            raise ConnectionResetError("the machine is gone")
+        for x, y in step:
+            step.backward((model(x).mean(1) - y).square().mean())
+        optimizer.step()
+        run.state["seen"] = run.state.get("seen", 0) + 1
+
+
+def result(text: str) -> tuple[int, str]:
+    found = re.search(r"done: step (\d+), digest ([0-9a-f]{64})", text)
+    assert found, text
+    return int(found[1]), found[2]
+
+
+def test_a_run_that_goes_on_has_the_bits_of_one_that_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--batch", "96", "--num-microbatches", "12"]
+
+    def start(steps: int) -> str:
+        """`python classifier.py`."""
+        done = subprocess.run(
+            [sys.executable, "classifier.py", *flags, "--config", f"steps={steps}", "--checkpoint-dir", str(tmp_path)],
+            cwd=PROGRAMS,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert result(start(7))[0] == 7
+    told = start(16)
+    assert "going on from checkpoint 1-7 (step 7)" in told
+    monkeypatch.chdir(PROGRAMS.parent)
+    monkeypatch.setattr(sys, "path", [str(PROGRAMS), *sys.path])
+    whole, _ = program.load_entrypoint(JobSpec(name="a", entrypoint=f"{PROGRAMS.name}/classifier.py"))
+    rubato.main(whole, [*flags, "--config", "steps=16"])
+    assert result(told) == result(capsys.readouterr().err)
+    assert result(told)[0] == 16
+
+
+def test_a_crash_costs_what_came_after_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rubato.main(train, [*SMALL, "--config", "steps=9"])
+    expected = result(capsys.readouterr().err)
+    monkeypatch.setattr(program, "CHECKPOINT_EVERY_S", 0.0)
+    folder = ["--checkpoint-dir", str(tmp_path), "--config", "steps=9"]
+    with pytest.raises(ConnectionResetError):
+        rubato.main(train, [*SMALL, *folder, "--config", "crash=6"])
+    capsys.readouterr()
+    rubato.main(train, [*SMALL, *folder])
+    told = capsys.readouterr().err
+    assert re.search(r"going on from checkpoint 1-\d \(step [3-6]\)", told), told
+    assert result(told) == expected
+    rubato.main(train, [*SMALL, *folder])  # nothing is left to do
+    again = capsys.readouterr().err
+    assert "going on from checkpoint 2-9 (step 9)" in again
+    assert result(again) == expected
+
+
+def test_the_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
+    flags = [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)]
+    rubato.main(train, flags)
+    with pytest.raises(SystemExit, match=r"CheckpointError: parameter 3.weight is \(2, 5\) .*saved one \(1, 5\)"):
+        rubato.main(train, [*flags, "--config", "out=2"])
+
+
+def test_flags_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Run] = []
+
+    def look(run: Run) -> None:
+        seen.append(run)
+        train(run)
+
+    rubato.main(look, ["--config", "name=plain", "--config", "steps=1", "--config", 'deep={"a": [1]}', "--seed", "5"])
+    (run,) = seen
+    assert run.config == {"name": "plain", "steps": 1, "deep": {"a": [1]}}
+    spec = run._session.spec
+    ordinary = JobSpec(name="ordinary", entrypoint="train.py:train")
+    assert (spec.seed, spec.batch, spec.num_microbatches) == (5, ordinary.batch, ordinary.num_microbatches)
+    assert result(capsys.readouterr().err)[0] == 1
+
+
+@pytest.mark.parametrize("flags", [["--batch", "1"], ["--batch", "3", "--num-microbatches", "2"], SMALL])
+def test_small_batches_need_no_flag_for_workers(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def plain(run: Run) -> None:
+        model = nn.Linear(3, 1)
+        run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
+        for step in run.steps(steps=2):
+            for x, y in step:
+                step.backward((model(x).squeeze(1) - y).square().mean())
+
+    rubato.main(plain, flags)
+    assert result(capsys.readouterr().err)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--batch", "4", "--num-microbatches", "5"], r"SpecError: .*num_microbatches.*1..global_size \(4\), got 5"),
+        (["--batch", "0"], "SpecError: .*global_size.*at least 1, got 0"),
+        (["--seed", "-1"], r"SpecError: seed: must lie in 0"),
+        (["--config", "steps=0", *SMALL], "ModelError: steps must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(flags: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        rubato.main(train, flags)
+
+
+@pytest.mark.parametrize("flags", [["--config", "steps"], ["--config", "=3"], ["--num-microbatches", "many"]])
+def test_flags_that_cannot_be_read(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        rubato.main(train, flags)
+    assert flags[1].strip("=") in capsys.readouterr().err
+
+
+def test_entrypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text("import json\ndef train(run): ...\ndef other(run): ...\n")
+    function, digest = program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py"))
+    assert function.__name__ == "train"  # type: ignore[attr-defined]
+    assert program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py:other"))[1] == digest
+    for entrypoint, message in (
+        ("mine.py:nothing", r"mine.py has no function 'nothing' \(it has train, other\)"),
+        ("yours.py:train", r"no file yours.py in the working folder \(mine.py there\)"),
+        ("not_a_module_of_anybody:train", "no module 'not_a_module_of_anybody'"),
+    ):
+        with pytest.raises(EntrypointError, match=message):
+            program.load_entrypoint(JobSpec(name="a", entrypoint=entrypoint))
