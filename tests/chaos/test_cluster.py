@@ -1,0 +1,124 @@
+"""What a real cluster may lose; afterwards the bits are the oracle's, and no event or metric row is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.local_job import oracle
+from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def digest() -> str:
+    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
+
+
+@contextmanager
+def stopped(pid: int, seconds: float) -> Iterator[None]:
+    """The process does not run meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+        # The outage itself is what is tested: nothing happens that could be waited for.
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def controller_of(job: ClusterJob) -> int:
+    pid: int = job.events("attempt.acquired")[-1].data["pid"]
+    return pid
+
+
+@pytest.mark.short
+def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
+    members = job.wait_members(2)
+    job.wait_events("checkpoint.committed", 2)
+    os.kill(running.process("ray").pid, signal.SIGKILL)
+    for one in members:
+        job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of the workers")
+    job.check(digest)
+    assert job.now().attempt == 2
+    resumed = next(event for event in job.events("generation.formed") if event.attempt == 2)
+    assert resumed.step is not None
+    assert resumed.step > 5
+
+
+def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    begun = datetime.now(UTC)
+    with stopped(running.process("service").pid, seconds=40):
+        pass
+    ended = datetime.now(UTC)
+    job.check(digest)
+    assert job.now().attempt == 1
+    assert not job.events("worker.lost")
+    assert len(job.events("worker.started")) == len(members)
+    trained = [point for point in running.client.metrics(job.id) if begun < datetime.fromisoformat(point.time) < ended]
+    assert len(trained) > 10, "nobody waited for the service"
+
+
+def test_the_controller_is_stopped_for_longer_than_any_deadline_but_the_workers_own(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    job.wait_step(3)
+    with stopped(controller_of(job), seconds=45):
+        pass
+    job.check(digest)
+    assert job.now().generation == 1
+    assert not job.events("worker.lost")
+
+
+def test_the_controller_dies_while_workers_join_and_a_member_dies_too(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    running.client.scale(job.id, 4)
+    job.wait_events("worker.started", 4)
+    os.kill(controller_of(job), signal.SIGKILL)
+    assert members[0].pid is not None
+    os.kill(members[0].pid, signal.SIGKILL)
+    job.wait_events("controller.attached")
+    job.wait_members(4)
+    job.check(digest)
+
+
+def test_the_controller_dies_in_a_cancel(running: RunningHome, tmp_path: Path) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    controller = controller_of(job)
+    running.client.cancel(job.id)
+    os.kill(controller, signal.SIGKILL)
+    assert running.client.wait(job.id, timeout_s=120).status == "cancelled"
+    for one in members:
+        job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of a worker")
+
+
+def test_controller_and_all_workers_die_at_once(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    job = running.classifier(tmp_path, workers=3, checkpoint={"every_steps": 5})
+    members = job.wait_members(3)
+    job.wait_events("checkpoint.committed", 2)
+    os.kill(controller_of(job), signal.SIGKILL)
+    for one in members:
+        assert one.supervisor_pid is not None
+        os.kill(one.supervisor_pid, signal.SIGKILL)
+    job.wait_events("attempt.acquired", 2)
+    job.check(digest)
