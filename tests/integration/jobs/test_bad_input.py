@@ -14,7 +14,7 @@ import pytest
 from rubato.cli.app import run
 from tests.running_home import PATIENCE_S, RunningHome
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 PROGRAM = """
 import torch

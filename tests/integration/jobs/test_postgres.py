@@ -12,7 +12,7 @@ from tests.postgres import new_database, running_postgres
 from tests.running_home import BATCH, MICROBATCHES, STEPS, running_home
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_whole_job_on_postgres(tmp_path: Path) -> None:
     digest = oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
     with running_postgres() as server_url:
