@@ -1,9 +1,7 @@
 """Simulated workers that follow the protocol, and a host that carries out orders: no process, no clock, no tensor.
 
 Everything asynchronous is an action that the schedule may take now or later: a command or a message is delivered (in
-order for one worker, in any order between workers), a main thread moves on, a worker dies. What several workers do
-together (form a group, enter it, reduce a step) takes effect for each of them at a time of its own, so deaths fall
-between.
+order for one worker, in any order between workers), a main thread moves on, a worker dies.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from rubato.engine.coordinator import (
     CheckpointFound,
@@ -33,90 +29,21 @@ from rubato.engine.coordinator import (
 )
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow, Outcome
+from tests.unit.engine.coordinator.processes import Group, Processes, Worker
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What all members of a step decided from the same headers."""
-
-    step: int
-    switch_to: int
-    leaving: str
-    request: int
-
-
-@dataclass
-class Group:
-    """What the members of one generation have in common."""
-
-    record: wire.GenerationRecord
-    formed: set[str] = field(default_factory=set)
-    entering: set[str] = field(default_factory=set)
-    entry_step: int | None = None
-    """Set once all members were there together: from then on each of them gets in."""
-    entry_completed: Decision | None = None
-    arrived: dict[int, set[str]] = field(default_factory=dict)
-    decided: dict[int, Decision] = field(default_factory=dict)
-
-
-@dataclass
-class Worker:
-    """One training process with its supervisor."""
-
-    incarnation: str
-    attempt: int
-    alive: bool = False
-    placed: bool = False
-    gone: bool = False
-    inbox: deque[wire.Command] = field(default_factory=deque)
-    outbox: deque[wire.Message] = field(default_factory=deque)
-    said: int = 0
-    """0: nothing, 1: Hello, 2: Standby."""
-    highest: int = 0
-    revoked: int = 0
-    formed: dict[int, wire.GenerationRecord] = field(default_factory=dict)
-    forming: dict[int, wire.GenerationRecord] = field(default_factory=dict)
-    record: wire.GenerationRecord | None = None
-    entering: wire.GenerationRecord | None = None
-    waiting: bool = False
-    told: int = 0
-    has_state: bool = False
-    step: int = 0
-    completed: Decision | None = None
-    """Of the last reduction this worker holds."""
-    ready: int = 0
-    leaving: str = ""
-    request: int = 0
-    handled: int = 0
-    released: bool = False
-    hello: wire.Hello | None = None
-    standby: wire.Standby | None = None
-    broken: wire.Broken | None = None
-    ended: wire.Ended | None = None
-    stripe: wire.StripeWritten | None = None
-    rows: list[MetricRow] = field(default_factory=list)
-    rows_told_in: int = 0
-
-    def say(self, message: wire.Message) -> None:
-        self.outbox.append(message)
-
-
-class Cluster:
+class Cluster(Processes):
     """The world around one coordinator."""
 
     def __init__(
         self, schedule: random.Random, *, workers: int = 3, total_steps: int = 20, slots: int = 8, **terms: object
     ) -> None:
-        self.random = schedule
-        self.total_steps = total_steps
+        super().__init__(schedule, total_steps)
         self.slots = slots
-        self.now = 1000.0
         self.terms: dict[str, object] = {"num_microbatches": 8, "backoff_initial_s": 0.5, **terms}
         self.attempt = 1
         self.wish = Wish("run", workers)
         self.coordinator = self._make_coordinator()
-        self.workers: dict[str, Worker] = {}
-        self.groups: dict[tuple[int, int], Group] = {}
         self.answers: deque[object] = deque()
         self.checkpoints: list[tuple[int, int]] = []
         self.outcome: Outcome | None = None
@@ -193,14 +120,6 @@ class Cluster:
         self.wish = Wish(**{**vars(self.wish), **changes})  # type: ignore[arg-type]
         if self.outcome is None:
             self.handle(self.wish)
-
-    def die(self, worker: Worker, signal: str = "SIGKILL", code: int | None = None) -> None:
-        """The process ends; what it had said before is still delivered, then its exit."""
-        if worker.gone or (worker.placed and not worker.alive):
-            return
-        worker.alive, worker.placed = False, True
-        worker.inbox.clear()
-        worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None))
 
     # --- time and choice ----------------------------------------------------------------------------------------------
 
@@ -279,264 +198,6 @@ class Cluster:
         if isinstance(message, wire.Exited):
             worker.gone = True
         self.handle(message)
-
-    # --- a training process: commands ---------------------------------------------------------------------------------
-
-    def _obey(self, worker: Worker) -> None:
-        command = worker.inbox.popleft()
-        if command.attempt < worker.attempt:
-            return
-        worker.attempt = command.attempt
-        match command:
-            case wire.Prepare(record=record):
-                if record.number > worker.highest:
-                    worker.highest = record.number
-                    worker.forming[record.number] = record
-            case wire.Revoke(through=through):
-                worker.revoked = max(worker.revoked, through)
-                worker.highest = max(worker.highest, through)
-            case wire.Checkpoint(request=request):
-                worker.request = max(worker.request, request)
-            case wire.Leave(how=how):
-                worker.leaving = how
-            case wire.Release():
-                worker.released = True
-            case wire.Acknowledge(step=step):
-                worker.rows = [row for row in worker.rows if row.step > step]
-            case wire.Attach():
-                worker.say(self.snapshot_of(worker))
-
-    def snapshot_of(self, worker: Worker) -> wire.Snapshot:
-        return wire.Snapshot(
-            *(worker.incarnation, worker.hello, worker.standby, worker.record, worker.highest),
-            *(worker.broken, worker.ended, worker.step, tuple(worker.rows)),
-        )
-
-    # --- a training process: what it does next ------------------------------------------------------------------------
-
-    def _next_move(self, worker: Worker) -> Callable[[], None] | None:
-        """The main thread's next move, or a background formation; None where it waits."""
-        for _, record in sorted(worker.forming.items()):
-            if (move := self._formation(worker, self.group_of(record))) is not None:
-                return move
-        if worker.said < 2:
-            return lambda: self._warm_up(worker)
-        if worker.entering is not None:
-            return self._entry(worker, self.group_of(worker.entering))
-        if worker.waiting:
-            return self._wait(worker)
-        if worker.ended is not None:
-            return self._wait_for_release(worker)
-        return self._train(worker)
-
-    def _warm_up(self, worker: Worker) -> None:
-        worker.said += 1
-        if worker.said == 1:
-            worker.hello = wire.Hello(worker.incarnation, "host:1", "code")
-            worker.say(worker.hello)
-        else:
-            worker.standby = wire.Standby(worker.incarnation, "layout", self.total_steps)
-            worker.say(worker.standby)
-            worker.waiting, worker.told = True, worker.revoked
-
-    def group_of(self, record: wire.GenerationRecord) -> Group:
-        return self.groups[record.attempt, record.number]
-
-    def _members(self, group: Group) -> list[Worker]:
-        return [self.workers[member.incarnation] for member in group.record.members]
-
-    def _formation(self, worker: Worker, group: Group) -> Callable[[], None] | None:
-        number = group.record.number
-        members = self._members(group)
-        if worker.revoked >= number:
-            return lambda: worker.forming.pop(number)
-        if worker not in members:
-            return lambda: self._formed(worker, group)
-        there = [one for one in members if number in one.forming or one.incarnation in group.formed]
-        if len(there) == len(members) and all(one.alive for one in members):
-            return lambda: self._formed(worker, group)
-        if group.formed and len(there) == len(members):
-            return lambda: self._formed(worker, group)  # they had met before the death
-        if any(not one.alive and one.placed for one in members):
-            return lambda: self._form_failed(worker, number)
-        return None
-
-    def _formed(self, worker: Worker, group: Group) -> None:
-        number = group.record.number
-        worker.forming.pop(number)
-        group.formed.add(worker.incarnation)
-        worker.formed[number] = group.record
-        worker.ready = max(worker.ready, number)
-        worker.say(wire.Formed(worker.incarnation, number))
-
-    def _form_failed(self, worker: Worker, number: int) -> None:
-        worker.forming.pop(number)
-        worker.say(wire.FormFailed(worker.incarnation, number, "a member did not come"))
-
-    def _wait(self, worker: Worker) -> Callable[[], None] | None:
-        for number, record in sorted(worker.formed.items(), reverse=True):
-            if number > worker.revoked and record.rank_of(worker.incarnation) is not None:
-                return lambda: self._begin_entry(worker, record)
-        if worker.revoked > worker.told:
-            return lambda: self._say_broken(worker, worker.revoked)
-        return None
-
-    def _say_broken(self, worker: Worker, through: int, cause: str = "") -> None:
-        worker.waiting, worker.told, worker.entering = True, through, None
-        worker.broken = wire.Broken(worker.incarnation, through, worker.has_state, worker.step, cause)
-        worker.ended = None
-        worker.say(worker.broken)
-
-    def _begin_entry(self, worker: Worker, record: wire.GenerationRecord) -> None:
-        worker.formed = {number: one for number, one in worker.formed.items() if number > record.number}
-        worker.waiting, worker.entering = False, record
-        self.group_of(record).entering.add(worker.incarnation)
-
-    def _entry(self, worker: Worker, group: Group) -> Callable[[], None] | None:
-        members, number = self._members(group), group.record.number
-        if group.entry_step is None:
-            if all(one.alive and one.incarnation in group.entering for one in members):
-                self._agree_on_entry(group, members)
-            elif worker.revoked >= number or any(not one.alive and one.placed for one in members):
-                return lambda: self._say_broken(worker, max(number, worker.revoked), "a member was lost at the entry")
-            else:
-                return None
-        if any(not one.alive for one in members) and self.random.random() < 0.5:
-            return lambda: self._say_broken(worker, max(number, worker.revoked), "a member was lost in the entry")
-        return lambda: self._enter(worker, group)
-
-    def _agree_on_entry(self, group: Group, members: list[Worker]) -> None:
-        holders = [one for one in members if one.has_state]
-        if holders:
-            group.entry_completed = max(
-                (one.completed for one in holders if one.completed), key=lambda one: one.step, default=None
-            )
-            group.entry_step = min(one.step for one in holders)
-        else:
-            assert group.record.origin.kind != "members", "members without any state"
-            kind, folder = group.record.origin.kind, group.record.origin.folder
-            group.entry_step = int(folder.rsplit("-", 1)[1]) if kind == "checkpoint" else 0
-
-    def _enter(self, worker: Worker, group: Group) -> None:
-        assert group.entry_step is not None
-        if not worker.has_state:
-            worker.step = group.entry_step
-        if group.entry_completed is not None and group.entry_completed.step > worker.step:
-            worker.completed = group.entry_completed  # caught up: the reduction it missed
-        elif group.entry_completed is not None and not worker.has_state:
-            worker.completed = group.entry_completed
-        worker.has_state, worker.record, worker.entering, worker.broken = True, group.record, None, None
-        worker.say(wire.Entered(worker.incarnation, group.record.number, worker.step))
-
-    def _wait_for_release(self, worker: Worker) -> Callable[[], None] | None:
-        assert worker.record is not None
-        if worker.released:
-            return lambda: self.die(worker, code=0)
-        if worker.revoked >= worker.record.number:
-            return lambda: self._say_broken(worker, max(worker.record.number, worker.revoked), "revoked at the end")
-        return None
-
-    # --- a training process: steps ------------------------------------------------------------------------------------
-
-    def _train(self, worker: Worker) -> Callable[[], None] | None:
-        record = worker.record
-        assert record is not None
-        if worker.completed is not None and worker.completed.step == worker.step + 1:
-            return lambda: self._commit(worker)
-        if worker.step >= self.total_steps:
-            return lambda: self._end(worker, "finished", record)
-        if worker.revoked >= record.number:
-            return lambda: self._say_broken(worker, worker.revoked, "revoked")
-        group = self.group_of(record)
-        arrived = group.arrived.setdefault(worker.step, set())
-        if worker.incarnation not in arrived:
-            return lambda: self._arrive(worker, group)
-        members = self._members(group)
-        decision = group.decided.get(worker.step)
-        lost = [one for one in members if not one.alive or self._has_left(one, record)]
-        if decision is not None and not (lost and self.random.random() < 0.3):
-            return lambda: self._complete(worker, decision)
-        if lost:
-            through = max(record.number, worker.revoked)
-            return lambda: self._say_broken(worker, through, "a peer was lost")
-        return None
-
-    def _has_left(self, worker: Worker, record: wire.GenerationRecord) -> bool:
-        """It dropped the group, or switched to a later one."""
-        has_dropped = worker.waiting and worker.told >= record.number
-        return has_dropped or (worker.record is not None and worker.record.number > record.number)
-
-    def _arrive(self, worker: Worker, group: Group) -> None:
-        arrived = group.arrived[worker.step]
-        arrived.add(worker.incarnation)
-        members = self._members(group)
-        if len(arrived) < len(members) or not all(one.alive for one in members):
-            return
-        ready = {max(one.ready, group.record.number) for one in members}
-        agreed = ready.pop() if len(ready) == 1 else 0
-        leaving = {one.leaving for one in members}
-        group.decided[worker.step] = Decision(
-            step=worker.step + 1,
-            switch_to=agreed if agreed > group.record.number else 0,
-            leaving="stop" if "stop" in leaving else "pause" if "pause" in leaving else "",
-            request=max(one.request if one.request > one.handled else 0 for one in members),
-        )
-
-    def _complete(self, worker: Worker, decision: Decision) -> None:
-        worker.completed = decision
-        self._commit(worker)
-
-    def _commit(self, worker: Worker) -> None:
-        decision, record = worker.completed, worker.record
-        assert decision is not None
-        assert record is not None
-        worker.step += 1
-        time = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now)).isoformat()
-        worker.rows.append(MetricRow(worker.step, time, record.number, record.world, {"loss": 1.0}))
-        rows: tuple[MetricRow, ...] = ()
-        if record.rank_of(worker.incarnation) == 0:
-            rows = tuple(worker.rows) if worker.rows_told_in != record.number else (worker.rows[-1],)
-            worker.rows_told_in = record.number
-        worker.say(wire.Committed(worker.incarnation, record.number, worker.step, rows))
-        if decision.request:
-            worker.handled = max(worker.handled, decision.request)
-        if decision.leaving:
-            self._end(worker, "paused" if decision.leaving == "pause" else "stopped", record)
-            return
-        if decision.request:
-            self._save(worker)
-        if decision.switch_to > record.number and worker.revoked < decision.switch_to:
-            self._switch(worker, decision.switch_to)
-
-    def _switch(self, worker: Worker, number: int) -> None:
-        record = worker.formed.pop(number)
-        if record.rank_of(worker.incarnation) is not None:
-            self._begin_entry(worker, record)
-            return
-        assert worker.record is not None
-        worker.say(wire.Left(worker.incarnation, worker.record.number, worker.step))
-        self.die(worker, code=0)
-
-    def _save(self, worker: Worker) -> None:
-        record = worker.record
-        assert record is not None
-        rank = record.rank_of(worker.incarnation)
-        assert rank is not None
-        folder = f"{record.attempt}-{worker.step}"
-        file = {"name": f"s{rank}", "bytes": 1, "sha256": "0" * 64}
-        worker.stripe = wire.StripeWritten(
-            worker.incarnation, record.number, worker.step, folder, rank, record.world, (file,)
-        )
-        worker.say(worker.stripe)
-
-    def _end(self, worker: Worker, how: str, record: wire.GenerationRecord) -> None:
-        if record.rank_of(worker.incarnation) == 0 and worker.rows_told_in != record.number:
-            worker.rows_told_in = record.number
-            worker.say(wire.Committed(worker.incarnation, record.number, worker.step, tuple(worker.rows)))
-        if how != "stopped":
-            self._save(worker)
-        worker.ended = wire.Ended(worker.incarnation, how, worker.step, "d")  # type: ignore[arg-type]
-        worker.say(worker.ended)
 
     # --- another controller -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rubato.engine.coordinator import Coordinator, Kill, Spawn, Terms, Wish
 from rubato.engine.coordinator.verdicts import SPAWN_FAILURES
 from rubato.wire import worker as wire
-from tests.unit.engine.coordinator.simulation import Cluster, Worker
+from tests.unit.engine.coordinator.processes import Worker
+from tests.unit.engine.coordinator.simulation import Cluster
 
 FAULTS = ("die", "die_two", "die_all", "scale", "checkpoint", "time_jump", "replace")
 PROPERTIES = settings(max_examples=150, deadline=None)
