@@ -93,8 +93,12 @@ def logs(
     ranks = parse_ranks(rank)
     with connect(url) as client:
         if not follow:
-            for line in client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text):
+            lines = client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text)
+            for line in lines:
                 put_json(line.raw) if as_json else put(format_log_line(line))
+            if not lines:
+                is_filtered = bool(ranks) or attempt is not None or text is not None
+                note("No line matches." if is_filtered else "The training processes have written nothing yet.")
             return
         found = client.job(job)
         try:
@@ -116,7 +120,7 @@ def logs(
 
 def scale(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job, or run_... of a `rubato run`.")],
-    workers: Annotated[int, typer.Argument(min=1, help="How many workers.")],
+    workers: Annotated[int, typer.Argument(min=1, metavar="WORKERS", help="How many workers.")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Show the change until the new generation has formed.")] = False,
     timeout: TimeoutOption = None,
@@ -141,7 +145,8 @@ def scale(
         elif wait:
             code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
         else:
-            note(f"Asked for {workers} workers; `rubato scale {wished.id} {workers} --wait` shows the change.")
+            asked = f"{workers} worker{'' if workers == 1 else 's'}"
+            note(f"Asked for {asked}; `rubato scale {wished.id} {workers} --wait` shows the change.")
         if as_json:
             put_json(client.job(wished.id).raw)
         raise typer.Exit(code)

@@ -131,6 +131,14 @@ def test_logs_name_their_ranks(service: FakeService, rubato: Rubato) -> None:
     ]
 
 
+def test_logs_without_a_line_say_so(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/job_1/logs", {"items": [], "next": None})
+    nothing = rubato("logs", "job_1")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "written nothing yet" in nothing.err
+    assert "No line matches" in rubato("logs", "job_1", "--rank", "9").err
+
+
 def test_ctrl_c_detaches_and_says_how_to_come_back(
     service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
 ) -> None:
