@@ -114,7 +114,10 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     lines += [(name, format_number(value)) for name, value in (job.metrics or {}).items()]
     if job.result:
         lines += [("result step", str(job.result.get("step"))), ("digest", str(job.result.get("digest")))]
-    return lines + describe_failure(job.failure or {})
+    failure = job.failure or {}
+    if failure.get("message") == job.message:
+        failure = {**failure, "message": None}  # It stands above, as the reason of the status.
+    return lines + describe_failure(failure)
 
 
 def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:

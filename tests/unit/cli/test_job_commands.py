@@ -43,6 +43,7 @@ def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: 
         "step": 7,
         "microbatch": 4,
         "traceback": "Traceback\n  boom",
+        "message": "it raised",
     }
     service.on("GET", "/jobs/digits", job(status="failed", message="it raised", failure=failure))
     done = rubato("get", "digits")
@@ -51,6 +52,7 @@ def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: 
     assert "failure rank        1" in done.out
     assert "failure microbatch  4" in done.out
     assert "Traceback\n  boom" in done.out
+    assert done.out.count("it raised") == 1, "told once, as the reason of the status"
     assert rubato("get", "digits", "--json").json["failure"] == failure
 
 
