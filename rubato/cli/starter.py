@@ -72,7 +72,7 @@ batch:
 seed: 0                         # same seed, same data, same code: same bits
 # resources_per_worker: {{cpu: 1, gpu: 0}}
 # checkpoint: {{every_steps: 100, keep_last: 3}}
-# limits: {{max_duration: 2h, stop_grace: 30s}}
+# limits: {{stop_grace: 30s, queue_timeout: 2h}}
 # env: {{MY_SETTING: "1"}}
 """
 

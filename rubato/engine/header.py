@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -156,16 +156,17 @@ def _only_slot(column: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return filled[0] if filled else (0.0, 0.0)
 
 
-def minority(digests: Sequence[int | None]) -> set[int]:
+def minority(digests: Sequence[int | None], joined: Collection[int] = ()) -> set[int]:
     """Ranks whose state differs from what a strict majority holds; all ranks where there is no majority.
 
-    Args:    digests: by rank; None: not said in this step.
+    Args:    digests: by rank; None: not said in this step.  joined: ranks that just got their state: they have no vote.
     Returns: empty when all that were said are equal.
     """
     said = [digest for digest in digests if digest is not None]
     if len(set(said)) <= 1:
         return set()
-    value, count = Counter(said).most_common(1)[0]
-    if 2 * count <= len(said):
+    votes = [digest for rank, digest in enumerate(digests) if digest is not None and rank not in joined]
+    value, count = Counter(votes).most_common(1)[0]
+    if 2 * count <= len(votes):
         return set(range(len(digests)))
     return {rank for rank, digest in enumerate(digests) if digest is not None and digest != value}

@@ -77,7 +77,7 @@ class Membership:
         if plan.behind:
             self._catch_up(comm, plan, rank)
         session.record, session.rank, session.comm = record, rank, comm
-        session.has_state = True
+        session.has_state, session.joined = True, plan.blank
         session.owners_of_step = plan.owners_of_step
         session.begin_generation(comm)
         session.control.record, session.control.broken = record, None

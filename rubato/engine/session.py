@@ -82,6 +82,8 @@ class Session:
         self._free: list[torch.Tensor] = []
         self._is_first_of_generation = True
         self.has_state = False
+        self.joined: tuple[int, ...] = ()
+        """Ranks that got their state from the others when the present generation began."""
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
@@ -303,7 +305,7 @@ class Session:
             Diverged: this worker is not among a majority.  GenerationLost: others are not; they leave.
         """
         digests = [header.digest for header in result.headers]
-        odd = minority(digests)
+        odd = minority(digests, self.joined if self._is_first_of_generation else ())
         if not odd:
             return
         if self.rank in odd:

@@ -8,27 +8,25 @@ It imports `rubato` and the user's code, nothing else of ours. It ends with
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import traceback
 from typing import Any
 
+from rubato.launch.tether import tether_to_supervisor
 from rubato.wire import worker as wire
 from rubato.wire.spec import parse_spec
 
-PR_SET_PDEATHSIG = 1
 CONTROL_FD = "RUBATO_CONTROL_FD"
 EXIT_USER, EXIT_ENGINE, EXIT_DIVERGED = 1, 70, 71
 
 
 def main() -> None:
     """Read `Start`, train, and exit."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    tether_to_supervisor()
     connection = socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))
     os.set_inheritable(connection.fileno(), False)  # not for the children of user code
     reader = connection.makefile("rb")

@@ -287,6 +287,9 @@ class JobSpec:
             (0 <= self.seed < 2**63, "seed", f"must lie in 0..2**63-1, got {self.seed}"),
             (self.reproducible, "reproducible", "false is not supported by this release; leave it out"),
             (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
+            (self.workers.autoscale == "off", "workers.autoscale", "only 'off' is supported by this release"),
+            (self.limits.max_duration is None, "limits.max_duration", "not supported by this release; leave it out"),
+            (self.checkpoint.keep_best is None, "checkpoint.keep_best", "not supported by this release; leave it out"),
             (not self.secrets, "secrets", "not supported by this release; use env"),
             (not self.notifications, "notifications", "not supported by this release"),
             (

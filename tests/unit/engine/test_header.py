@@ -132,3 +132,17 @@ def test_headers_of_another_time_are_an_error(field: str) -> None:
 )
 def test_the_minority(digests: list[int | None], odd: set[int]) -> None:
     assert minority(digests) == odd
+
+
+@pytest.mark.parametrize(
+    ("digests", "joined", "odd"),
+    [
+        ([1, 2], (1,), {1}),  # one who had the state, one who just got it: the former is right
+        ([1, 1, 2], (2,), {2}),
+        ([1, 2, 2, 2], (1, 2, 3), {1, 2, 3}),
+        ([1, 2, 1], (2,), {0, 1, 2}),
+        ([1, 1], (1,), set()),
+    ],
+)
+def test_those_who_just_joined_have_no_vote(digests: list[int | None], joined: tuple[int, ...], odd: set[int]) -> None:
+    assert minority(digests, joined) == odd
