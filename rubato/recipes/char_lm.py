@@ -145,7 +145,9 @@ def train(run: rubato.Run) -> None:
         optimizer.step()
         scheduler.step()
         if step.every(config.evaluate_every):
-            run.log(val_loss=run.evaluate(validation_set, loss_of))
+            val_loss = run.evaluate(validation_set, loss_of)
+            run.log(val_loss=val_loss)
+            print(f"step {step.index + 1}: validation loss {val_loss:.4f}")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,9 @@ def train(run: rubato.Run) -> None:
         optimizer.step()
         scheduler.step()
         if step.every(config.evaluate_every):
-            run.log(accuracy=run.evaluate(test_set, recognised), lr=optimizer.param_groups[0]["lr"])
+            accuracy = run.evaluate(test_set, recognised)
+            run.log(accuracy=accuracy, lr=optimizer.param_groups[0]["lr"])
+            print(f"step {step.index + 1}: {accuracy:.2%} of the test images recognised")
 
 
 if __name__ == "__main__":

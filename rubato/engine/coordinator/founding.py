@@ -46,7 +46,7 @@ class Founding:
         ready = [worker for worker in wanted if worker.state is WorkerState.STANDBY]
         warming = [worker for worker in wanted if worker.state is WorkerState.WARMING]
         unplaced = len(wanted) - len(ready) - len(warming)
-        job.reason = f"{unplaced} of {job.wish.workers} workers wait for a slot" if unplaced else ""
+        job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
         if self._found is None or warming or len(ready) < min(job.terms.min_workers, job.wish.workers):
             return
         if len(ready) < job.wish.workers and now < max(one.standby_at for one in ready) + PLACEMENT_GRACE_S:
@@ -60,6 +60,7 @@ class Founding:
     def restart(self, because: str, now: float) -> Failure | None:
         """Nobody has the state: back to the newest checkpoint after a wait; the failure where that was too often."""
         job = self._job
+        self._rows.settle(now, force=True)  # a generation that trained for a moment only is told of, too
         job.current, job.pending, job.entered = None, None, set()
         self._found, self._has_asked = None, False
         job.restarts += 1

@@ -37,7 +37,9 @@ class Resizing:
         warming = [worker for worker in joiners if worker.state is WorkerState.WARMING]
         unplaced = [worker for worker in joiners if worker.state is WorkerState.STARTING]
         if job.spawn_after != float("inf"):
-            job.reason = f"{len(unplaced)} of {job.wish.workers} workers wait for a slot" if unplaced else ""
+            job.reason = (
+                f"{len(unplaced)} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
+            )
         if ready and (not warming or now > min(one.standby_at for one in ready) + LAGGARD_GRACE_S):
             cause: wire.Cause = "replace" if len(members) + len(ready) <= self.world_before_loss else "scale_up"
             job.mint(members + ready, wire.Origin("members"), cause, follows=job.current.number)

@@ -155,6 +155,16 @@ def test_all_lost_goes_back_to_the_newest_checkpoint(seed: int) -> None:
     assert [event.data["restarts"] for event in cluster.events if event.kind == "job.restarting"] == [1]
 
 
+def test_a_generation_that_trained_for_a_moment_only_is_told_of() -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS)
+    train(cluster, 1)
+    for worker in cluster.living:
+        cluster.die(worker)
+    cluster.run(lambda: any(event.kind == "job.restarting" for event in cluster.events))
+    kinds = [event.kind for event in cluster.events]
+    assert kinds.index("generation.formed") < kinds.index("job.restarting")
+
+
 @pytest.mark.parametrize("allowed", [0, 2])
 def test_too_many_restarts_fail_the_job(allowed: int) -> None:
     cluster = Cluster(random.Random(7), workers=2, total_steps=ENDLESS, max_restarts=allowed)
