@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+PYTEST := scripts/pytest.sh
 # Two test processes by default: the machine of CI has two cores. `make test JOBS=8` uses more.
 JOBS ?= 2
 CODE := rubato jobs service api benchmarks tests scripts
