@@ -45,17 +45,21 @@ class Membership:
 
     def wait_and_enter(self, told: int) -> None:
         """Enter generations until one holds."""
-        session = self._session
-        while True:
-            record, comm = session.control.wait_for_generation(told, self._say_broken)
-            try:
-                self._enter(record, comm)
-            except GenerationLost as error:
-                comm.bury()
-                told = max(record.number, session.control.revoked_through)
-                self._say_broken(told, str(error))
-            else:
-                return
+        left: int | None = told
+        while left is not None:
+            record, comm = self._session.control.wait_for_generation(left, self._say_broken)
+            left = self._try_to_enter(record, comm)
+
+    def _try_to_enter(self, record: wire.GenerationRecord, comm: Communicator) -> int | None:
+        """Enter a generation. Where it was lost meanwhile: the number through which this worker has said it is out."""
+        try:
+            self._enter(record, comm)
+        except GenerationLost as error:
+            comm.bury()
+            told = max(record.number, self._session.control.revoked_through)
+            self._say_broken(told, str(error))
+            return told
+        return None
 
     def _enter(self, record: wire.GenerationRecord, comm: Communicator) -> None:
         """Compare standings with the other members and do what the plan says.
@@ -126,11 +130,7 @@ class Membership:
             old.bury()
         if comm is None:
             return False
-        try:
-            self._enter(record, comm)
-        except GenerationLost as error:
-            comm.bury()
-            told = max(number, session.control.revoked_through)
-            self._say_broken(told, str(error))
+        told = self._try_to_enter(record, comm)
+        if told is not None:
             self.wait_and_enter(told)
         return True
