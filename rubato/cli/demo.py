@@ -21,7 +21,7 @@ from rubato.cli.keeper.process_table import identify, read_table, send_signal, t
 from rubato.cli.output import fail, note, put
 from rubato.cli.render import describe_failure, describe_generation
 from rubato.cli.service_commands import StepLine, make_login_link
-from rubato.cli.specfile import draft_of_recipe
+from rubato.cli.specfile import unique_name
 from rubato.errors import RubatoError, UserError
 from rubato.home import Home
 from rubato.wire.events import EventKind
@@ -177,7 +177,7 @@ def run_disturbed_long_enough(client: Client, home: Home) -> tuple[Job, list[Eve
 
 def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event]]:
     """Train, and do to the job what happens to jobs."""
-    job = client.submit(spec_of(draft_of_recipe("demo").data["name"], epochs))
+    job = client.submit(spec_of(unique_name("demo"), epochs))
     put(f"\nJob {job.name}: {RECIPE} on one worker. Watch it: {client.url}/jobs/{job.id}")
     with progress_line() as line:
         story = Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line)))
@@ -219,7 +219,7 @@ def choose_victim(workers: list[Worker]) -> Worker:
 
 def run_undisturbed(client: Client, epochs: int) -> Job:
     """The same job on one worker, with nothing happening to it."""
-    job = client.submit(spec_of(draft_of_recipe("undisturbed").data["name"], epochs))
+    job = client.submit(spec_of(unique_name("undisturbed"), epochs))
     put(f"\nJob {job.name}: the same on one worker, undisturbed.")
     with progress_line() as line:
         return Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line))).finish()

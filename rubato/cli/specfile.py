@@ -36,7 +36,7 @@ def read_draft(source: str) -> Draft:
     if path.suffix == ".py":
         if not path.is_file():
             raise UserError(f"there is no file {name}")
-        data = {"name": _unique_name(path.stem), "entrypoint": path.name + colon + function, "working_dir": "."}
+        data = {"name": unique_name(path.stem), "entrypoint": path.name + colon + function, "working_dir": "."}
         return Draft(data, path.parent.absolute())
     if path.suffix not in SPEC_SUFFIXES:
         raise UserError(
@@ -54,7 +54,7 @@ def draft_of_recipe(recipe: str) -> Draft:
         EntrypointError: there is no such recipe; names those there are.
     """
     name = find_recipe(recipe).name
-    return Draft({"name": _unique_name(name), "recipe": name}, Path.cwd())
+    return Draft({"name": unique_name(name), "recipe": name}, Path.cwd())
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def read_yaml(text: str) -> Any:
     return yaml.load(text, Loader)
 
 
-def _unique_name(stem: str) -> str:
+def unique_name(stem: str) -> str:
     """A job name from a file or recipe name, with four random letters: names of unfinished jobs must differ."""
     base = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._") or "job"
     letters = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(4))

@@ -5,48 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rubato.cli.keeper import control
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.ports import find_free_ports
 from rubato.cli.keeper.process_table import is_alive, marked_processes
 from rubato.client import Client
 from rubato.home import Home
-
-ROOT = Path(__file__).parents[3]
-
-
-class Shell:
-    """The command in processes of its own, in one home."""
-
-    def __init__(self, home: Home) -> None:
-        self.home = home
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RUBATO_")}
-        self.environment = {**kept, "RUBATO_HOME": str(home.path), "PYTHONPATH": str(ROOT)}
-
-    def __call__(self, *arguments: str, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "rubato.cli", *arguments],
-            env=self.environment,
-            cwd=self.home.path.parent,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    home = Home(tmp_path / "home")
-    yield Shell(home)
-    control.bring_down(home, tell=lambda _: None)
+from tests.shell import Shell
 
 
 @pytest.mark.timeout(400)
