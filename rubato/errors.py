@@ -118,6 +118,10 @@ class KeeperError(RubatoError):
     """The processes of a RUBATO_HOME cannot be started or ended; the message says why and what to do."""
 
 
+class LeaveTraining(BaseException):
+    """Ends user code where this worker's part is over. Not an Exception: programs catch those."""
+
+
 class CheckpointError(RubatoError):
     """A checkpoint cannot be written or read."""
 

@@ -180,7 +180,7 @@ class Run:
             "epoch": float(step.epoch),
             **self._take_logged(),
         }
-        return MetricRow(step.index + 1, timestamp(), session.record.number, session.world, _finite(values))
+        return MetricRow(step.index + 1, timestamp(), session.record.number, session.computing, _finite(values))
 
     def _take_logged(self) -> dict[str, float]:
         logged = dict(self._session.logged)

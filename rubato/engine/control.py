@@ -38,8 +38,10 @@ class Control:
         self.revoked_through = 0
         self.highest = 0
         """Highest generation heard of."""
+        self.formed = 0
+        """Highest generation whose group this worker has formed, or may leave for. Never withdrawn."""
         self.ready = 0
-        """Highest generation this worker has formed, or may leave for. Never withdrawn."""
+        """Highest generation this worker may switch to. Never withdrawn."""
         self.leaving = Leaving.NO
         self.checkpoint_request = 0
         self.is_released = False
@@ -128,7 +130,9 @@ class Control:
 
     def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
         self._formed[record.number] = (record, communicator)
-        self.ready = max(self.ready, record.number)
+        self.formed = max(self.formed, record.number)
+        if communicator is None or not record.joining:
+            self.ready = max(self.ready, record.number)
         self.say(wire.Formed(self.start.incarnation, record.number))
 
     def _beat(self) -> None:
@@ -170,9 +174,18 @@ class Control:
         self._stage = (name, time.monotonic())
         self._step = self._step if step is None else step
 
+    def may_switch(self, number: int) -> None:
+        """The joiners of this generation are up to date."""
+        self.ready = max(self.ready, number)
+
     def is_revoked(self, number: int) -> bool:
         """Whether this generation is over."""
         return self.revoked_through >= number
+
+    def look(self, number: int) -> tuple[wire.GenerationRecord, Communicator | None] | None:
+        """A generation this worker has formed, which stays where it is; None: it is gone."""
+        with self._changed:
+            return self._formed.get(number)
 
     def take(self, number: int) -> tuple[wire.GenerationRecord, Communicator | None]:
         """The generation all agreed to switch to, which this worker has formed. Older ones that were never used go."""

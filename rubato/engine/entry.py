@@ -1,9 +1,8 @@
 """Entering a generation: the members compare where they stand, and a pure function says what each has to do.
 
-Every change of membership ends here, planned or not:
+Planned changes do not come here: all members stand at one boundary then, and `join` has brought the joiners to it.
 
     found     nobody has the state: all begin fresh, or each loads the checkpoint that the record names
-    join      those that have the state share it with those that have not (all of the former stand at one boundary)
     recover   some completed an exchange that others did not: these get its result, not the state; then the
               microbatches of the interrupted step that nobody holds are shared out
 """
@@ -74,9 +73,7 @@ class EntryPlan:
     """What the members do on entering; equal on all of them."""
 
     holders: tuple[int, ...]
-    """Ranks that have the state; empty: all begin together."""
-    blank: tuple[int, ...]
-    """Ranks that get the whole state."""
+    """All ranks, or none: all begin together."""
     behind: tuple[int, ...]
     """Ranks that get the result of exchange `last`."""
     source: int
@@ -93,16 +90,17 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
     """What to do, from where everybody stands.
 
     Raises:
-        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, joiners in the
-            middle of a step, or a microbatch held twice.
+        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, joiners in a
+            recovery, or a microbatch held twice.
     """
     for standing in standings:
         if (standing.attempt, standing.generation) != (record.attempt, record.number):
             raise ProtocolError(f"a member of generation {standing.generation} met one of {record.number}")
     holders = tuple(rank for rank, one in enumerate(standings) if one.has_state)
-    blank = tuple(rank for rank, one in enumerate(standings) if not one.has_state)
     if not holders:
-        return EntryPlan((), (), (), 0, BEFORE_ALL, None, 0)
+        return EntryPlan((), (), 0, BEFORE_ALL, None, 0)
+    if len(holders) < len(standings):
+        raise ProtocolError("a worker without the state entered a generation whose members have it")
     last = max(standings[rank].last for rank in holders)
     behind = tuple(rank for rank in holders if standings[rank].last != last)
     sources = [rank for rank in holders if standings[rank].last == last and standings[rank].result_bytes > 0]
@@ -111,10 +109,8 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
             raise ProtocolError(f"rank {rank} completed exchange {standings[rank].last} and missed more than {last}")
     if behind and not sources:
         raise ProtocolError(f"nobody has the result of exchange {last} any more, which rank {behind[0]} needs")
-    if blank and behind:
-        raise ProtocolError("workers cannot join while members stand at different steps")
-    owners, redone = _share_out(record, standings, last, blank)
-    return EntryPlan(holders, blank, behind, sources[0] if sources else 0, last, owners, redone)
+    owners, redone = _share_out(record, standings, last)
+    return EntryPlan(holders, behind, sources[0] if sources else 0, last, owners, redone)
 
 
 def _follows(last: Key, before: Key) -> bool:
@@ -124,15 +120,13 @@ def _follows(last: Key, before: Key) -> bool:
 
 
 def _share_out(
-    record: GenerationRecord, standings: Sequence[Standing], last: Key, blank: tuple[int, ...]
+    record: GenerationRecord, standings: Sequence[Standing], last: Key
 ) -> tuple[tuple[int, tuple[int, ...]] | None, int]:
     """Owners of the interrupted step: those that hold microbatches keep them, the others go to heirs."""
     interrupted = last[0] + 1
     holding = {rank: one for rank, one in enumerate(standings) if one.working_on == interrupted and one.held}
     if not holding:
         return None, 0
-    if blank:
-        raise ProtocolError("workers cannot join in the middle of a step")
     owners: list[int | None] = [None] * len(record.owners)
     for rank, standing in holding.items():
         for leaf in standing.held:

@@ -65,6 +65,33 @@ class Exchange:
         self._gathered: list[torch.Tensor] = []
         self._turn = 1
 
+    def touch(self, tree: Tree, owners: Sequence[int]) -> None:
+        """Touch the memory of the buffers that a step with these owners needs, before anybody waits for it."""
+        if self._comm is None:
+            return
+        frontiers = [
+            tree.frontier([leaf for leaf, owner in enumerate(owners) if owner == rank], range(len(owners)))
+            for rank in range(self._world)
+        ]
+        sent, received = self._message_sizes(frontiers)
+        own = len(frontiers[self._rank]) * self._chunk * self._element_bytes
+        for name, size in (("source", sum(sent)), ("out", sum(received)), ("own", own), ("row", self._row_bytes)):
+            self._scratch(name, size).zero_()
+        for _ in range(2):
+            self._buffer().zero_()
+
+    def _message_sizes(self, frontiers: Sequence[Sequence[Node]]) -> tuple[list[int], list[int]]:
+        """Bytes to and from every rank in phase A: a label, and a chunk of each node. Own parts do not travel."""
+        size, mine = self._element_bytes, len(frontiers[self._rank])
+        low, high = self._bounds(self._rank)
+        others = [rank for rank in range(self._world) if rank != self._rank]
+        sent, received = [0] * self._world, [0] * self._world
+        for rank in others:
+            begin, end = self._bounds(rank)
+            sent[rank] = ALIGNMENT + mine * (end - begin) * size
+            received[rank] = ALIGNMENT + len(frontiers[rank]) * (high - low) * size
+        return sent, received
+
     def _bounds(self, rank: int) -> tuple[int, int]:
         """First and last (exclusive) element of a rank's chunk; late chunks may be short or empty."""
         return min(rank * self._chunk, self._length), min((rank + 1) * self._chunk, self._length)
@@ -107,16 +134,8 @@ class Exchange:
         if sorted(mine) != sorted(partials.nodes):
             raise ProtocolError(f"this worker holds nodes {sorted(partials.nodes)}, but should hold {sorted(mine)}")
         bounds = [self._bounds(rank) for rank in range(self._world)]
-        # Own parts do not travel. Every message begins with a label, padded to the alignment.
-        sent = [
-            0 if rank == self._rank else ALIGNMENT + len(mine) * (high - low) * size
-            for rank, (low, high) in enumerate(bounds)
-        ]
         low, high = bounds[self._rank]
-        received = [
-            0 if rank == self._rank else ALIGNMENT + len(frontiers[rank]) * (high - low) * size
-            for rank in range(self._world)
-        ]
+        sent, received = self._message_sizes(frontiers)
         source, out = self._scratch("source", sum(sent)), self._scratch("out", sum(received))
         own = self._scratch("own", len(mine) * (high - low) * size)
         offset = 0
@@ -191,7 +210,7 @@ class Exchange:
         """The first `size` bytes of a buffer that is kept from step to step."""
         kept = self._kept.get(name)
         if kept is None or kept.numel() < size:
-            kept = self._kept[name] = torch.zeros(size, dtype=torch.uint8, device=self._device)
+            kept = self._kept[name] = torch.empty(size, dtype=torch.uint8, device=self._device)
         return kept[:size]
 
     def _typed(self, buffer: torch.Tensor, offset: int, numel: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -35,8 +35,10 @@ class Header:
     attempt: int
     generation: int
     step: int
+    formed: int
+    """The highest generation whose group it has formed (or may leave for); its present one where there is none."""
     ready: int
-    """The highest generation it has formed (or may leave for); its present one where there is none."""
+    """The highest generation it may switch to: formed, and its joiners are brought up to date."""
     leaving: Leaving
     checkpoint: int
     """A checkpoint request it has not acted on yet; 0: none."""
@@ -64,7 +66,7 @@ class Header:
             digest,
             self.compute_ns,
             len(self.slots),
-            0,
+            self.formed,
         )
         body = fixed + b"".join(_SLOT.pack(*slot) for slot in self.slots)
         return body.ljust(header_bytes(len(self.slots)), b"\0")
@@ -87,6 +89,7 @@ class Header:
             attempt=fields[0],
             generation=fields[1],
             step=fields[2],
+            formed=fields[11],
             ready=fields[3],
             leaving=Leaving(fields[4]),
             checkpoint=fields[5],
@@ -107,6 +110,8 @@ def header_bytes(num_microbatches: int) -> int:
 class Decision:
     """What all members do at the boundary after this step."""
 
+    feed: int
+    """Generation whose joiners get the state of this boundary, in the background; 0: none."""
     switch_to: int
     """Generation to switch to; 0: stay."""
     leaving: Leaving
@@ -122,8 +127,8 @@ class Decision:
 def decide(headers: Sequence[Header]) -> Decision:
     """The decision of a step from the headers of all its members.
 
-    A switch needs every member to be ready for the very same generation: one that only some have formed (its joiner
-    died meanwhile, and another superseded it) is passed over until all agree.
+    To feed joiners and to switch, every member must name the very same generation: one that only some have formed (its
+    joiner died meanwhile, and another superseded it) is passed over until all agree.
 
     Raises:
         ProtocolError: headers of different steps, or a microbatch computed by two workers or by none.
@@ -132,21 +137,25 @@ def decide(headers: Sequence[Header]) -> Decision:
     for header in headers:
         if (header.attempt, header.generation, header.step) != (first.attempt, first.generation, first.step):
             raise ProtocolError(f"headers of different steps met: {header} and {first}")
-    ready = {header.ready for header in headers}
-    agreed = ready.pop() if len(ready) == 1 else 0
     slots = [_only_slot(column) for column in zip(*(header.slots for header in headers), strict=True)]
     weight = sum(slot[1] for slot in slots)
     weighted = 0.0
     for loss, share in slots:
         weighted += loss * share
     return Decision(
-        switch_to=agreed if agreed > first.generation else 0,
+        feed=_agreed([header.formed for header in headers], above=first.generation),
+        switch_to=_agreed([header.ready for header in headers], above=first.generation),
         leaving=max(header.leaving for header in headers),
         checkpoint=max(header.checkpoint for header in headers),
         is_finite=all(header.is_finite for header in headers),
         loss=weighted / weight if weight else 0.0,
         weight=weight,
     )
+
+
+def _agreed(numbers: Sequence[int], *, above: int) -> int:
+    """The generation that all name, if it is a later one; else 0."""
+    return numbers[0] if len(set(numbers)) == 1 and numbers[0] > above else 0
 
 
 def _only_slot(column: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -156,17 +165,16 @@ def _only_slot(column: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return filled[0] if filled else (0.0, 0.0)
 
 
-def minority(digests: Sequence[int | None], joined: Collection[int] = ()) -> set[int]:
+def minority(digests: Sequence[int | None]) -> set[int]:
     """Ranks whose state differs from what a strict majority holds; all ranks where there is no majority.
 
-    Args:    digests: by rank; None: not said in this step.  joined: ranks that just got their state: they have no vote.
+    Args:    digests: by rank; None: not said in this step.
     Returns: empty when all that were said are equal.
     """
     said = [digest for digest in digests if digest is not None]
     if len(set(said)) <= 1:
         return set()
-    votes = [digest for rank, digest in enumerate(digests) if digest is not None and rank not in joined]
-    value, count = Counter(votes).most_common(1)[0]
-    if 2 * count <= len(votes):
+    value, count = Counter(said).most_common(1)[0]
+    if 2 * count <= len(said):
         return set(range(len(digests)))
     return {rank for rank, digest in enumerate(digests) if digest is not None and digest != value}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
 from rubato.engine.comm import Communicator
 from rubato.engine.entry import EntryPlan, Standing, decide_entry, standing_bytes
+from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
-from rubato.engine.sync import share_state
-from rubato.errors import GenerationLost
+from rubato.engine.sync import Snapshot
+from rubato.engine.tree import balanced_owners
+from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Membership:
         assert session.record is not None
         if session.comm is not None:
             session.comm.bury()
-        session.comm = session.exchange = None
+        session.comm = session.exchange = session.feeder = None
         through = max(session.record.number, session.control.revoked_through)
         self._say_broken(through, cause)
         self.wait_and_enter(told=through)
@@ -52,12 +54,20 @@ class Membership:
 
     def _try_to_enter(self, record: wire.GenerationRecord, comm: Communicator) -> int | None:
         """Enter a generation. Where it was lost meanwhile: the number through which this worker has said it is out."""
+        control = self._session.control
+        is_joining = control.start.incarnation in record.joining
         try:
-            self._enter(record, comm)
+            if is_joining:
+                self._follow(record, comm)
+            else:
+                self._enter(record, comm)
         except GenerationLost as error:
             comm.bury()
-            told = max(record.number, self._session.control.revoked_through)
-            self._say_broken(told, str(error))
+            told = max(record.number, control.revoked_through)
+            if is_joining and not control.is_revoked(record.number):
+                control.say(wire.FormFailed(control.start.incarnation, record.number, str(error)))
+            else:
+                self._say_broken(told, str(error))
             return told
         return None
 
@@ -72,21 +82,92 @@ class Membership:
         rank = record.rank_of(session.control.start.incarnation)
         assert rank is not None
         plan = decide_entry(record, self._exchange_standings(record, comm))
-        if plan.blank:
-            extra = share_state(comm, session.state, plan.holders, session.extra())
-            if rank in plan.blank:
-                session.take_extra(extra)
-        elif not plan.holders and record.origin.kind == "checkpoint":
+        if not plan.holders and record.origin.kind == "checkpoint":
             session.resume(Path(record.origin.folder))
         if plan.behind:
             self._catch_up(comm, plan, rank)
+        self._begin(record, comm, plan.owners_of_step, redone=plan.redone)
+
+    def _begin(
+        self,
+        record: wire.GenerationRecord,
+        comm: Communicator,
+        owners_of_step: tuple[int, tuple[int, ...]] | None,
+        redone: int = 0,
+    ) -> None:
+        """Train in a generation from here on."""
+        session = self._session
+        rank = record.rank_of(session.control.start.incarnation)
+        assert rank is not None
         session.record, session.rank, session.comm = record, rank, comm
-        session.has_state, session.joined = True, plan.blank
-        session.owners_of_step = plan.owners_of_step
+        session.has_state = True
+        session.owners_of_step = owners_of_step
         session.begin_generation(comm)
         session.control.record, session.control.broken = record, None
         session.control.stage("compute", session.step)
-        session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, plan.redone))
+        session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))
+
+    # --- a joiner's way in --------------------------------------------------------------------------------------------
+
+    def _follow(self, record: wire.GenerationRecord, comm: Communicator) -> None:
+        """Take over the state of a boundary; user code then repeats the steps since, from the members' results."""
+        session = self._session
+        session.control.stage("enter")
+        rank = record.rank_of(session.control.start.incarnation)
+        assert rank is not None
+        follower = Follower(record, comm, session.flat.dtype, session.flat.device)
+        received = follower.snapshot()
+        session.state.install(received.document, received.tensors)
+        session.take_extra(received.extra)
+        session.record, session.rank, session.comm, session.follower = record, rank, comm, follower
+
+    def next_result(self) -> None:
+        """A joiner's next step: take the members' result of it, or, where none is missing any more, be one of them.
+
+        Raises:
+            LeaveTraining: the generation it was to join is no more. What it has is of no use to another, so it ends.
+        """
+        session = self._session
+        follower, record, comm = session.follower, session.record, session.comm
+        assert follower is not None
+        assert record is not None
+        assert comm is not None
+        session.control.stage("enter", session.step)
+        try:
+            completed = follower.next()
+        except GenerationLost as error:
+            self._give_up(record, str(error))
+        if completed is not None:
+            session.completed = completed
+            session.control.stage("compute")
+            return
+        session.follower = None
+        self._begin(record, comm, self._bridge(record))
+
+    def _give_up(self, record: wire.GenerationRecord, cause: str) -> NoReturn:
+        session = self._session
+        incarnation = session.control.start.incarnation
+        if session.control.is_revoked(record.number):
+            self._say_broken(session.control.revoked_through, cause)
+        else:
+            session.control.say(wire.FormFailed(incarnation, record.number, cause))
+        session.control.say(wire.Left(incarnation, record.number, session.step))
+        raise LeaveTraining
+
+    def miss_the_end(self) -> NoReturn:
+        """The members finished while this worker was on its way: it is not one of those that end the job."""
+        session = self._session
+        assert session.record is not None
+        session.control.say(wire.Left(session.control.start.incarnation, session.record.number, session.step))
+        raise LeaveTraining
+
+    def _bridge(self, record: wire.GenerationRecord) -> tuple[int, tuple[int, ...]] | None:
+        """Owners of the first step with joiners: the others compute it, while these take in what they missed."""
+        holders = [rank for rank, one in enumerate(record.members) if one.incarnation not in record.joining]
+        if len(holders) == record.world:
+            return None
+        owners = balanced_owners(len(record.owners), len(holders))
+        return self._session.step, tuple(holders[index] for index in owners)
 
     def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
         session = self._session
@@ -121,6 +202,25 @@ class Membership:
         if rank in plan.behind:
             session.completed = Completed(plan.last, unpack_result(out, session.flat.dtype, session.flat.device))
 
+    def feed(self, number: int) -> None:
+        """All members have formed a generation: begin to bring its joiners up to the state of this boundary."""
+        session = self._session
+        found = session.control.look(number)
+        record, comm = found or (None, None)
+        if record is None or comm is None or not record.joining:
+            return  # nobody joins, or this worker is to leave
+        if session.feeder is not None and session.feeder.record.number >= number:
+            return
+
+        def capture(part: int, parts: int) -> Snapshot:
+            return Snapshot(session.state, session.extra(), part, parts)
+
+        def on_failed(number: int, cause: str) -> None:
+            if not session.control.is_revoked(number):
+                session.control.say(wire.FormFailed(session.control.start.incarnation, number, cause))
+
+        session.feeder = Feeder(record, comm, capture, session.control.may_switch, on_failed)
+
     def switch(self, number: int) -> bool:
         """Go over to a generation that all agreed on. Returns False where this worker is not in it: it may leave."""
         session = self._session
@@ -130,7 +230,7 @@ class Membership:
             old.bury()
         if comm is None:
             return False
-        told = self._try_to_enter(record, comm)
-        if told is not None:
-            self.wait_and_enter(told)
+        if session.feeder is not None and session.feeder.record.number == number:
+            session.feeder.close()
+        self._begin(record, comm, self._bridge(record))
         return True

@@ -43,7 +43,8 @@ def pack_result(completed: Completed) -> torch.Tensor:
     assert result is not None
     packed = [header.pack() for header in result.headers]
     vector = [chunk.reshape(-1).contiguous().view(torch.uint8).cpu() for chunk in result.chunks]
-    head = _HEAD.pack(0, sum(map(len, vector)), len(packed), len(packed[0]), len(result.integers))
+    size = len(packed[0]) if packed else 0
+    head = _HEAD.pack(0, sum(map(len, vector)), len(packed), size, len(result.integers))
     return torch.cat([_from(head), *vector, _from(b"".join(packed)), _from(result.integers)])
 
 

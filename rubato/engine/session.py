@@ -13,36 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan
+from rubato.engine.agreement import Agreement, Disagreement
 from rubato.engine.comm import Communicator, form
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
-from rubato.engine.header import Decision, Header, Leaving, decide, header_bytes, minority
+from rubato.engine.header import Decision, Header, Leaving, decide, header_bytes
+from rubato.engine.join import Feeder, Follower
 from rubato.engine.membership import Membership
 from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.tree import Partials, Tree, balanced_owners
-from rubato.errors import Diverged, GenerationLost
+from rubato.errors import Diverged, GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec
-
-DIGEST_EVERY = 1000
-"""Steps between comparisons of the whole state; it is compared in the first step of every generation too."""
-
-
-class LeaveTraining(BaseException):
-    """Ends user code at a boundary where this worker is to leave. Not an Exception: programs catch those."""
 
 
 class Session:
@@ -82,8 +77,12 @@ class Session:
         self._free: list[torch.Tensor] = []
         self._is_first_of_generation = True
         self.has_state = False
-        self.joined: tuple[int, ...] = ()
-        """Ranks that got their state from the others when the present generation began."""
+        self.feeder: Feeder | None = None
+        """Brings the joiners of a generation to come up to date."""
+        self.follower: Follower | None = None
+        """This worker joins: it repeats the updates it missed."""
+        self._prepared: dict[int, Exchange] = {}
+        """By generation: formed, and its buffers touched, while another one trained."""
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
@@ -131,6 +130,11 @@ class Session:
         return self.record.world if self.record else 1
 
     @property
+    def computing(self) -> int:
+        """Members that have microbatches in the present step: those that just join have none yet."""
+        return len(set(self._owners()))
+
+    @property
     def last_key(self) -> Key:
         """The last exchange completed."""
         return self.completed.key
@@ -145,9 +149,19 @@ class Session:
         return self.partial_sums
 
     def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator | None:
-        """Build the group of a generation: called by the control's threads."""
+        """Build the group of a generation and its buffers: called by the control's threads."""
         job = self.control.start.job_id
-        return form(record, rank, job_id=job, host=self.host, device=self.device, is_revoked=is_revoked)
+        comm = form(record, rank, job_id=job, host=self.host, device=self.device, is_revoked=is_revoked)
+        exchange = self._make_exchange(comm)
+        exchange.touch(self.tree, record.owners)
+        self._prepared[record.number] = exchange
+        return comm
+
+    def _make_exchange(self, comm: Communicator | None) -> Exchange:
+        integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
+        like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
+        multi = comm if comm is not None and comm.world > 1 else None
+        return Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
 
     def vector(self) -> torch.Tensor:
         """A flat vector (L,) to fill; its content is undefined."""
@@ -205,10 +219,10 @@ class Session:
 
     def begin_generation(self, comm: Communicator | None) -> None:
         """Buffers and marks of a new generation."""
-        integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
-        like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
-        multi = comm if comm is not None and comm.world > 1 else None
-        self.exchange = Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
+        assert self.record is not None
+        self.exchange = self._prepared.pop(self.record.number, None) or self._make_exchange(comm)
+        for number in [one for one in self._prepared if one < self.record.number]:
+            self._prepared.pop(number, None)
         self._is_first_of_generation = True
         self._saved = None
 
@@ -230,13 +244,15 @@ class Session:
         return self.record.owners
 
     def check(self) -> None:
-        """Take part in a recovery if the generation was revoked while user code ran."""
+        """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
         assert self.record is not None
-        if self.control.is_revoked(self.record.number):
+        if self.follower is not None:
+            self.membership.next_result()
+        elif self.control.is_revoked(self.record.number):
             self.membership.recover("the controller revoked the generation")
 
     def is_caught_up(self) -> bool:
-        """Whether the reduction of the present step is known already, from a recovery."""
+        """Whether the reduction of the present step is known already: from a recovery, or to a joiner."""
         return self.completed.key == (self.step, 0)
 
     def reduce(self, slots: dict[int, tuple[float, float]], integers: bytes) -> Reduced | None:
@@ -246,18 +262,25 @@ class Session:
         Returns: the result; None: a member was lost and this worker has recovered, so look again what is due.
         """
         if not self.is_caught_up():
+            assert self.record is not None
             assert self.exchange is not None
             self.control.stage("exchange", self.step)
             try:
-                header = self._header(slots)
+                agreement = Agreement(self.record, self.rank, self.step, self._is_first_of_generation)
+                header, expected = self._header(slots, agreement.digest(self.state)), agreement.expected(self.state)
+                self._finish_feeding()
                 result = self.exchange.reduce(self.partials, self._owners(), header, integers)
-                self._compare_digests(result)
-                self.completed = Completed((self.step, 0), result)
+                agreement.check(result.headers, expected)
+                self._complete(Completed((self.step, 0), result))
                 self._is_first_of_generation = False
+            except Disagreement as error:
+                self._diverge(error.digests)
             except GenerationLost as error:
                 self.membership.recover(str(error))
                 if not self.is_caught_up():
                     return None
+        if self.feeder is not None:
+            self.feeder.wait_copied()
         known = self.completed.result
         assert isinstance(known, Reduced)
         self.decision = decide(known.headers)
@@ -281,39 +304,39 @@ class Session:
             # Nobody can have missed it, and its buffer is in use again.
             self.completed = Completed(self.completed.key, None)
 
-    def _header(self, slots: dict[int, tuple[float, float]]) -> Header:
+    def _complete(self, completed: Completed) -> None:
+        self.completed = completed
+        if self.feeder is not None:
+            self.feeder.add(completed)
+
+    def _finish_feeding(self) -> None:
+        """In the first exchange with joiners: what they missed must be with them before the group is used again."""
         assert self.record is not None
-        compares = self.world > 1 and (self._is_first_of_generation or self.step % DIGEST_EVERY == 0)
+        if self.feeder is not None and self.feeder.record.number == self.record.number:
+            feeder, self.feeder = self.feeder, None
+            feeder.finish()
+
+    def _header(self, slots: dict[int, tuple[float, float]], digest: int | None) -> Header:
+        assert self.record is not None
         request = self.control.checkpoint_request
         return Header(
             attempt=self.record.attempt,
             generation=self.record.number,
             step=self.step,
+            formed=max(self.control.formed, self.record.number),
             ready=max(self.control.ready, self.record.number),
             leaving=self.control.leaving,
             checkpoint=request if request > self._handled_request else 0,
             is_finite=True,
-            digest=self.state.quick_digest() if compares else None,
+            digest=digest,
             compute_ns=self.compute_ns,
             slots=tuple(slots.get(leaf, (0.0, 0.0)) for leaf in range(self.num_microbatches)),
         )
 
-    def _compare_digests(self, result: Reduced) -> None:
-        """Stop where members differ that must not.
-
-        Raises:
-            Diverged: this worker is not among a majority.  GenerationLost: others are not; they leave.
-        """
-        digests = [header.digest for header in result.headers]
-        odd = minority(digests, self.joined if self._is_first_of_generation else ())
-        if not odd:
-            return
-        if self.rank in odd:
-            assert self.record is not None
-            said = tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)
-            self.control.say(wire.StateDiverged(self.control.start.incarnation, self.record.number, self.step, said))
-            raise Diverged(f"the state of this worker differs from the others' at step {self.step}")
-        raise GenerationLost(f"the states of ranks {sorted(odd)} differ from the majority's")
+    def _diverge(self, digests: tuple[str, ...]) -> NoReturn:
+        assert self.record is not None
+        self.control.say(wire.StateDiverged(self.control.start.incarnation, self.record.number, self.step, digests))
+        raise Diverged(f"the state of this worker differs from the others' at step {self.step}")
 
     def knows_table(self, key: Key) -> bool:
         """Whether this evaluation is complete already, from a recovery."""
@@ -328,6 +351,7 @@ class Session:
             return self.completed.result.view_as(table)
         if self.comm is None or self.world == 1:
             return table
+        self._finish_feeding()
         gathered = torch.empty(self.world * table.numel(), dtype=torch.float64)
         self.comm.all_gather(gathered, table.reshape(-1).contiguous())
         merged = torch.full_like(table, float("nan"))
@@ -337,7 +361,8 @@ class Session:
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""
-        self.completed = Completed(key, table.clone())
+        if not self.knows_table(key):
+            self._complete(Completed(key, table.clone()))
 
     # --- the capture point --------------------------------------------------------------------------------------------
 
@@ -346,7 +371,7 @@ class Session:
         self.step += 1
         self._last_row = row
         self._metrics = dict(row.values)
-        if self.step < self._total_steps:
+        if self.step < self._total_steps and self.follower is None:  # else others have told it
             self._tell_row()
 
     def _tell_row(self) -> None:
@@ -378,10 +403,14 @@ class Session:
         every = self.spec.checkpoint.every_steps
         if decision.checkpoint:
             self._handled_request = max(self._handled_request, decision.checkpoint)
+        if self.follower is not None:
+            return  # what the members decided is theirs to do
         if decision.leaving is not Leaving.NO:
             self._end("paused" if decision.leaving is Leaving.PAUSE else "stopped")
         if decision.checkpoint or (every is not None and self.step % every == 0):
             self.save()
+        if decision.feed:
+            self.membership.feed(decision.feed)
         if decision.switch_to > self.record.number and not self.control.is_revoked(decision.switch_to):
             self._switch(decision.switch_to)
 
@@ -396,7 +425,7 @@ class Session:
         """Begin this worker's part of a checkpoint of the present boundary."""
         assert self.record is not None
         key = (self.record.number, self.step)
-        if self._saved == key:
+        if self._saved == key or self.follower is not None:
             return
         self._saved = key
         self.control.stage("checkpoint")
@@ -408,6 +437,8 @@ class Session:
 
         Args:    logged: what was logged after the last step; it goes into the last row.
         """
+        if self.follower is not None:
+            self.membership.miss_the_end()
         if self._last_row is not None:
             self._last_row.values.update(logged)
         self._tell_row()

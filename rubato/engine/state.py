@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from rubato.checkpoint.digest import digest64, state_digest
+from rubato.checkpoint.layout import raw_bytes
 from rubato.checkpoint.tree import decode, encode
+from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.errors import CheckpointError, ModelError
 
 
@@ -83,13 +85,33 @@ class TrainingState:
         Raises:
             ModelError: something in it cannot be saved; the message names it.
         """
-        tree = {
+        return self._encode(self._tree())
+
+    def capture(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """Likewise, with copies of all but parameters and optimizer state.
+
+        These two change only after a step's reduction: whoever copies them may do so while microbatches are computed.
+
+        Raises:
+            ModelError: as `encode`.
+        """
+        tree = self._tree()
+        document, tensors = self._encode(tree)
+        steady = {id(parameter) for parameter in tree["parameters"].values()}
+        steady |= {id(value) for _, _, value in self._optimizer_state()}
+        return document, [tensor if id(tensor) in steady else tensor.clone() for tensor in tensors]
+
+    def _tree(self) -> dict[str, Any]:
+        return {
             "parameters": {name: parameter.detach() for name, parameter in self.named_parameters()},
             "buffers": dict(self.named_buffers()),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
             "notes": self.notes,
         }
+
+    @staticmethod
+    def _encode(tree: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
         try:
             return encode(tree)
         except CheckpointError as error:
@@ -121,9 +143,12 @@ class TrainingState:
         """SHA-256 over parameters, buffers and optimizer state, in registration order: a job's result."""
         return state_digest(self.named_parameters(), self.named_buffers(), self._optimizer_state())
 
-    def quick_digest(self) -> int:
-        """64 bits over everything registered, to compare members."""
+    def quick_digest(self, part: int = 0, parts: int = 1) -> int:
+        """64 bits over everything registered, to compare members; of the tensors only one of `parts` shares."""
         document, tensors = self.encode()
+        if parts > 1:
+            begin, end = share_bounds(total_bytes(tensors), parts)[part]
+            tensors = [raw_bytes(one)[first:last] for one, first, last, _ in overlaps(tensors, begin, end)]
         text = json.dumps(document, sort_keys=True).encode()
         scalars = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
         return (digest64(tensors) ^ scalars) if tensors else scalars

@@ -153,6 +153,8 @@ class Step:
                 raise ModelError(f"{what}, and the spec says on_non_finite: fail; lower the learning rate, or say skip")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
         session.flat.deliver(session.reduced, before_float, skip=skip)
+        if self._scaler is not None and not self._slots:
+            self._scaler.scale(torch.zeros(1, device=session.device))  # it must have scaled something before its step
         offset = 0
         for buffer in session.flat.other_buffers:
             size = buffer.numel() * buffer.element_size()

@@ -1,102 +1,101 @@
-"""Live join: the members that have the state send it to those that have not, each an equal share of the bytes.
+"""The state of one boundary on its way to joiners, while the members train on.
 
-Phase 1, all-gather: sizes. Phase 2, all-to-all: the document (scalars and layout), from the lowest member.
-Phase 3, all-to-all: the tensors as one run of bytes, member i of M sends share i. The joiner installs what it received
-only when all of it is there; the first step's header compares digests. Cost: state bytes / M sent by each, per joiner.
+A member captures at the boundary and copies its share in a thread of its own, while the next microbatches are computed:
+parameters and optimizer state do not change before the step's reduction is delivered, all else is copied at once.
+The sizes travel by all-gather; the document (scalars and layout) and the shares by all-to-all, one joiner after the
+other, so that no share is held more than once. Cost: state bytes / M sent by each of M members, per joiner.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from rubato.checkpoint.layout import empty_like_layout, layout, raw_bytes
 from rubato.engine.comm import Communicator
+from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.engine.state import TrainingState
 
 
-def share_state(
-    comm: Communicator, state: TrainingState, holders: Sequence[int], extra: dict[str, object]
-) -> dict[str, object]:
-    """Bring every member that is not a holder to the state of the holders.
+class Snapshot:
+    """One member's part of the state of a boundary.
 
-    Args:    holders: ranks that have it.  extra: what else the lowest holder tells.
-    Returns: `extra` of the lowest holder.
-    Raises:  GenerationLost: a member was lost; joiners are as before.
+    Args:
+        extra: what a joiner must know beside the state.
+        part: index of this member among the `parts` that have the state.
     """
-    joiners = [rank for rank in range(comm.world) if rank not in holders]
-    is_holder = comm.rank in holders
-    tensors: list[torch.Tensor] = []
-    text = b""
-    if is_holder:
-        document, tensors = state.encode()
-        if comm.rank == holders[0]:
-            text = json.dumps({"document": document, "layout": layout(tensors), "extra": extra}).encode()
-    sizes = torch.zeros(comm.world, dtype=torch.int64)
-    comm.all_gather(sizes, torch.tensor([len(text)], dtype=torch.int64))
-    text = _send(comm, text, int(sizes[holders[0]]), holders[0], joiners)
-    if is_holder:
-        _send_shares(comm, tensors, holders, joiners)
-        return extra
-    told = json.loads(text)
+
+    def __init__(self, state: TrainingState, extra: dict[str, Any], part: int, parts: int) -> None:
+        document, self._tensors = state.capture()
+        told = {"document": document, "layout": layout(self._tensors), "extra": extra}
+        self.text = json.dumps(told).encode() if part == 0 else b""
+        self._begin, self._end = share_bounds(total_bytes(self._tensors), parts)[part]
+        self.share = torch.empty(0, dtype=torch.uint8)
+
+    def copy(self) -> None:
+        """Make the share independent of the state; before it returns the state must not change."""
+        share = torch.empty(self._end - self._begin, dtype=torch.uint8)
+        for tensor, first, last, offset in overlaps(self._tensors, self._begin, self._end):
+            share[offset : offset + last - first].copy_(raw_bytes(tensor)[first:last])
+        self.share, self._tensors = share, []
+
+
+@dataclass(frozen=True)
+class Received:
+    """The state of a boundary, whole."""
+
+    document: dict[str, Any]
+    tensors: list[torch.Tensor]
+    extra: dict[str, Any]
+
+
+def send_snapshot(comm: Communicator, snapshot: Snapshot, holders: Sequence[int], joiners: Sequence[int]) -> None:
+    """A member's side. Raises GenerationLost: a member was lost."""
+    sizes = _gather_sizes(comm, len(snapshot.text), snapshot.share.numel())
+    text = torch.frombuffer(bytearray(snapshot.text or b"\0"), dtype=torch.uint8)[: len(snapshot.text)]
+    for joiner in joiners:
+        scatter_to(comm, joiner, text, [int(size) for size in sizes[:, 0]])
+        scatter_to(comm, joiner, snapshot.share, [int(size) for size in sizes[:, 1]])
+
+
+def receive_snapshot(comm: Communicator, holders: Sequence[int], joiners: Sequence[int]) -> Received:
+    """A joiner's side. Raises GenerationLost: a member was lost."""
+    sizes = _gather_sizes(comm, 0, 0)
+    nothing = torch.empty(0, dtype=torch.uint8)
+    found = []
+    for joiner in joiners:
+        text = scatter_to(comm, joiner, nothing, [int(size) for size in sizes[:, 0]])
+        run = scatter_to(comm, joiner, nothing, [int(size) for size in sizes[:, 1]])
+        if joiner == comm.rank:
+            found = [text, run]
+    told = json.loads(bytes(found[0].numpy()))
     tensors = empty_like_layout(told["layout"])
-    _receive_shares(comm, tensors, holders)
-    state.install(told["document"], tensors)
-    return dict(told["extra"])
+    for tensor, first, last, offset in overlaps(tensors, 0, total_bytes(tensors)):
+        raw_bytes(tensor)[first:last].copy_(found[1][offset : offset + last - first])
+    return Received(told["document"], tensors, told["extra"])
 
 
-def _send(comm: Communicator, data: bytes, size: int, sender: int, receivers: list[int]) -> bytes:
-    """Bytes from one rank to some others."""
-    sends = comm.rank == sender
-    source = torch.frombuffer(bytearray(data * len(receivers)), dtype=torch.uint8) if sends else _bytes(0)
-    out = _bytes(size if comm.rank in receivers else 0)
-    out_sizes = [size if rank == sender and comm.rank in receivers else 0 for rank in range(comm.world)]
-    source_sizes = [size if sends and rank in receivers else 0 for rank in range(comm.world)]
+def _gather_sizes(comm: Communicator, *sizes: int) -> torch.Tensor:
+    """(world, n) int64: what every member is going to send."""
+    table = torch.zeros(comm.world * len(sizes), dtype=torch.int64)
+    comm.all_gather(table, torch.tensor(sizes, dtype=torch.int64))
+    return table.view(comm.world, len(sizes))
+
+
+def scatter_to(comm: Communicator, receiver: int, source: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Bytes of all members to one of them, in the order of the ranks.
+
+    Args:    source: (sizes[own rank],) uint8.
+    Returns: (sum(sizes),) uint8 at the receiver, nothing elsewhere.
+    Raises:  GenerationLost: a member was lost.
+    """
+    is_receiver = comm.rank == receiver
+    out_sizes = list(sizes) if is_receiver else [0] * comm.world
+    source_sizes = [source.numel() if rank == receiver else 0 for rank in range(comm.world)]
+    out = torch.empty(sum(out_sizes), dtype=torch.uint8)
     comm.all_to_all(out, source, out_sizes, source_sizes)
-    return bytes(out.numpy())
-
-
-def _bytes(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8)
-
-
-def _shares(total: int, count: int) -> list[tuple[int, int]]:
-    """Begin and end of `count` runs that make up `total` bytes."""
-    return [(total * index // count, total * (index + 1) // count) for index in range(count)]
-
-
-def _send_shares(comm: Communicator, tensors: list[torch.Tensor], holders: Sequence[int], joiners: list[int]) -> None:
-    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    begin, end = _shares(total, len(holders))[list(holders).index(comm.rank)]
-    share = _bytes(end - begin)
-    for tensor, first, last, offset in _overlaps(tensors, begin, end):
-        share[offset : offset + last - first].copy_(raw_bytes(tensor)[first:last])
-    source = share.repeat(len(joiners)) if len(joiners) != 1 else share
-    sizes = [end - begin if rank in joiners else 0 for rank in range(comm.world)]
-    comm.all_to_all(_bytes(0), source, [0] * comm.world, sizes)
-
-
-def _receive_shares(comm: Communicator, tensors: list[torch.Tensor], holders: Sequence[int]) -> None:
-    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    shares = _shares(total, len(holders))
-    out = _bytes(total)
-    sizes = [0] * comm.world
-    for holder, (begin, end) in zip(holders, shares, strict=True):
-        sizes[holder] = end - begin
-    comm.all_to_all(out, _bytes(0), sizes, [0] * comm.world)
-    for tensor, first, last, offset in _overlaps(tensors, 0, total):
-        raw_bytes(tensor)[first:last].copy_(out[offset : offset + last - first])
-
-
-def _overlaps(tensors: list[torch.Tensor], begin: int, end: int) -> list[tuple[torch.Tensor, int, int, int]]:
-    """(tensor, first, last, offset): bytes first..last of the tensor lie at `offset` of the run begin..end."""
-    found, at = [], 0
-    for tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        first, last = max(begin, at), min(end, at + size)
-        if first < last:
-            found.append((tensor, first - at, last - at, first - begin))
-        at += size
-    return found
+    return out

@@ -46,8 +46,8 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
     from rubato.data.randomness import seed_all
     from rubato.engine.comm import open_store
     from rubato.engine.control import Control
-    from rubato.engine.session import LeaveTraining, Session
-    from rubato.errors import CheckpointError, Diverged, RubatoError, UserError
+    from rubato.engine.session import Session
+    from rubato.errors import CheckpointError, Diverged, LeaveTraining, RubatoError, UserError
     from rubato.program import load_entrypoint, make_reproducible
     from rubato.run import Run
 

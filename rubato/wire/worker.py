@@ -49,6 +49,8 @@ class GenerationRecord:
     cause: Cause
     follows: int
     """The generation whose members switch to this one; 0: none, all begin here."""
+    joining: tuple[str, ...] = ()
+    """Incarnations that get the state from the members of the generation it follows, while those train on."""
 
     @property
     def world(self) -> int:

@@ -41,7 +41,7 @@ def train(run: rubato.Run) -> None:
 
     for step in run.steps():
         for x, y in step:
-            pace(run)
+            pace(run, step)
             step.backward(F.cross_entropy(model(x), y))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

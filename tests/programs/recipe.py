@@ -1,10 +1,11 @@
 """A recipe at a pace: the program is the recipe's own, the brake sits between two of its steps."""
 
 import importlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pace import brake
 
 import rubato
 from rubato.recipes import find_recipe
@@ -27,9 +28,7 @@ class Paced:
     def steps(self, **bounds: Any) -> Iterator[Any]:
         for step in self._run.steps(**bounds):
             yield step
-            until = time.monotonic() + min(MAX_WAIT_S, BRAKE_S / (self._run.config["steps"] - step.index))
-            while self._hold.exists() and time.monotonic() < until:
-                time.sleep(0.02)
+            brake(self._hold, min(MAX_WAIT_S, BRAKE_S / (self._run.config["steps"] - step.index)))
 
 
 def train(run: rubato.Run) -> None:

@@ -33,7 +33,7 @@ def train(run: rubato.Run) -> None:
     run.prepare(model=model, optimizer=optimizer, dataset=data)
     for step in run.steps():
         for tokens in step:
-            pace(run)
+            pace(run, step)
             logits = model(tokens[:, :-1])
             step.backward(F.cross_entropy(logits.reshape(-1, 23), tokens[:, 1:].reshape(-1)))
         optimizer.step()

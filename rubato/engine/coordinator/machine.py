@@ -412,8 +412,9 @@ class Coordinator:
             return
         if job.current is None:
             self._founding.advance(now)
-        elif job.is_settled:
-            self._resizing.advance(now)
+        elif len(job.entered) == job.current.world:
+            if job.pending is None:
+                self._resizing.advance(now)
             request = job.ledger.next_request(now)
             if request is not None:
                 self._request_checkpoint(request)

@@ -1,9 +1,15 @@
-"""How long a change of membership stopped the training, measured from the commits themselves."""
+"""How long a change of membership stopped the training, measured from the commits themselves.
+
+Downtime is the time between the last commit before the change and the first after it, less what a step takes. After a
+join there is a step between, the bridge, which the members computed without the joiners: it is measured against the
+steps before, the one after it against the steps after.
+"""
 
 from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,18 +23,20 @@ PATIENCE_S = 3.0
 
 @dataclass
 class PauseMeter:
-    """Watches the rows of one new generation. Downtime = gap between the commits around it, less a median step."""
+    """Watches the rows of one new generation."""
 
     generation: int
-    before: MetricRow | None
-    """The last row of the generation before; None at the start of a job."""
+    world: int
+    """Members of the generation."""
+    earlier: list[MetricRow]
+    """The last rows before it, oldest first; none at the start of a job."""
     first_at: float = 0.0
     rows: list[MetricRow] = field(default_factory=list)
 
     def see(self, row: MetricRow, now: float) -> None:
         """Take in a committed step; a late row of the generation before moves the point from which the gap counts."""
-        if row.generation < self.generation and self.before is not None and row.step > self.before.step:
-            self.before = row
+        if row.generation < self.generation and self.earlier and row.step > self.earlier[-1].step:
+            self.earlier.append(row)
         if row.generation != self.generation or len(self.rows) > SETTLING_STEPS:
             return
         if not self.rows:
@@ -43,10 +51,23 @@ class PauseMeter:
 
     def paused_s(self) -> float | None:
         """Seconds lost; None where nothing was training before."""
-        if self.before is None or not self.rows:
+        if not self.earlier or not self.rows:
             return None
-        times = [datetime.fromisoformat(row.time).timestamp() for row in (self.before, *self.rows)]
-        gap = times[1] - times[0]
-        after = [later - earlier for earlier, later in itertools.pairwise(times[1:])]
-        usual = statistics.median(after) if after else float(self.rows[0].values.get("step_seconds", 0.0))
-        return max(0.0, gap - usual)
+        is_bridged = len(self.rows) > 1 and self.rows[0].workers < self.world
+        if not is_bridged:
+            return _excess(self.earlier[-1], self.rows[0], self.rows)
+        before = [row for row in self.earlier if row.generation == self.earlier[-1].generation]
+        bridge = _excess(self.earlier[-1], self.rows[0], before if len(before) > 1 else self.rows[:1])
+        return bridge + _excess(self.rows[0], self.rows[1], self.rows[1:])
+
+
+def _excess(earlier: MetricRow, later: MetricRow, usual: Sequence[MetricRow]) -> float:
+    """Seconds between two commits beyond the median time between consecutive `usual` ones."""
+    times = [_time(row) for row in usual]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    step = statistics.median(gaps) if gaps else float(usual[-1].values.get("step_seconds", 0.0))
+    return max(0.0, _time(later) - _time(earlier) - step)
+
+
+def _time(row: MetricRow) -> float:
+    return datetime.fromisoformat(row.time).timestamp()

@@ -73,7 +73,7 @@ class Repair:
         survivors = [one for one in answered if one.broken is not None and one.broken.has_state]
         survivors = self._without_laggards(survivors)
         for worker in answered:
-            if worker not in survivors and not worker.doom:
+            if worker not in survivors and not worker.doom and not worker.has_left:
                 worker.state, worker.generation, worker.broken = WorkerState.STANDBY, 0, None
         if not survivors:
             job.pending = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from rubato.engine.coordinator import orders
-from rubato.engine.coordinator.pauses import PauseMeter
+from rubato.engine.coordinator.pauses import SETTLING_STEPS, PauseMeter
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -22,7 +23,7 @@ class RowBook:
         self._step = row_step
         self._stored = row_step
         self._acknowledged_at = 0.0
-        self._last: MetricRow | None = None
+        self._recent: deque[MetricRow] = deque(maxlen=SETTLING_STEPS + 1)
         self._meter: PauseMeter | None = None
         self._redone = 0
         self._from_workers = 0
@@ -38,7 +39,7 @@ class RowBook:
             self._step = row.step
             if self._meter is not None:
                 self._meter.see(row, now)
-            self._last = row
+            self._recent.append(row)
         if fresh:
             self._job.put(orders.Rows(tuple(fresh)))
 
@@ -55,7 +56,8 @@ class RowBook:
 
     def watch(self, record: wire.GenerationRecord, from_workers: int, redone: int) -> None:
         """A generation begins: measure the pause it cost."""
-        self._meter = PauseMeter(record.number, self._last if record.cause != "start" else None)
+        earlier = list(self._recent) if record.cause != "start" else []
+        self._meter = PauseMeter(record.number, record.world, earlier)
         self._redone, self._from_workers = redone, from_workers
 
     def settle(self, now: float, *, force: bool = False) -> None:

@@ -110,6 +110,7 @@ class JobState:
             origin=origin,
             cause=cause,
             follows=follows,
+            joining=tuple(one.incarnation for one in workers if follows and self.rank_of(one) is None),
         )
         self.pending = record
         leavers = self.roster.of(self.current) if follows else []

@@ -46,20 +46,8 @@ def test_a_standing_survives_the_wire(held: tuple[int, frozenset[int]], last: Ke
 
 def test_founding() -> None:
     plan = decide_entry(record(3), [blank(), blank(), blank()])
-    assert (plan.holders, plan.blank, plan.behind, plan.owners_of_step) == ((), (), (), None)
+    assert (plan.holders, plan.behind, plan.owners_of_step) == ((), (), None)
     assert plan.last == BEFORE_ALL
-
-
-def test_joining() -> None:
-    plan = decide_entry(record(4), [stands(), blank(), stands(), blank()])
-    assert (plan.holders, plan.blank, plan.behind) == ((0, 2), (1, 3), ())
-    assert plan.last == (6, 0)
-    assert plan.owners_of_step is None
-
-
-def test_joiners_may_come_after_a_resume_when_nobody_has_a_result() -> None:
-    plan = decide_entry(record(2), [stands(BEFORE_ALL, result_bytes=0), blank()])
-    assert (plan.holders, plan.blank) == ((0,), (1,))
 
 
 def test_catching_up() -> None:
@@ -102,10 +90,8 @@ def test_standings_that_cannot_be() -> None:
         decide_entry(record(2), [stands(), stands(attempt=1)])
     with pytest.raises(ProtocolError, match="nobody has the result"):
         decide_entry(record(2), [stands((5, 0)), stands((6, 0), result_bytes=0)])
-    with pytest.raises(ProtocolError, match="cannot join while members stand at different steps"):
-        decide_entry(record(3), [stands((5, 0)), stands((6, 0)), blank()])
-    with pytest.raises(ProtocolError, match="cannot join in the middle of a step"):
-        decide_entry(record(2), [stands(held={1}), blank()])
+    with pytest.raises(ProtocolError, match="a worker without the state"):
+        decide_entry(record(2), [stands(), blank()])
     with pytest.raises(ProtocolError, match="microbatch 3 of step 7 is held by two"):
         decide_entry(record(2), [stands(held={1, 3}), stands(held={3})])
 

@@ -47,7 +47,7 @@ class Case:
 
     def header(self, leaves: Sequence[int], step: int) -> Header:
         slots = tuple((leaf + 0.5, 2.0) if leaf in leaves else (0.0, 0.0) for leaf in range(self.num_microbatches))
-        return Header(1, 1, step, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=7, slots=slots)
+        return Header(1, 1, step, 1, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=7, slots=slots)
 
     def exchange(self, comm: Communicator | None) -> Exchange:
         return Exchange(comm, self.values[0], header_bytes(self.num_microbatches), self.integer_bytes, CPU)

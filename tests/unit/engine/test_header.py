@@ -17,6 +17,7 @@ headers = st.builds(
     attempt=words,
     generation=words,
     step=words,
+    formed=words,
     ready=words,
     leaving=st.sampled_from(Leaving),
     checkpoint=words,
@@ -32,6 +33,7 @@ def header(slots: list[tuple[float, float]] | None = None, **fields: Any) -> Hea
         attempt=1,
         generation=4,
         step=9,
+        formed=4,
         ready=4,
         leaving=Leaving.NO,
         checkpoint=0,
@@ -81,12 +83,19 @@ def test_a_generation_that_only_some_have_formed_is_passed_over() -> None:
     assert decide([header(ready=4)] * 3).switch_to == 0
 
 
+def test_joiners_are_fed_when_all_have_formed_and_before_all_are_ready() -> None:
+    assert decide([header(formed=5), header(formed=4)]).feed == 0
+    assert decide([header(formed=5)] * 3) == replace(decide([header()]), feed=5)
+    assert decide([header(formed=5, ready=5), header(formed=5)]).switch_to == 0
+    assert decide([header(formed=5, ready=5)] * 2).switch_to == 5
+
+
 def test_what_one_says_holds_for_all() -> None:
     said = [header(leaving=Leaving.PAUSE), header(checkpoint=3), header(checkpoint=7, is_finite=False)]
     decision = decide(said)
-    assert decision == Decision(0, Leaving.PAUSE, 7, is_finite=False, loss=0.0, weight=0.0)
+    assert decision == Decision(0, 0, Leaving.PAUSE, 7, is_finite=False, loss=0.0, weight=0.0)
     assert decide([*said, header(leaving=Leaving.STOP)]).leaving is Leaving.STOP
-    assert decide([header(), header()]) == Decision(0, Leaving.NO, 0, is_finite=True, loss=0.0, weight=0.0)
+    assert decide([header(), header()]) == Decision(0, 0, Leaving.NO, 0, is_finite=True, loss=0.0, weight=0.0)
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.5, 64)), min_size=1, max_size=24), st.data())
@@ -132,17 +141,3 @@ def test_headers_of_another_time_are_an_error(field: str) -> None:
 )
 def test_the_minority(digests: list[int | None], odd: set[int]) -> None:
     assert minority(digests) == odd
-
-
-@pytest.mark.parametrize(
-    ("digests", "joined", "odd"),
-    [
-        ([1, 2], (1,), {1}),  # one who had the state, one who just got it: the former is right
-        ([1, 1, 2], (2,), {2}),
-        ([1, 2, 2, 2], (1, 2, 3), {1, 2, 3}),
-        ([1, 2, 1], (2,), {0, 1, 2}),
-        ([1, 1], (1,), set()),
-    ],
-)
-def test_those_who_just_joined_have_no_vote(digests: list[int | None], joined: tuple[int, ...], odd: set[int]) -> None:
-    assert minority(digests, joined) == odd

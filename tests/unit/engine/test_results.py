@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 def header(generation: int, num_microbatches: int) -> Header:
     slots = tuple((float(leaf), 1.0) for leaf in range(num_microbatches))
-    return Header(1, generation, 3, 4, Leaving.PAUSE, 5, is_finite=False, digest=-6, compute_ns=7, slots=slots)
+    return Header(1, generation, 3, 4, 4, Leaving.PAUSE, 5, is_finite=False, digest=-6, compute_ns=7, slots=slots)
 
 
 @given(

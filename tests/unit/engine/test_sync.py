@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from groups import fake_group, gloo_group, on_ranks
 from torch import nn
 
+from rubato.engine.comm import Communicator
 from rubato.engine.state import TrainingState
-from rubato.engine.sync import share_state
+from rubato.engine.sync import Snapshot, receive_snapshot, send_snapshot
 from rubato.errors import GenerationLost
 
 
@@ -41,33 +43,64 @@ def content(state: TrainingState) -> tuple[str, list[bytes]]:
     return json.dumps(document, sort_keys=True), raw
 
 
+def share(group: Sequence[Communicator], rank: int, state: TrainingState, holders: list[int]) -> dict[str, Any]:
+    """What a rank does: the holders give, the others install. Returns what was told beside the state."""
+    joiners = [one for one in range(len(group)) if one not in holders]
+    if rank in holders:
+        snapshot = Snapshot(state, {"step": 4, "from": rank}, holders.index(rank), len(holders))
+        snapshot.copy()
+        send_snapshot(group[rank], snapshot, holders, joiners)
+        return {}
+    received = receive_snapshot(group[rank], holders, joiners)
+    state.install(received.document, received.tensors)
+    return received.extra
+
+
 @pytest.mark.parametrize(
     ("world", "holders"), [(2, [0]), (2, [1]), (3, [0, 1]), (3, [2]), (4, [0, 2]), (4, [1, 2, 3]), (4, [3])]
 )
 def test_joiners_get_the_bytes_of_the_holders(world: int, holders: list[int]) -> None:
     expected = content(state_of(1, 4))
     states = [state_of(1, 4) if rank in holders else state_of(rank + 10, rank % 2) for rank in range(world)]
-
-    def play(rank: int) -> dict[str, Any]:
-        return share_state(group[rank], states[rank], holders, {"step": 4, "from": rank})
-
     with gloo_group(world) as group:
-        told = on_ranks(world, play)
+        told = on_ranks(world, lambda rank: share(group, rank, states[rank], holders))
     assert all(content(state) == expected for state in states)
-    for rank, extra in enumerate(told):
-        assert extra == {"step": 4, "from": rank if rank in holders else holders[0]}
+    for rank in set(range(world)) - set(holders):
+        assert told[rank] == {"step": 4, "from": holders[0]}
 
 
 def test_a_joiner_can_train_on_from_what_it_got() -> None:
     states = [state_of(1, 2), state_of(7, 0)]
     group = fake_group(2)
-    on_ranks(2, lambda rank: share_state(group[rank], states[rank], [0], {}))
-    optimizer = states[1].optimizers[""]
-    for parameter in states[1].models["a"].parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
+    on_ranks(2, lambda rank: share(group, rank, states[rank], [0]))
+    train_a_step(states[1])
     assert states[0].quick_digest() != states[1].quick_digest()
     assert states[0].notes == states[1].notes == {"steps": 2, "seed": 1}
+
+
+def test_what_changes_before_the_copy_is_captured_at_once() -> None:
+    """Buffers, registered things and scalars may change while the share is copied; what is sent is of the boundary."""
+    state, group = state_of(1, 2), fake_group(2)
+    expected = content(state)
+    snapshot = Snapshot(state, {}, 0, 1)
+    for _, buffer in state.named_buffers():
+        buffer.add_(1)
+    state.optimizers[""].param_groups[0]["lr"] = 9.0
+    state.registered["scheduler"].last_epoch = 99
+    state.notes["steps"] = 99
+    snapshot.copy()
+    train_a_step(state)  # after the copy everything may change
+    joiner = state_of(7, 0)
+
+    def play(rank: int) -> None:
+        if rank == 0:
+            send_snapshot(group[0], snapshot, [0], [1])
+        else:
+            received = receive_snapshot(group[1], [0], [1])
+            joiner.install(received.document, received.tensors)
+
+    on_ranks(2, play)
+    assert content(joiner) == expected
 
 
 def test_a_joiner_is_as_before_when_the_holder_is_lost() -> None:
@@ -75,5 +108,22 @@ def test_a_joiner_is_as_before_when_the_holder_is_lost() -> None:
     before = content(state)
     group[0].bury()
     with pytest.raises(GenerationLost):
-        share_state(group[1], state, [0], {})
+        share(group, 1, state, [0])
     assert content(state) == before
+
+
+def train_a_step(state: TrainingState) -> None:
+    for parameter in state.models["a"].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    state.optimizers[""].step()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_shares_of_a_digest_tell_where_states_differ(parts: int) -> None:
+    one, other = state_of(1, 4), state_of(1, 4)
+    shares = [one.quick_digest(part, parts) for part in range(parts)]
+    assert shares == [other.quick_digest(part, parts) for part in range(parts)]
+    with torch.no_grad():
+        next(iter(other.models["a"].parameters())).view(-1)[0] += 1
+    differing = [part for part in range(parts) if shares[part] != other.quick_digest(part, parts)]
+    assert differing == [0]

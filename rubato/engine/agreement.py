@@ -1,0 +1,87 @@
+"""Do the members hold the same state? Digests in the step's headers say so, before the step counts.
+
+    every so many steps, at the start and after a recovery   all say the digest of the whole state; a minority leaves
+    in the first step with joiners                           each member says the digest of its own share, and the
+                                                             joiners, which have the time, look at all of them
+
+After any other planned change the members hold what they held before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rubato.engine.header import Header, minority
+from rubato.engine.state import TrainingState
+from rubato.errors import GenerationLost, RubatoError
+from rubato.wire.worker import GenerationRecord
+
+EVERY = 1000
+"""Steps between comparisons of the whole state."""
+
+
+class Disagreement(RubatoError):
+    """This worker's state is not the others'. `digests` are what they said."""
+
+    def __init__(self, digests: Sequence[int | None]) -> None:
+        self.digests = tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)
+        super().__init__(f"digests {', '.join(self.digests)}")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What is compared in one step of a generation.
+
+    Args:    is_first: whether it is the generation's first reduction.
+    """
+
+    record: GenerationRecord
+    rank: int
+    step: int
+    is_first: bool
+
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """Ranks that take part for the first time."""
+        if not self.is_first:
+            return ()
+        return tuple(rank for rank, one in enumerate(self.record.members) if one.incarnation in self.record.joining)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The others."""
+        return tuple(rank for rank in range(self.record.world) if rank not in self.joined)
+
+    def digest(self, state: TrainingState) -> int | None:
+        """What this worker says in its header."""
+        if self.joined:
+            return None if self.rank in self.joined else self._share(state, self.rank)
+        begins = self.is_first and not self.record.follows
+        compares = self.record.world > 1 and (begins or self.step % EVERY == 0)
+        return state.quick_digest() if compares else None
+
+    def expected(self, state: TrainingState) -> tuple[int, ...]:
+        """What a joiner expects of the others; nothing for anybody else."""
+        return tuple(self._share(state, rank) for rank in self.holders) if self.rank in self.joined else ()
+
+    def _share(self, state: TrainingState, holder: int) -> int:
+        return state.quick_digest(self.holders.index(holder), len(self.holders))
+
+    def check(self, headers: Sequence[Header], expected: tuple[int, ...]) -> None:
+        """Look at what all have said.
+
+        Raises:
+            Disagreement: this worker is not among a majority.  GenerationLost: others are not; they leave.
+        """
+        digests = [header.digest for header in headers]
+        if self.joined:
+            said = tuple(digests[rank] for rank in self.holders)
+            if self.rank in self.joined and said != expected:
+                raise Disagreement(said)
+            return
+        odd = minority(digests)
+        if self.rank in odd:
+            raise Disagreement(digests)
+        if odd:
+            raise GenerationLost(f"the states of ranks {sorted(odd)} differ from the majority's")

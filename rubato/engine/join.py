@@ -1,0 +1,296 @@
+"""Live join: joiners are brought up to date in the background, while the members train on.
+
+    capture   all members have formed the joiners' group: each captures its share of the state of one boundary, `sync`
+    follow    the members send it, and then each result they complete, in rounds; the joiner runs user code on every
+              result without a microbatch of its own, and so repeats the updates it missed
+    switch    a joiner is at most `CLOSE` results behind: the members may switch. They close their journals at the
+              boundary and go on; the last round is on its way while they compute the next step, in which the joiners
+              have no microbatch yet (the bridge). In its exchange all meet.
+
+So nothing of the size of the model is sent or copied while anybody waits. It is what live migration does to virtual
+machines (pre-copy, Clark et al. 2005, NSDI), with reduced gradients instead of dirty pages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from rubato.engine.comm import Communicator
+from rubato.engine.entry import Key
+from rubato.engine.exchange import Reduced
+from rubato.engine.results import Completed, pack_result, unpack_result
+from rubato.engine.sync import Received, Snapshot, receive_snapshot, scatter_to, send_snapshot
+from rubato.errors import GenerationLost
+from rubato.wire.worker import GenerationRecord
+
+CLOSE = 2
+"""Results a joiner may be behind when the members become ready to switch."""
+IMPATIENT = 256
+"""Results after which they do whatever it is behind: a joiner too slow to catch up is waited for at the switch."""
+_IDLE_S = 0.02
+"""The longest between two rounds: how far the joiners are must be heard of, too."""
+_ENTRY = struct.Struct("<3q")
+"""Before each result of a round: step, ordinal, bytes."""
+
+
+class _Party:
+    """What both sides of a join do, each in a thread of its own."""
+
+    def __init__(self, record: GenerationRecord, comm: Communicator) -> None:
+        self.record = record
+        self._comm = comm
+        ranks = range(record.world)
+        self.joiners = tuple(rank for rank in ranks if record.members[rank].incarnation in record.joining)
+        self.holders = tuple(rank for rank in ranks if rank not in self.joiners)
+        self._changed = threading.Condition()
+        self._failure: GenerationLost | None = None
+        self._thread = threading.Thread(target=self._run, name=f"join-{record.number}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except GenerationLost as error:
+            self._fail(error)
+        except Exception as error:  # also what torch may raise: whoever waits for this thread must hear of it
+            self._fail(GenerationLost(f"{type(error).__name__}: {error}"))
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _fail(self, error: GenerationLost) -> None:
+        with self._changed:
+            self._failure = error
+        self._comm.bury()  # the others of this group notice at once
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _table(self, count: int, is_closed: bool) -> tuple[int, int, bool]:
+        """First part of a round. Returns results all holders have, results all joiners have, whether it is the last.
+
+        Args:    count: results that this member has.  is_closed: a holder has switched; no result follows.
+        """
+        table = torch.zeros(self._comm.world * 2, dtype=torch.int64)
+        self._comm.all_gather(table, torch.tensor([count, int(is_closed)]))
+        rows = table.view(-1, 2).tolist()
+        available = min(rows[rank][0] for rank in self.holders)
+        reached = min(rows[rank][0] for rank in self.joiners)
+        return available, reached, all(rows[rank][1] for rank in self.holders)
+
+    def _payload(self, mine: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+        """Second part of a round: the bytes of all holders, at each joiner."""
+        sizes = torch.zeros(self._comm.world, dtype=torch.int64)
+        self._comm.all_gather(sizes, torch.tensor([mine.numel()]))
+        listed = [int(size) for size in sizes]
+        found = torch.empty(0, dtype=torch.uint8)
+        if any(listed):
+            for joiner in self.joiners:
+                received = scatter_to(self._comm, joiner, mine, listed)
+                found = received if joiner == self._comm.rank else found
+        return listed, found
+
+
+class Feeder(_Party):
+    """A member's side.
+
+    Args:
+        capture: called with (part, parts) at once: this member's snapshot of the present boundary.
+        on_ready: called in the feeder's thread when the members may switch.
+        on_failed: likewise, where the joiners cannot be brought up to date; the members train on.
+    """
+
+    def __init__(
+        self,
+        record: GenerationRecord,
+        comm: Communicator,
+        capture: Callable[[int, int], Snapshot],
+        on_ready: Callable[[int], None],
+        on_failed: Callable[[int, str], None],
+    ) -> None:
+        super().__init__(record, comm)
+        self._part = self.holders.index(comm.rank)
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._journal: deque[torch.Tensor] = deque()
+        self._count = 0
+        self._is_closed = False
+        self._is_copied = threading.Event()
+        self._snapshot = capture(self._part, len(self.holders))
+        self._thread.start()
+
+    def wait_copied(self) -> None:
+        """Block until parameters and optimizer state may change."""
+        self._is_copied.wait()
+
+    def add(self, completed: Completed) -> None:
+        """Take in this member's share of a result, as it was completed: a copy."""
+        if self._failure is not None:
+            return  # the joiners are given up, and nobody takes what is added
+        packed = pack_result(self._share_of(completed))
+        entry = torch.frombuffer(bytearray(_ENTRY.pack(*completed.key, packed.numel())), dtype=torch.uint8)
+        with self._changed:
+            self._journal.extend((entry, packed))
+            self._count += 1
+            self._changed.notify_all()
+
+    def _share_of(self, completed: Completed) -> Completed:
+        """The first holder tells headers and tables; vectors are shared out."""
+        result, parts = completed.result, len(self.holders)
+        if isinstance(result, torch.Tensor):
+            return completed if self._part == 0 else Completed(completed.key, result[:0])
+        assert result is not None
+        length = sum(chunk.numel() for chunk in result.chunks)
+        piece = _slice(result.chunks, length * self._part // parts, length * (self._part + 1) // parts)
+        is_first = self._part == 0
+        return Completed(
+            completed.key, Reduced(piece, result.headers if is_first else (), result.integers if is_first else b"")
+        )
+
+    def close(self) -> None:
+        """The members switch at this boundary: what is in the journal now is the last."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Block until the last round is over: before that nobody else may use the group.
+
+        Raises:  GenerationLost: a member was lost meanwhile.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self) -> None:
+        try:
+            self._snapshot.copy()
+        finally:
+            self._is_copied.set()
+        send_snapshot(self._comm, self._snapshot, self.holders, self.joiners)
+        del self._snapshot
+        sent, is_told, is_last = 0, False, False
+        while not is_last:
+            with self._changed:
+                if sent == self._count and not self._is_closed:
+                    self._changed.wait(_IDLE_S)
+                count, is_closed = self._count, self._is_closed
+            available, reached, is_last = self._table(count, is_closed)
+            self._payload(self._take(available - sent))
+            sent = available
+            if not is_told and (sent - reached <= CLOSE or sent >= IMPATIENT):
+                is_told = True
+                self._on_ready(self.record.number)
+
+    def _take(self, results: int) -> torch.Tensor:
+        """The oldest results of the journal, as one run of bytes."""
+        with self._changed:
+            parts = [self._journal.popleft() for _ in range(2 * results)]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+
+    def _fail(self, error: GenerationLost) -> None:
+        super()._fail(error)
+        with self._changed:
+            self._journal.clear()
+        self._on_failed(self.record.number, str(error))
+
+
+class Follower(_Party):
+    """A joiner's side."""
+
+    def __init__(self, record: GenerationRecord, comm: Communicator, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(record, comm)
+        self._dtype = dtype
+        self._device = device
+        self._received: Received | None = None
+        self._results: deque[Completed] = deque()
+        self._replayed = 0
+        self._is_over = False
+        self._thread.start()
+
+    def snapshot(self) -> Received:
+        """Block until the state is there.
+
+        Raises:  GenerationLost: a member or another joiner was lost.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._received is not None or self._failure is not None)
+            received, self._received = self._received, None
+            if received is None:
+                assert self._failure is not None
+                raise self._failure
+            return received
+
+    def next(self) -> Completed | None:
+        """Block until the next result is there; None: nothing is missing any more, and the group is free.
+
+        Raises:  GenerationLost: as above.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._results or self._is_over or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            if not self._results:
+                return None
+            self._replayed += 1
+            return self._results.popleft()
+
+    def _work(self) -> None:
+        received = receive_snapshot(self._comm, self.holders, self.joiners)
+        with self._changed:
+            self._received = received
+            self._changed.notify_all()
+        del received
+        is_last = False
+        while not is_last:
+            with self._changed:
+                replayed = self._replayed
+            _, _, is_last = self._table(replayed, False)
+            sizes, run = self._payload(torch.empty(0, dtype=torch.uint8))
+            shares = _shares(run, sizes)
+            with self._changed:
+                for parts in zip(*(shares[rank] for rank in self.holders if shares), strict=True):
+                    self._results.append(self._whole(parts))
+                self._is_over = is_last
+                self._changed.notify_all()
+
+    def _whole(self, parts: Sequence[tuple[Key, torch.Tensor]]) -> Completed:
+        """The shares of one result, put together."""
+        results = [unpack_result(packed, self._dtype, self._device) for _, packed in parts]
+        first = results[0]
+        if isinstance(first, torch.Tensor):
+            return Completed(parts[0][0], first)
+        chunks = tuple(chunk for result in results if isinstance(result, Reduced) for chunk in result.chunks)
+        return Completed(parts[0][0], Reduced(chunks, first.headers, first.integers))
+
+
+def _slice(chunks: Sequence[torch.Tensor], begin: int, end: int) -> tuple[torch.Tensor, ...]:
+    """Elements begin..end of the vector that the chunks make up, in pieces."""
+    found, at = [], 0
+    for chunk in chunks:
+        low, high = max(begin - at, 0), min(end - at, chunk.numel())
+        if low < high:
+            found.append(chunk.reshape(-1)[low:high])
+        at += chunk.numel()
+    return tuple(found)
+
+
+def _shares(run: torch.Tensor, sizes: Sequence[int]) -> list[list[tuple[Key, torch.Tensor]]]:
+    """The results in a round's bytes, by the rank that sent them; nothing where the round was empty."""
+    ends = list(itertools.accumulate(sizes))
+    return [_entries(run[end - size : end]) for size, end in zip(sizes, ends, strict=True)] if run.numel() else []
+
+
+def _entries(run: torch.Tensor) -> list[tuple[Key, torch.Tensor]]:
+    found, at = [], 0
+    while at < run.numel():
+        step, ordinal, size = _ENTRY.unpack(bytes(run[at : at + _ENTRY.size].numpy()))
+        at += _ENTRY.size
+        found.append(((step, ordinal), run[at : at + size]))
+        at += size
+    return found

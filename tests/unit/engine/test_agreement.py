@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from groups import record_of
+
+from rubato.engine.agreement import EVERY, Agreement, Disagreement
+from rubato.engine.header import Header, Leaving
+from rubato.engine.state import TrainingState
+from rubato.errors import GenerationLost
+
+
+class State:
+    """A state of which only digests are asked: one number a share."""
+
+    def __init__(self, *shares: int) -> None:
+        self.shares = shares
+
+    def quick_digest(self, part: int = 0, parts: int = 1) -> int:
+        return sum(self.shares) if parts == 1 else self.shares[part]
+
+
+def agreement(rank: int, *, world: int = 3, step: int = 7, is_first: bool = True, **fields: Any) -> Agreement:
+    return Agreement(replace(record_of(world), **fields), rank, step, is_first)
+
+
+def outcome(one: Agreement, states: list[State]) -> str:
+    """What the rank finds when all say what they have to say."""
+    ranks = [replace(one, rank=rank) for rank in range(one.record.world)]
+    said = [each.digest(cast(TrainingState, states[each.rank])) for each in ranks]
+    headers = tuple(Header(1, 1, one.step, 1, 1, Leaving.NO, 0, True, digest, 0, ((0.0, 0.0),)) for digest in said)
+    try:
+        one.check(headers, one.expected(cast(TrainingState, states[one.rank])))
+    except Disagreement:
+        return "out"
+    except GenerationLost:
+        return "lost others"
+    return "equal" if any(digest is not None for digest in said) else "not compared"
+
+
+SAME, OTHER = State(1, 2), State(1, 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, "equal"),  # the start, and after a recovery
+        ({"follows": 4}, "not compared"),  # a leave: all hold what they held before
+        ({"is_first": False}, "not compared"),
+        ({"is_first": False, "step": 3 * EVERY}, "equal"),
+        ({"world": 1}, "not compared"),
+    ],
+)
+def test_when_states_are_compared(fields: dict[str, Any], found: str) -> None:
+    one = agreement(0, **fields)
+    assert outcome(one, [SAME] * one.record.world) == found
+
+
+def test_a_minority_is_out_and_the_others_lose_it() -> None:
+    found = [outcome(agreement(rank), [SAME, OTHER, SAME]) for rank in range(3)]
+    assert found == ["lost others", "out", "lost others"]
+    assert [outcome(agreement(rank, world=2), [SAME, OTHER]) for rank in range(2)] == ["out", "out"]
+
+
+@pytest.mark.parametrize("joined", [("2.1",), ("1.1",)])
+def test_a_joiner_checks_the_shares_of_all_members(joined: tuple[str, ...]) -> None:
+    rank = int(joined[0][0])
+    joiner = agreement(rank, follows=4, joining=joined)
+    assert joiner.joined == (rank,)
+    assert outcome(joiner, [SAME] * 3) == "equal"
+    for share in (State(8, 2), State(1, 8)):
+        states = [share if one == rank else SAME for one in range(3)]
+        assert outcome(joiner, states) == "out"
+        others = [one for one in range(3) if one != rank]
+        assert [outcome(agreement(one, follows=4, joining=joined), states) for one in others] == ["equal", "equal"]

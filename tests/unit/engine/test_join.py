@@ -1,0 +1,185 @@
+"""Feeding and following, ranks as threads: what the members completed reaches every joiner once, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from groups import fake_group, gloo_group, on_ranks, record_of
+from torch import nn
+
+from rubato.engine.comm import Communicator
+from rubato.engine.exchange import Reduced
+from rubato.engine.header import Header, Leaving
+from rubato.engine.join import CLOSE, Feeder, Follower
+from rubato.engine.results import Completed
+from rubato.engine.state import TrainingState
+from rubato.engine.sync import Snapshot
+from rubato.errors import GenerationLost
+from rubato.wire.worker import GenerationRecord
+
+LENGTH = 37
+
+
+def state_of(seed: int) -> TrainingState:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Linear(3, 5)
+    return TrainingState({"": model}, {"": torch.optim.SGD(model.parameters(), lr=0.1)}, {}, {})
+
+
+def result(step: int, ordinal: int, pieces: int) -> Completed:
+    """What every member holds: a reduction in as many chunks as it had members, or an evaluation's table."""
+    generator = torch.Generator().manual_seed(step * 10 + ordinal)
+    if ordinal:
+        return Completed((step, ordinal), torch.rand(4, dtype=torch.float64, generator=generator))
+    vector = torch.randn(LENGTH, generator=generator)
+    header = Header(1, 1, step, 2, 1, Leaving.NO, 0, True, None, 5, ((0.5, 2.0),))
+    return Completed((step, 0), Reduced(vector.chunk(pieces), (header,) * pieces, bytes([step % 250, 1])))
+
+
+def content(completed: Completed) -> Any:
+    if isinstance(completed.result, torch.Tensor):
+        return completed.key, completed.result.tolist()
+    assert completed.result is not None
+    vector = torch.cat([chunk.reshape(-1) for chunk in completed.result.chunks])
+    return completed.key, vector.tolist(), completed.result.headers, completed.result.integers
+
+
+def joining(world: int, joiners: Sequence[int]) -> GenerationRecord:
+    record = record_of(world, 2)
+    return replace(record, follows=1, joining=tuple(record.members[rank].incarnation for rank in joiners))
+
+
+class Members:
+    """The members' main threads: they complete results, and switch together once all are ready."""
+
+    def __init__(self, holders: Sequence[int], least: int) -> None:
+        self.ready: set[int] = set()
+        self.holders = holders
+        self.least = least
+        self.switched_at: int | None = None
+        self._barrier = threading.Barrier(len(holders), action=self._decide)
+        self._at = 0
+
+    def _decide(self) -> None:
+        if self._at >= self.least and self.ready == set(self.holders):
+            self.switched_at = self._at
+        self._at += 1
+
+    def play(self, rank: int, feeder: Feeder, completed: Callable[[int], Completed]) -> None:
+        feeder.wait_copied()
+        count = 0
+        while True:
+            self._barrier.wait(30)
+            if self.switched_at is not None:
+                break
+            feeder.add(completed(count))
+            count += 1
+        feeder.close()
+        feeder.finish()
+
+
+def keys(count: int) -> tuple[int, int]:
+    """Every third step is followed by an evaluation."""
+    return (count // 4 * 3 + count % 4, 0) if count % 4 < 3 else (count // 4 * 3 + 2, 1)
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+@pytest.mark.parametrize(("world", "joiners"), [(2, (1,)), (3, (1, 2)), (3, (2,)), (4, (2, 3)), (4, (3,))])
+def test_every_result_arrives_once_in_order(world: int, joiners: tuple[int, ...], is_real: bool) -> None:
+    record = joining(world, joiners)
+    holders = [rank for rank in range(world) if rank not in joiners]
+    members, dice = Members(holders, least=11), random.Random(world)
+    states = [state_of(9 if rank in joiners else 1) for rank in range(world)]
+
+    def play(rank: int, group: Sequence[Communicator]) -> list[Any]:
+        if rank in joiners:
+            follower = Follower(record, group[rank], torch.float32, torch.device("cpu"))
+            received = follower.snapshot()
+            states[rank].install(received.document, received.tensors)
+            assert states[rank].digest() == states[0].digest()
+            assert received.extra == {"step": 0}
+            found = []
+            while (one := follower.next()) is not None:
+                found.append(content(one))
+                threading.Event().wait(dice.random() / 500)
+            return found
+        feeder = Feeder(
+            record,
+            group[rank],
+            lambda part, parts: Snapshot(states[rank], {"step": 0}, part, parts),
+            lambda number: members.ready.add(rank),
+            lambda number, cause: pytest.fail(cause),
+        )
+        members.play(rank, feeder, lambda count: result(*keys(count), pieces=len(holders)))
+        return []
+
+    if is_real:
+        with gloo_group(world) as group:
+            found = on_ranks(world, lambda rank: play(rank, group))
+    else:
+        fakes = fake_group(world)
+        found = on_ranks(world, lambda rank: play(rank, fakes))
+    assert members.switched_at is not None
+    expected = [content(result(*keys(count), pieces=len(holders))) for count in range(members.switched_at)]
+    for rank in joiners:
+        assert found[rank] == expected
+
+
+def test_members_are_ready_only_when_the_joiner_is_close() -> None:
+    """A joiner that takes nothing keeps them from switching, for a while."""
+    group, record = fake_group(2), joining(2, (1,))
+    ready: list[int] = []
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
+    feeder = Feeder(
+        record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
+    )
+    feeder.wait_copied()
+    for count in range(CLOSE + 4):
+        feeder.add(result(count, 0, pieces=1))
+    follower.snapshot()
+    threading.Event().wait(0.2)
+    assert ready == []
+    for _ in range(4):
+        follower.next()
+    while not ready:
+        threading.Event().wait(0.01)
+    feeder.close()
+    feeder.finish()
+    while follower.next() is not None:
+        pass
+    assert ready == [2]
+
+
+def test_a_joiner_that_is_lost_is_given_up_and_the_member_goes_on() -> None:
+    group, record = fake_group(2), joining(2, (1,))
+    told: list[tuple[int, str]] = []
+    feeder = Feeder(
+        record,
+        group[0],
+        lambda part, parts: Snapshot(state_of(1), {}, part, parts),
+        lambda number: pytest.fail("nobody is up to date"),
+        lambda number, cause: told.append((number, cause)),
+    )
+    group[1].bury()
+    feeder.wait_copied()
+    with pytest.raises(GenerationLost, match="rank 1 is gone"):
+        feeder.finish()
+    assert told == [(2, "rank 1 is gone")]
+    feeder.add(result(0, 0, pieces=1))  # costs nothing, and breaks nothing
+
+
+def test_a_joiner_hears_that_the_members_are_gone() -> None:
+    group, record = fake_group(2), joining(2, (1,))
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
+    group[0].bury()
+    with pytest.raises(GenerationLost):
+        follower.snapshot()
+    with pytest.raises(GenerationLost):
+        follower.next()
