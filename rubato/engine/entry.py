@@ -85,8 +85,8 @@ class EntryPlan:
     """The last exchange that is complete everywhere after entering."""
     owners_of_step: tuple[int, tuple[int, ...]] | None
     """For the interrupted step only: who holds, or has yet to compute, each microbatch. None: as the record says."""
-    redone: int
-    """Microbatches of it that somebody has to compute (again)."""
+    orphans: tuple[int, ...]
+    """Microbatches of it that nobody holds: an heir computes those that are not empty."""
 
 
 def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> EntryPlan:
@@ -102,7 +102,7 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
     holders = tuple(rank for rank, one in enumerate(standings) if one.has_state)
     blank = tuple(rank for rank, one in enumerate(standings) if not one.has_state)
     if not holders:
-        return EntryPlan((), (), (), 0, BEFORE_ALL, None, 0)
+        return EntryPlan((), (), (), 0, BEFORE_ALL, None, ())
     last = max(standings[rank].last for rank in holders)
     behind = tuple(rank for rank in holders if standings[rank].last != last)
     sources = [rank for rank in holders if standings[rank].last == last and standings[rank].result_bytes > 0]
@@ -113,8 +113,8 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
         raise ProtocolError(f"nobody has the result of exchange {last} any more, which rank {behind[0]} needs")
     if blank and behind:
         raise ProtocolError("workers cannot join while members stand at different steps")
-    owners, redone = _share_out(record, standings, last, blank)
-    return EntryPlan(holders, blank, behind, sources[0] if sources else 0, last, owners, redone)
+    owners, orphans = _share_out(record, standings, last, blank)
+    return EntryPlan(holders, blank, behind, sources[0] if sources else 0, last, owners, orphans)
 
 
 def _follows(last: Key, before: Key) -> bool:
@@ -125,12 +125,12 @@ def _follows(last: Key, before: Key) -> bool:
 
 def _share_out(
     record: GenerationRecord, standings: Sequence[Standing], last: Key, blank: tuple[int, ...]
-) -> tuple[tuple[int, tuple[int, ...]] | None, int]:
+) -> tuple[tuple[int, tuple[int, ...]] | None, tuple[int, ...]]:
     """Owners of the interrupted step: those that hold microbatches keep them, the others go to heirs."""
     interrupted = last[0] + 1
     holding = {rank: one for rank, one in enumerate(standings) if one.working_on == interrupted and one.held}
     if not holding:
-        return None, 0
+        return None, ()
     if blank:
         raise ProtocolError("workers cannot join in the middle of a step")
     owners: list[int | None] = [None] * len(record.owners)
@@ -139,4 +139,5 @@ def _share_out(
             if owners[leaf] is not None:
                 raise ProtocolError(f"microbatch {leaf} of step {interrupted} is held by two workers")
             owners[leaf] = rank
-    return (interrupted, heirs(owners, record.world)), owners.count(None)
+    orphans = tuple(leaf for leaf, owner in enumerate(owners) if owner is None)
+    return (interrupted, heirs(owners, record.world)), orphans

@@ -86,7 +86,9 @@ class Membership:
         session.begin_generation(comm)
         session.control.record, session.control.broken = record, None
         session.control.stage("compute", session.step)
-        session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, plan.redone))
+        sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()
+        redone = sum(sizes[leaf] > 0 for leaf in plan.orphans)
+        session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))
 
     def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
         session = self._session

@@ -261,6 +261,7 @@ class StripeFailed:
     folder: str
     step: int
     cause: str
+    generation: int = 0
 
 
 @dataclass(frozen=True)
