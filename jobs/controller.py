@@ -93,6 +93,7 @@ class Leader:
             row_step=acquired.last_step,
             restarts=acquired.restarts,
             scalings=acquired.scalings,
+            resume_step=acquired.resume_step,
         )
         self._host = Host(self._coordinator)
         self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go)

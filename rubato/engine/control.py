@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rubato.engine.comm import Communicator
@@ -23,6 +23,8 @@ from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 
 BEAT_EVERY_S = 1.0
+ROWS_IN_MESSAGE = 1000
+"""A message must stay far below what the supervisor takes in one line, however long rows could not be acknowledged."""
 
 Former = Callable[[wire.GenerationRecord, int, Callable[[], bool]], Communicator | None]
 """Builds the group of a generation for a rank, given a test for "revoked meanwhile"."""
@@ -101,7 +103,7 @@ class Control:
                     while self.rows and self.rows[0].step <= step:
                         self.rows.popleft()
                 case wire.Attach():
-                    self.say(self._snapshot())
+                    self._describe()
                 case _:
                     pass
             self._changed.notify_all()
@@ -143,7 +145,17 @@ class Control:
             self.say(wire.Beat(self.start.incarnation, generation, self._step, stage, seconds))
             time.sleep(BEAT_EVERY_S)
 
-    def _snapshot(self) -> wire.Snapshot:
+    def _describe(self) -> None:
+        """Answer a new controller: all in one go, so that no newer row comes between those it is to be told."""
+        with self._write_lock:
+            rows = list(self.rows)
+            messages: list[wire.Message] = [self._snapshot(tuple(rows[:ROWS_IN_MESSAGE]))]
+            if len(rows) > ROWS_IN_MESSAGE and self.record is not None:
+                number = self.record.number
+                messages += committed(self.start.incarnation, number, self._step, rows[ROWS_IN_MESSAGE:])
+            self._write(*messages)
+
+    def _snapshot(self, rows: tuple[MetricRow, ...]) -> wire.Snapshot:
         return wire.Snapshot(
             incarnation=self.start.incarnation,
             hello=self.hello,
@@ -153,19 +165,23 @@ class Control:
             broken=self.broken,
             ended=self.ended,
             step=self._step,
-            rows=tuple(self.rows),
+            rows=rows,
         )
 
     # --- the main thread ----------------------------------------------------------------------------------------------
 
     def say(self, message: wire.Message) -> None:
         """Send a message up."""
+        with self._write_lock:
+            self._write(message)
+
+    def _write(self, *messages: wire.Message) -> None:
+        """With the write lock held."""
         if self._connection is None:
             return
-        line = json.dumps(wire.encode(message)).encode() + b"\n"
         try:
-            with self._write_lock:
-                self._connection.sendall(line)
+            for message in messages:
+                self._connection.sendall(json.dumps(wire.encode(message)).encode() + b"\n")
         except OSError:
             os._exit(1)  # nobody is there to train for
 
@@ -239,3 +255,9 @@ class Control:
             _, communicator = self._formed.pop(old)
             if communicator is not None:
                 communicator.bury()
+
+
+def committed(incarnation: str, generation: int, step: int, rows: Sequence[MetricRow]) -> list[wire.Committed]:
+    """So many steps are done: the rows that are to be told, in as many messages as they need (at least one)."""
+    starts = range(0, max(1, len(rows)), ROWS_IN_MESSAGE)
+    return [wire.Committed(incarnation, generation, step, tuple(rows[at : at + ROWS_IN_MESSAGE])) for at in starts]

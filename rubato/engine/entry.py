@@ -82,8 +82,8 @@ class EntryPlan:
     """The last exchange that is complete everywhere after entering."""
     owners_of_step: tuple[int, tuple[int, ...]] | None
     """For the interrupted step only: who holds, or has yet to compute, each microbatch. None: as the record says."""
-    redone: int
-    """Microbatches of it that somebody has to compute (again)."""
+    orphans: tuple[int, ...]
+    """Microbatches of it that nobody holds: an heir computes those that are not empty."""
 
 
 def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> EntryPlan:
@@ -98,7 +98,7 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
             raise ProtocolError(f"a member of generation {standing.generation} met one of {record.number}")
     holders = tuple(rank for rank, one in enumerate(standings) if one.has_state)
     if not holders:
-        return EntryPlan((), (), 0, BEFORE_ALL, None, 0)
+        return EntryPlan((), (), 0, BEFORE_ALL, None, ())
     if len(holders) < len(standings):
         raise ProtocolError("a worker without the state entered a generation whose members have it")
     last = max(standings[rank].last for rank in holders)
@@ -109,8 +109,8 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
             raise ProtocolError(f"rank {rank} completed exchange {standings[rank].last} and missed more than {last}")
     if behind and not sources:
         raise ProtocolError(f"nobody has the result of exchange {last} any more, which rank {behind[0]} needs")
-    owners, redone = _share_out(record, standings, last)
-    return EntryPlan(holders, behind, sources[0] if sources else 0, last, owners, redone)
+    owners, orphans = _share_out(record, standings, last)
+    return EntryPlan(holders, behind, sources[0] if sources else 0, last, owners, orphans)
 
 
 def _follows(last: Key, before: Key) -> bool:
@@ -121,16 +121,17 @@ def _follows(last: Key, before: Key) -> bool:
 
 def _share_out(
     record: GenerationRecord, standings: Sequence[Standing], last: Key
-) -> tuple[tuple[int, tuple[int, ...]] | None, int]:
+) -> tuple[tuple[int, tuple[int, ...]] | None, tuple[int, ...]]:
     """Owners of the interrupted step: those that hold microbatches keep them, the others go to heirs."""
     interrupted = last[0] + 1
     holding = {rank: one for rank, one in enumerate(standings) if one.working_on == interrupted and one.held}
     if not holding:
-        return None, 0
+        return None, ()
     owners: list[int | None] = [None] * len(record.owners)
     for rank, standing in holding.items():
         for leaf in standing.held:
             if owners[leaf] is not None:
                 raise ProtocolError(f"microbatch {leaf} of step {interrupted} is held by two workers")
             owners[leaf] = rank
-    return (interrupted, heirs(owners, record.world)), owners.count(None)
+    orphans = tuple(leaf for leaf, owner in enumerate(owners) if owner is None)
+    return (interrupted, heirs(owners, record.world)), orphans

@@ -86,7 +86,9 @@ class Membership:
             session.resume(Path(record.origin.folder))
         if plan.behind:
             self._catch_up(comm, plan, rank)
-        self._begin(record, comm, plan.owners_of_step, redone=plan.redone)
+        sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()
+        redone = sum(sizes[leaf] > 0 for leaf in plan.orphans)
+        self._begin(record, comm, plan.owners_of_step, redone)
 
     def _begin(
         self,

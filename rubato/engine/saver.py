@@ -64,7 +64,7 @@ class Saver:
                 if rank == 0:
                     files.insert(0, write_document(folder, full, entries))
             except Exception as error:  # whatever it is: an end of the job waits for this answer
-                self._say(wire.StripeFailed(self._incarnation, folder.name, step, f"{error}"))
+                self._say(wire.StripeFailed(self._incarnation, folder.name, step, f"{error}", record.number))
                 return
             self._say(
                 wire.StripeWritten(

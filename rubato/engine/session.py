@@ -22,7 +22,7 @@ from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan
 from rubato.engine.agreement import Agreement, Disagreement
 from rubato.engine.comm import Communicator, form
-from rubato.engine.control import Control
+from rubato.engine.control import Control, committed
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
@@ -33,7 +33,7 @@ from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.tree import Partials, Tree, balanced_owners
-from rubato.errors import Diverged, GenerationLost, LeaveTraining
+from rubato.errors import Diverged, GenerationLost, LeaveTraining, ModelError
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -345,13 +345,20 @@ class Session:
     def gather_table(self, key: Key, table: torch.Tensor) -> torch.Tensor:
         """Merge a float64 table of which every member holds some rows; rows nobody holds are nan.
 
-        Raises:  GenerationLost: a member was lost.
+        Raises:  GenerationLost: a member was lost.  ModelError: the workers' tables differ in size.
         """
         if self.completed.key == key and isinstance(self.completed.result, torch.Tensor):
             return self.completed.result.view_as(table)
         if self.comm is None or self.world == 1:
             return table
         self._finish_feeding()
+        sizes = torch.zeros(self.world, dtype=torch.int64)
+        self.comm.all_gather(sizes, torch.tensor([table.numel()]))
+        if len(set(sizes.tolist())) > 1:  # gloo would end the process
+            raise ModelError(
+                f"run.evaluate was called for {', '.join(map(str, sizes.tolist()))} chunks by ranks 0 to "
+                f"{self.world - 1}: give all workers the same dataset and batch size"
+            )
         gathered = torch.empty(self.world * table.numel(), dtype=torch.float64)
         self.comm.all_gather(gathered, table.reshape(-1).contiguous())
         merged = torch.full_like(table, float("nan"))
@@ -379,8 +386,12 @@ class Session:
         row, self._last_row = self._last_row, None
         if row is not None:
             self.control.rows.append(row)
-        rows = self._unsent() if self.rank == 0 else ()
-        self.control.say(wire.Committed(self.control.start.incarnation, self.record.number, self.step, rows))
+        self._say_committed(self._unsent() if self.rank == 0 else ())
+
+    def _say_committed(self, rows: tuple[MetricRow, ...]) -> None:
+        assert self.record is not None
+        for message in committed(self.control.start.incarnation, self.record.number, self.step, rows):
+            self.control.say(message)
 
     def _unsent(self) -> tuple[MetricRow, ...]:
         """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
@@ -468,9 +479,7 @@ class Session:
                 self.membership.recover(str(error))
                 if self.rank == 0:
                     # The lowest rank may have gone with the last rows untold, and no other step will tell them.
-                    self.control.say(
-                        wire.Committed(self.control.start.incarnation, self.record.number, self.step, self._unsent())
-                    )
+                    self._say_committed(self._unsent())
             else:
                 break
         self.saver.wait()

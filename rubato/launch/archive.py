@@ -85,16 +85,19 @@ class FolderArchive:
             if (folder / MANIFEST_NAME).exists():
                 corrupt.append(f"{folder.name}: {cause}")
 
-        found = None
+        found, unusable = None, ""
         try:
             if self._terms.root is not None:
                 found = find_latest(self._terms.root, pass_over)
-            if found is None and self._terms.origin is not None:
-                found = _open(self._terms.origin)
         except (CheckpointError, OSError) as error:
             corrupt.append(str(error))
+        if found is None and self._terms.origin is not None:
+            try:
+                found = _open(self._terms.origin)
+            except (CheckpointError, OSError) as error:
+                unusable = str(error)
         if found is None:
-            self._post(CheckpointFound(corrupt=tuple(corrupt)))
+            self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
             return
         folder, manifest = found
         self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt)))

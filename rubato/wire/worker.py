@@ -263,6 +263,7 @@ class StripeFailed:
     folder: str
     step: int
     cause: str
+    generation: int = 0
 
 
 @dataclass(frozen=True)

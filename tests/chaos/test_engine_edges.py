@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rubato import testing
+from rubato.wire.cluster import Failure
 
 HEAD = """
 import os, time, torch, rubato
@@ -88,6 +89,64 @@ def test_a_joiner_that_cannot_take_over_the_state_is_given_up_with_the_reason(tm
         assert "it cannot be taken over" in run.status()["observed"]["reason"]
         step = run.step
         run.wait_step(step + 3)
+
+
+UNEQUAL = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    number = int(os.environ["RUBATO_INCARNATION"].split(".")[1])
+    some = torch.utils.data.Subset(DATA, range(16 * number))
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        if step.index == 3:
+            run.evaluate(some, lambda x, y: torch.nn.functional.mse_loss(model(x), y), batch=1)
+"""
+
+
+def failed(run: Any) -> Failure:
+    """The failure that the run ends with."""
+    run._thread.join(120)
+    assert run.outcome is not None, run.told()
+    assert run.outcome.failure is not None, run.told()
+    assert not run.events("job.restarting")
+    found: Failure = run.outcome.failure
+    return found
+
+
+def test_evaluations_of_different_sizes_fail_the_job_and_say_what_to_do(tmp_path: Path) -> None:
+    with job(tmp_path, UNEQUAL) as run:
+        failure = failed(run)
+    assert (failure.failure_class, failure.reason, failure.step) == ("user", "user_code_error", 3), run.told()
+    assert "run.evaluate" in failure.message
+    assert "16, 32 chunks" in failure.message
+    assert not any(event["data"]["signal"] for event in run.events("worker.lost"))
+
+
+NO_MEMORY = """
+from rubato.engine.comm import Communicator
+
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+
+    def refuse(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    for step in run.steps():
+        if step.index == 3:
+            Communicator.all_to_all = lambda self, *_: self._run(refuse)
+        fit(run, step, model, optimizer)
+"""
+
+
+def test_an_exchange_that_raises_on_every_worker_fails_the_job_with_the_cause(tmp_path: Path) -> None:
+    with job(tmp_path, NO_MEMORY, workers=3) as run:
+        failure = failed(run)
+    assert (failure.failure_class, failure.reason, failure.step) == ("user", "no_progress", 3), run.told()
+    assert "can't allocate memory" in failure.message
+    assert "give each worker more memory" in failure.message
+    assert not any(event["data"]["signal"] == "SIGABRT" for event in run.events("worker.lost"))
 
 
 HELD = """

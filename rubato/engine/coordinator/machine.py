@@ -28,8 +28,28 @@ STALL_S = 5.0
 class Coordinator:
     """One attempt at a job. `now` is an argument everywhere, in seconds of any steady clock."""
 
-    def __init__(self, terms: Terms, wish: Wish, *, row_step: int = 0, restarts: int = 0, scalings: int = 0) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        wish: Wish,
+        *,
+        row_step: int = 0,
+        restarts: int = 0,
+        scalings: int = 0,
+        resume_step: int = 0,
+    ) -> None:
+        """An attempt that has not begun.
+
+        Args:
+            terms: what is fixed for it.
+            wish: what the user wants now.
+            row_step: rows up to this step are stored.
+            restarts: of the attempts before.
+            scalings: of the attempts before.
+            resume_step: where the job stood: shown until it is known where this attempt begins.
+        """
         self.job = JobState(terms, wish, restarts, scalings)
+        self._resume_step = resume_step
         self._rows = RowBook(self.job, row_step)
         self._founding = Founding(self.job, self._rows)
         self._resizing = Resizing(self.job)
@@ -119,7 +139,7 @@ class Coordinator:
             generation=job.number,
             workers=len(training),
             joining=len(joining),
-            step=job.step,
+            step=job.step if job.highest else max(job.step, self._resume_step),
             total_steps=job.total_steps,
             restarts=job.restarts,
             scalings=job.scalings,
@@ -237,7 +257,8 @@ class Coordinator:
             self.job.kill(worker, "no longer wanted")  # a leaver that missed the switch: the others are gone on
             return
         if not self._repair.is_active and self.job.is_member(worker) and event.through >= self.job.number:
-            self._repair.begin(event.cause or f"{worker.worker_id} lost touch with the others")
+            cause = event.cause or f"{worker.worker_id} lost touch with the others"
+            self._repair.begin(cause, is_raised=bool(event.cause))
 
     def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
         whole = self.job.ledger.on_written(event)
@@ -245,8 +266,8 @@ class Coordinator:
             self.job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms))
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
-        self.job.ledger.on_failed(event)
-        self._save_failed(event.step, event.cause)
+        if self.job.ledger.on_failed(event):
+            self._save_failed(event.step, event.cause)
 
     def _save_failed(self, step: int, cause: str) -> None:
         self._ending.on_save_failed(step)
@@ -313,6 +334,7 @@ class Coordinator:
             or self._repair.is_awaited(worker.incarnation)
             or (is_pending and not job.number)
         ):
+            job.verdicts.on_death()
             if not self._repair.is_active:
                 self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
         elif is_pending:
@@ -379,16 +401,24 @@ class Coordinator:
         is_asked = event.checkpoint_request > job.wish.checkpoint_request
         job.wish = event
         if is_asked:
-            self._request_checkpoint(job.ledger.ask())
+            job.ledger.want(job.step)
 
     def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:
+        if event.unusable:
+            message = (
+                f"checkpoint.resume_from cannot be used: {event.unusable}. Name a checkpoint that is whole, "
+                "or leave it out to begin afresh."
+            )
+            self._ending.fail(Failure("user", "checkpoint_invalid", message))
+            return
         self._founding.on_checkpoint_found(event)
 
     def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
         if event.error:
+            self.job.ledger.on_answered(event.step)
             self._save_failed(event.step, event.error)
         else:
-            self.job.ledger.committed_step = max(self.job.ledger.committed_step, event.step)
+            self.job.ledger.on_committed(event.step)
 
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
         self._rows.on_stored(event.step)
@@ -402,6 +432,12 @@ class Coordinator:
         self._ending.advance(now)
         if self._ending.is_decided or self._ending.is_over:
             return
+        if self._repair.is_active:
+            failure = job.verdicts.on_no_progress(self._repair.because, is_raised=self._repair.is_raised)
+            if failure is not None and not self._ending.is_leaving:
+                self._ending.fail(failure)
+                self._ending.advance(now)
+                return
         if self._repair.is_active and not self._repair.advance():
             # Where no generation had begun, nothing is lost: the next one is founded from those that stand by.
             failure = self._founding.restart(self._repair.because, now) if job.current is not None else None
@@ -412,10 +448,11 @@ class Coordinator:
             return
         if job.current is None:
             self._founding.advance(now)
-        elif len(job.entered) == job.current.world:
-            if job.pending is None:
+        else:
+            is_whole = len(job.entered) == job.current.world
+            if is_whole and job.pending is None:
                 self._resizing.advance(now)
-            request = job.ledger.next_request(now)
+            request = job.ledger.next_request(now, job.number, is_settled=is_whole)
             if request is not None:
                 self._request_checkpoint(request)
         self._rows.acknowledge(now)

@@ -77,6 +77,8 @@ class CheckpointFound:
     step: int = 0
     corrupt: tuple[str, ...] = ()
     """Newer ones that failed their hashes, with the cause: told loudly."""
+    unusable: str = ""
+    """Why the one that the user named to begin from cannot be used; empty: none was named, or it can."""
 
 
 @dataclass(frozen=True)

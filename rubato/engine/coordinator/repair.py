@@ -16,6 +16,8 @@ class Repair:
     def __init__(self, job: JobState) -> None:
         self._job = job
         self.because = ""
+        self.is_raised = False
+        """Whether an exchange of a worker raised."""
         self._through = 0
         """Everything up to this generation is revoked; 0: no repair."""
         self._involved: dict[str, None] = {}
@@ -34,15 +36,20 @@ class Repair:
         """Whether the repair that is under way has revoked this generation."""
         return generation <= self._through
 
-    def begin(self, because: str, also: Sequence[str] = ()) -> None:
+    def begin(self, because: str, also: Sequence[str] = (), *, is_raised: bool = False) -> None:
         """Revoke everything minted so far; in a repair: again, from who is left.
 
-        Args: also: workers besides the known members that may be in one of these generations.
+        Args:
+            because: why.
+            also: workers besides the known members that may be in one of these generations.
+            is_raised: whether an exchange of a worker raised.
         """
         job = self._job
         if not self.is_active:
             self._involved = {}
-        self.because = because
+        self.because, self.is_raised = because, is_raised
+        if self._through < job.highest:  # else another member says the same of the same generation
+            job.verdicts.on_repair(job.step)
         self._through = job.highest
         for record in (job.current, job.pending):
             self._involved |= {member.incarnation: None for member in record.members} if record else {}
@@ -65,7 +72,8 @@ class Repair:
             broken = [one for one in job.roster.of(job.pending) if one.broken and one.broken.through > self._through]
             if len(job.roster.of(job.pending)) == job.pending.world and not broken:
                 return True
-            self.begin("another worker was lost during the repair")
+            cause = next((one.broken.cause for one in broken if one.broken and one.broken.cause), "")
+            self.begin(cause or "another worker was lost during the repair", is_raised=bool(cause))
         living = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
         answered = [one for one in living if one.broken is not None and one.broken.through >= self._through]
         if len(answered) < len(living):

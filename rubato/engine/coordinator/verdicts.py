@@ -12,6 +12,8 @@ CRASHES_AT_ONE_STEP = 3
 """Rounds of crashes (SIGSEGV, an unexplained exit) without a step between them before the program is blamed."""
 SPAWN_FAILURES = 3
 """Workers in a row that may die before they stand by, while others train, before scaling up is given up."""
+REPAIRS_AT_ONE_STEP = 3
+"""Repairs without a step or a death between them before the cause is taken to be there to stay."""
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Sent from outside: never the program's own fault."""
 
@@ -23,6 +25,42 @@ class Verdicts:
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
     crashed: Counter[int] = field(default_factory=Counter)
     spawn_failures: int = 0
+    repairs: int = 0
+    """Begun since the last step and the last death."""
+    repaired_step: int = -1
+
+    def on_repair(self, step: int) -> None:
+        """A repair begins where so many steps are committed."""
+        self.repairs = self.repairs + 1 if step == self.repaired_step else 1
+        self.repaired_step = step
+
+    def on_death(self) -> None:
+        """A worker died: that is what repairs are for."""
+        self.repairs = 0
+
+    def on_no_progress(self, because: str, *, is_raised: bool) -> Failure | None:
+        """The failure of the job where repairs lead nowhere, or None.
+
+        Args: is_raised: whether an exchange of a worker raised; else the workers waited for each other.
+        """
+        if self.repairs < REPAIRS_AT_ONE_STEP:
+            return None
+        advice = (
+            "All workers must go through the same exchanges with data of the same size (every run.evaluate too) and "
+            "need the memory for them: mend the program or give each worker more memory, and submit again. Where the "
+            "cause names a connection, look at the network between the workers"
+            if is_raised
+            else "Look at the network between the workers"
+        )
+        return Failure(
+            failure_class="user" if is_raised else "infrastructure",
+            reason="no_progress",
+            message=(
+                f"Step {self.repaired_step + 1} was tried {self.repairs} times, and its workers lost each other each "
+                f"time although none had died; the last time: {because}. {advice}."
+            ),
+            step=self.repaired_step,
+        )
 
     def on_user_error(self, error: UserFailed, *, has_trained: bool) -> Failure | None:
         """The failure of the job, or None where the worker is replaced and the step tried again.

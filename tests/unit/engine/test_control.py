@@ -12,7 +12,7 @@ import pytest
 from groups import FakeCommunicator, record_of
 
 from rubato.engine.comm import Communicator
-from rubato.engine.control import Control
+from rubato.engine.control import Control, committed
 from rubato.engine.header import Leaving
 from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
@@ -237,6 +237,23 @@ def test_rows_are_kept_until_they_are_acknowledged(line: Line) -> None:
     assert line.sync().rows == (row(6),)
     line.order(wire.Acknowledge(3, 9))
     assert line.sync().rows == ()
+
+
+def test_more_rows_than_fit_into_a_message_follow_in_order(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.engine.control.ROWS_IN_MESSAGE", 3)
+    line.control.record = record(2)
+    line.control.rows.extend(row(step) for step in range(1, 9))
+    told = list(line.sync().rows)
+    assert len(told) == 3
+    while len(told) < 8:
+        message = line.hear(wire.Committed)
+        assert len(message.rows) <= 3
+        told += message.rows
+    assert told == [row(step) for step in range(1, 9)]
+
+
+def test_steps_without_rows_are_told_in_one_message() -> None:
+    assert committed("0.1", 2, 7, ()) == [wire.Committed("0.1", 2, 7)]
 
 
 def test_a_new_controller_is_told_everything(line: Line) -> None:

@@ -118,5 +118,20 @@ def test_another_jobs_checkpoint_is_the_origin_until_there_is_an_own_one(
     assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(theirs / "1-30"), 30)
     archive.commit(written(own, 31))
     answers(posted, ManifestCommitted)
+    (theirs / "1-30" / "stripe-1").write_bytes(b"??")
     archive.find()
     assert answers(posted, CheckpointFound)[-1].step == 31
+
+
+@pytest.mark.parametrize("name", ["1-30", "1-31"])
+def test_an_origin_that_is_not_whole_is_told_and_not_passed_over(
+    tmp_path: Path, posted: Any, make: Make, name: str
+) -> None:
+    theirs, own = tmp_path / "theirs", tmp_path / "own"
+    make(terms(theirs)).commit(written(theirs, 30))
+    answers(posted, ManifestCommitted)
+    (theirs / "1-30" / "stripe-1").write_bytes(b"??")
+    make(terms(own, origin=theirs / name)).find()
+    (found,) = answers(posted, CheckpointFound)
+    assert found.folder == ""
+    assert name in found.unusable

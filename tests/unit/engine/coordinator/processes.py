@@ -91,6 +91,8 @@ class Processes:
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.groups: dict[tuple[int, int], Group] = {}
+        self.raises_at: int | None = None
+        """The step whose exchange raises on every worker, each time it is tried."""
 
     def die(self, worker: Worker, signal: str = "SIGKILL", code: int | None = None) -> None:
         """The process ends; what it had said before is still delivered, then its exit."""
@@ -268,6 +270,8 @@ class Processes:
         if worker.revoked >= record.number:
             return lambda: self._say_broken(worker, worker.revoked, "revoked")
         group = self.group_of(record)
+        if worker.step == self.raises_at:
+            return lambda: self._say_broken(worker, max(record.number, worker.revoked), "a peer was lost: no memory")
         arrived = group.arrived.setdefault(worker.step, set())
         if worker.incarnation not in arrived:
             return lambda: self._arrive(worker, group)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rubato.engine.coordinator import Coordinator, Kill, Spawn, Terms, Wish
-from rubato.engine.coordinator.verdicts import SPAWN_FAILURES
+from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
+from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, SPAWN_FAILURES, Verdicts
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.processes import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
@@ -240,6 +240,80 @@ def test_the_silence_of_a_worker_is_a_hang_but_not_after_a_stall_of_the_coordina
     assert [kill.incarnation for kill in kills] == [name]
     assert kills[0].with_stacks
     assert "no sign of life" in kills[0].because
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_exchange_that_raises_on_every_worker_fails_the_job_with_the_cause(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=3, total_steps=ENDLESS)
+    cluster.raises_at = 4
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    failure = cluster.outcome.failure
+    assert failure is not None
+    assert (failure.failure_class, failure.reason, failure.step) == ("user", "no_progress", 4)
+    assert "a peer was lost: no memory" in failure.message
+    assert "run.evaluate" in failure.message
+    assert len(cluster.minted) == REPAIRS_AT_ONE_STEP, "the first generation, and one for each repair but the last"
+
+
+def test_deaths_and_steps_between_repairs_are_progress() -> None:
+    verdicts = Verdicts()
+    for step in range(2 * REPAIRS_AT_ONE_STEP):
+        verdicts.on_repair(step)
+        assert verdicts.on_no_progress("it raised", is_raised=True) is None
+    for _ in range(2 * REPAIRS_AT_ONE_STEP):
+        verdicts.on_repair(9)
+        verdicts.on_death()
+        assert verdicts.on_no_progress("it raised", is_raised=True) is None
+    for _ in range(REPAIRS_AT_ONE_STEP):
+        verdicts.on_repair(9)
+    assert verdicts.on_no_progress("it raised", is_raised=True) is not None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_checkpoint_asked_for_while_nothing_trains_is_made_as_soon_as_something_does(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS, checkpoint_every_s=None)
+    cluster.ask(checkpoint_request=1)
+    cluster.run(lambda: bool(cluster.checkpoints))
+    train(cluster, cluster.checkpoints[0][1] + 5)
+    for worker in cluster.living:
+        cluster.die(worker)
+    cluster.run(lambda: cluster.coordinator.job.current is None)
+    cluster.ask(checkpoint_request=2)
+    cluster.run(lambda: len(cluster.checkpoints) > 1)
+    train(cluster, max(worker.step for worker in cluster.living) + 5)
+    assert len(cluster.checkpoints) == 2, "once, not in every generation"
+
+
+def test_a_checkpoint_that_was_asked_for_survives_its_writers() -> None:
+    cluster = Cluster(random.Random(11), workers=3, total_steps=ENDLESS, checkpoint_every_s=None)
+    train(cluster, 3)
+    cluster.ask(checkpoint_request=1)
+    cluster.run(lambda: any(worker.stripe for worker in cluster.living))
+    cluster.die(next(worker for worker in cluster.living if not worker.stripe))
+    cluster.run(lambda: bool(cluster.checkpoints))
+
+
+def test_a_checkpoint_to_begin_from_that_is_not_whole_fails_the_job() -> None:
+    cluster = Cluster(random.Random(12), workers=2, total_steps=ENDLESS)
+    cluster.answers.clear()
+    cluster.handle(CheckpointFound(unusable="job_x/1-30: stripe-1 has the wrong hash"))
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.outcome.failure is not None
+    assert cluster.outcome.failure.reason == "checkpoint_invalid"
+    assert "stripe-1 has the wrong hash" in cluster.outcome.failure.message
+
+
+def test_a_resumed_job_shows_where_it_stood_until_it_is_known_where_it_begins() -> None:
+    coordinator = Coordinator(Terms("job", 2, num_microbatches=4), Wish("run", 1), resume_step=40)
+    name = next(order.incarnation for order in coordinator.tick(0.0) if isinstance(order, Spawn))
+    assert coordinator.observed().step == 40
+    coordinator.handle(CheckpointFound("/1-37", 37), 0.1)
+    coordinator.handle(wire.Spawned(name, 1, 1, "node"), 0.1)
+    coordinator.handle(wire.Hello(name, "store", "code"), 0.1)
+    coordinator.handle(wire.Standby(name, "layout", 60), 0.2)
+    assert coordinator.observed().step == 37
 
 
 def test_scaling_up_waits_for_slots_and_says_so() -> None:
