@@ -208,7 +208,8 @@ class Session:
         integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
         like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
-        self.exchange = Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
+        header = header_bytes(self.num_microbatches)
+        self.exchange = Exchange(multi, like, header, integers, self.flat.device, self.flat.gradients)
         self._is_first_of_generation = True
         self._saved = None
 
