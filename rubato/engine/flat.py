@@ -37,6 +37,7 @@ class FlatLayout:
         self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]
     ) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
+        self._frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
         self.float_buffers = [tensor for _, tensor in buffers if tensor.is_floating_point()]
         self.other_buffers = [tensor for _, tensor in buffers if not tensor.is_floating_point()]
         for name, tensor in (*self.parameters, *buffers):
@@ -60,6 +61,19 @@ class FlatLayout:
         """Elements that are gradients: the first of the vector. Whether a step is finite is asked of these only."""
         self.flags = Piece(end, len(tensors), torch.Size([len(tensors)]))
         self.length = end + -(-len(tensors) // ALIGN) * ALIGN
+
+    def check_frozen(self) -> None:
+        """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.
+
+        Raises:
+            ModelError: one of them requires a gradient by now; the message says what to do.
+        """
+        for name, tensor in self._frozen:
+            if tensor.requires_grad:
+                raise ModelError(
+                    f"{name} did not require a gradient when run.steps() began, but does now: let it require one until "
+                    "then and freeze it in the first step; what was trainable may be frozen and unfrozen at any step"
+                )
 
     def empty(self) -> torch.Tensor:
         """A vector (L,) of zeros."""
