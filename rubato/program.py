@@ -45,6 +45,9 @@ def make_reproducible(spec: JobSpec) -> torch.device:
     # Filling every torch.empty costs more than a reduction does, and no kernel here reads what it has not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+    # torch.compile: code for each of the few sizes of a microbatch, not for sizes in general from the second one on,
+    # which would depend on what this process happened to see. Optimizers load this module anyhow.
+    torch._dynamo.config.automatic_dynamic_shapes = False
     wants_cuda = spec.device == "cuda" or (spec.device == "auto" and spec.resources_per_worker.gpu > 0)
     if not wants_cuda:
         return torch.device("cpu")

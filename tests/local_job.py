@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ class LocalJob(testing.LocalJob):
     def result(self) -> tuple[int, str]:
         self.hold.unlink(missing_ok=True)
         return super().result()
+
+    def kill_and_wait(self, ranks: Iterable[int]) -> None:
+        """SIGKILL these, and block until others train in their places."""
+        count = len(self.members())
+        killed = self.kill(ranks)
+        self.wait(
+            lambda: len(self.members()) == count and not {one["pid"] for one in self.members()}.intersection(killed),
+            "others in their places",
+        )
 
 
 def oracle(program: str, *, config: dict[str, Any], batch: int, num_microbatches: int) -> str:

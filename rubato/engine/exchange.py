@@ -49,11 +49,14 @@ class Exchange:
         header_bytes: int,
         integer_bytes: int,
         device: torch.device,
+        gradients: int | None = None,
     ) -> None:
+        """`gradients`: so many elements of the vector, the first ones, must be finite; None: all."""
         self._comm = comm
         self._world = comm.world if comm else 1
         self._rank = comm.rank if comm else 0
         self._length = like.numel()
+        self._gradients = self._length if gradients is None else gradients
         self._dtype = like.dtype
         self._device = device
         self._chunk = -(-self._length // (self._world * 16)) * 16
@@ -117,9 +120,11 @@ class Exchange:
         present = sorted(partials.present)
         if self._comm is None:
             root = partials.root()
-            return Reduced((root,), (_with_finite(header, root),), integers)
+            return Reduced((root,), (_with_finite(header, root[: self._gradients]),), integers)
         chunk = self._phase_a(partials, owners, present, header)
-        return self._phase_b(chunk, _with_finite(header, chunk), integers, owners[present[0]])
+        low, _ = self._bounds(self._rank)
+        checked = chunk[: max(0, self._gradients - low)]
+        return self._phase_b(chunk, _with_finite(header, checked), integers, owners[present[0]])
 
     def _phase_a(
         self, partials: Partials[torch.Tensor], owners: Sequence[int], present: list[int], header: Header

@@ -2,7 +2,9 @@
 
     | gradients, parameter by parameter | changes of float buffers | one touched flag a parameter |
 
-Every piece begins at a multiple of 64 bytes. The vector is float32, or float64 where a parameter is.
+Every piece begins at a multiple of 64 bytes. The vector is float32, or float64 where a parameter or a buffer is: no
+tensor travels in fewer digits than it has. Where a buffer was not finite there is no change to tell, so its value
+travels instead: an inf or nan that somebody put there on purpose stays, a first real value takes its place.
 Legend of shapes: L elements of the vector.
 """
 
@@ -35,6 +37,7 @@ class FlatLayout:
         self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]
     ) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
+        self._frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
         self.float_buffers = [tensor for _, tensor in buffers if tensor.is_floating_point()]
         self.other_buffers = [tensor for _, tensor in buffers if not tensor.is_floating_point()]
         for name, tensor in (*self.parameters, *buffers):
@@ -46,14 +49,31 @@ class FlatLayout:
             raise ModelError("the model has no parameter that requires a gradient: there is nothing to train")
         tensors = [tensor for _, tensor in self.parameters]
         self.device = tensors[0].device
-        self.dtype = torch.float64 if any(one.dtype == torch.float64 for one in tensors) else torch.float32
+        travelling = (*tensors, *self.float_buffers)
+        self.dtype = torch.float64 if any(one.dtype == torch.float64 for one in travelling) else torch.float32
         self.pieces: list[Piece] = []
         end = 0
-        for tensor in (*tensors, *self.float_buffers):
+        for tensor in travelling:
             self.pieces.append(Piece(end, tensor.numel(), tensor.shape))
             end += -(-tensor.numel() // ALIGN) * ALIGN
+        last = self.pieces[len(tensors) - 1]
+        self.gradients = last.start + last.numel
+        """Elements that are gradients: the first of the vector. Whether a step is finite is asked of these only."""
         self.flags = Piece(end, len(tensors), torch.Size([len(tensors)]))
         self.length = end + -(-len(tensors) // ALIGN) * ALIGN
+
+    def check_frozen(self) -> None:
+        """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.
+
+        Raises:
+            ModelError: one of them requires a gradient by now; the message says what to do.
+        """
+        for name, tensor in self._frozen:
+            if tensor.requires_grad:
+                raise ModelError(
+                    f"{name} did not require a gradient when run.steps() began, but does now: let it require one until "
+                    "then and freeze it in the first step; what was trainable may be frozen and unfrozen at any step"
+                )
 
     def empty(self) -> torch.Tensor:
         """A vector (L,) of zeros."""
@@ -87,9 +107,8 @@ class FlatLayout:
             if targets:
                 torch._foreach_copy_(targets, sources)
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
-                # An unchanged inf or nan would give nan as a difference.
-                change = torch.where(buffer == before, torch.zeros_like(buffer), buffer - before)
-                self._view(vector_L, piece).copy_(change)
+                view = self._view(vector_L, piece).copy_(buffer)
+                view.sub_(torch.where(torch.isfinite(before), before, 0.0))
             self._view(vector_L, self.flags).copy_(torch.tensor(flags, dtype=self.dtype))
             if share == 0.0:
                 vector_L[: self.flags.start].zero_()  # nan times 0 is nan: the mean over nothing must count nothing
@@ -111,4 +130,5 @@ class FlatLayout:
                     view = self._view(vector_L, piece)
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
-                buffer.copy_(before + self._view(vector_L, piece).to(buffer.dtype))
+                base = torch.where(torch.isfinite(before), before, 0.0)
+                buffer.copy_(base + self._view(vector_L, piece).to(buffer.dtype))

@@ -161,7 +161,8 @@ class Session:
         integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
         like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
-        return Exchange(multi, like, header_bytes(self.num_microbatches), integers, self.flat.device)
+        header = header_bytes(self.num_microbatches)
+        return Exchange(multi, like, header, integers, self.flat.device, self.flat.gradients)
 
     def vector(self) -> torch.Tensor:
         """A flat vector (L,) to fill; its content is undefined."""

@@ -77,6 +77,10 @@ class TrainingState:
                     found.append((name, buffer))
         return found
 
+    def _named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        for prefix, model in self.models.items():
+            yield from model.named_modules(prefix=prefix)
+
     # --- out and in ---------------------------------------------------------------------------------------------------
 
     def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
@@ -108,6 +112,8 @@ class TrainingState:
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
             "notes": self.notes,
+            "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
+            "evaluating": [name for name, module in self._named_modules() if not module.training],
         }
 
     @staticmethod
@@ -136,6 +142,12 @@ class TrainingState:
             thing.load_state_dict(tree["registered"][name])
         self.notes.clear()
         self.notes.update(tree["notes"])
+        # What a program switched in an earlier step, a joiner's program never ran.
+        frozen, evaluating = set(tree["frozen"]), set(tree["evaluating"])
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name not in frozen)
+        for name, module in self._named_modules():
+            module.training = name not in evaluating
 
     # --- hashes -------------------------------------------------------------------------------------------------------
 

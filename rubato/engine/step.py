@@ -83,6 +83,7 @@ class Step:
                 "go on to the next step of run.steps()"
             )
         self._is_begun = True
+        session.flat.check_frozen()
         before_float = [buffer.clone() for buffer in session.flat.float_buffers]
         before_other = [buffer.clone() for buffer in session.flat.other_buffers]
         integers = b""

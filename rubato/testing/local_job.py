@@ -131,10 +131,16 @@ class LocalJob:
             os.kill(pid, number)
         return pids
 
-    def result(self) -> tuple[int, str]:
-        """Step and digest at the end of the job; waits for it."""
+    def wait_for_end(self) -> Outcome:
+        """Block until the run is over, however it ends."""
         self._thread.join(PATIENCE_S)
         assert self.outcome is not None, f"the run has not ended: {self.error}\n{self.told()}"
+        return self.outcome
+
+    def result(self) -> tuple[int, str]:
+        """Step and digest at the end of the job; waits for it."""
+        self.wait_for_end()
+        assert self.outcome is not None
         assert self.outcome.result is not None, f"{self.outcome}\n{self.told()}"
         return self.outcome.result.step, self.outcome.result.digest
 

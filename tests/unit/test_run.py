@@ -183,6 +183,19 @@ def test_integer_buffers_come_from_the_lowest_microbatch() -> None:
     assert not model.get_buffer("table").is_contiguous()
 
 
+def test_what_was_frozen_from_the_beginning_cannot_be_trained_later() -> None:
+    run = AloneRun()
+    model = nn.Linear(3, 1)
+    model.bias.requires_grad_(False)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=ROWS)
+    steps = run.steps()
+    for x, y in (first := next(steps)):
+        first.backward(loss_of(model, x, y))
+    model.bias.requires_grad_(True)
+    with pytest.raises(ModelError, match=r"bias did not require a gradient when run\.steps\(\) began, but does now"):
+        list(next(steps))
+
+
 @pytest.mark.parametrize("policy", ["deliver", "skip", "fail"])
 def test_a_gradient_that_is_not_finite(policy: Any) -> None:
     run = AloneRun(on_non_finite=policy)

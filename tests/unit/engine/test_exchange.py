@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ class Case:
     world: int
     integer_bytes: int = 5
     step: int = 3
+    gradients: int | None = None
 
     @property
     def num_microbatches(self) -> int:
@@ -50,7 +51,8 @@ class Case:
         return Header(1, 1, step, 1, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=7, slots=slots)
 
     def exchange(self, comm: Communicator | None) -> Exchange:
-        return Exchange(comm, self.values[0], header_bytes(self.num_microbatches), self.integer_bytes, CPU)
+        header = header_bytes(self.num_microbatches)
+        return Exchange(comm, self.values[0], header, self.integer_bytes, CPU, self.gradients)
 
     def reduce(self, exchange: Exchange, rank: int, step: int | None = None) -> Reduced:
         mine = self.mine(rank)
@@ -180,6 +182,16 @@ def test_one_element_that_is_not_finite_is_seen_by_all(world: int, bad: float) -
     for result in results:
         assert not decide(result.headers).is_finite
         assert [header.is_finite for header in result.headers].count(False) == 1
+
+
+@pytest.mark.parametrize("world", [1, 3, 4])
+@pytest.mark.parametrize("place", [40, 41, 99])
+def test_only_gradients_must_be_finite(world: int, place: int) -> None:
+    one = replace(case(12, world), gradients=41)
+    one.values[2, place] = float("nan")
+    group = fake_group(world)
+    results = on_ranks(world, lambda rank: one.reduce(one.exchange(group[rank] if world > 1 else None), rank))
+    assert {decide(result.headers).is_finite for result in results} == {place != 40}
 
 
 def test_a_sum_that_overflows_is_no_gradient_that_does() -> None:

@@ -174,6 +174,40 @@ def test_buffers_move_by_their_weighted_mean_change() -> None:
     assert model.weight.grad.tolist() == [1.0, 1.0]
 
 
+def test_what_is_not_finite_on_purpose_stays_and_a_first_real_value_takes_its_place() -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("lowest", torch.tensor([INF, INF, float("nan"), 0.0]))
+    flat = layout_of(model)
+    start, total = before(flat), flat.empty()
+    for lowest in (3.0, 5.0):
+        model.get_buffer("lowest").copy_(start[0])
+        model.get_buffer("lowest")[0] = lowest
+        model(torch.ones(1, 1)).sum().backward()
+        vector = flat.empty()
+        flat.pack(vector, start, 1.0)
+        total += vector
+    total[: flat.flags.start] /= 2
+    flat.deliver(total, start)
+    expected = torch.tensor([4.0, INF, float("nan"), 0.0])
+    torch.testing.assert_close(model.get_buffer("lowest"), expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.isfinite(total[: flat.gradients]).all()
+
+
+def test_a_buffer_of_double_precision_keeps_it() -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("total", torch.tensor(1.0 + 2**-40, dtype=torch.float64))
+    flat = layout_of(model)
+    start, vector = before(flat), flat.empty()
+    model.get_buffer("total").add_(2**-45)
+    model(torch.ones(1, 1)).sum().backward()
+    flat.pack(vector, start, 1.0)
+    flat.deliver(vector, start)
+    assert vector.dtype == torch.float64
+    assert float(model.get_buffer("total")) == 1.0 + 2**-40 + 2**-45
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype == torch.float32
+
+
 def test_batch_norm_follows_its_own_arithmetic() -> None:
     """One microbatch alone: the running statistics are what the layer says, up to one rounding."""
     layer = nn.BatchNorm1d(7)

@@ -136,6 +136,19 @@ def test_a_carried_state_trains_on_with_the_same_bits(
     assert other.state.notes == {"steps": 2}
 
 
+def test_what_was_frozen_or_switched_to_eval_is_so_for_a_joiner_too() -> None:
+    one, other = program(model=nn.Sequential(Net(), nn.Dropout())), program(model=nn.Sequential(Net(), nn.Dropout()))
+    first = next(one.model.parameters()).requires_grad_(False)
+    one.model[1].eval()
+    next(iter(reversed(list(other.model.parameters())))).requires_grad_(False)
+    carry(one.state, other.state)
+    assert [parameter.requires_grad for parameter in other.model.parameters()] == [
+        parameter is not first for parameter in one.model.parameters()
+    ]
+    assert [module.training for module in other.model.modules()] == [module.training for module in one.model.modules()]
+    assert not other.model[1].training
+
+
 def test_a_state_without_a_step_can_be_carried() -> None:
     one, other = program(), program()
     other.train(2)
@@ -260,6 +273,8 @@ def test_every_part_of_the_state_shows_in_the_quick_digest() -> None:
     differs(lambda: one.scheduler.__dict__.update(last_epoch=7))
     differs(lambda: one.average.values.update(more=1))
     differs(lambda: one.state.notes.update(steps=17))
+    differs(lambda: next(one.model.parameters()).requires_grad_(False))
+    differs(lambda: one.model.eval())
 
 
 def test_the_layout_digest_tells_programs_apart() -> None:

@@ -1,0 +1,168 @@
+"""What must hold after every chaos run, whatever was done to it: the checker of the invariants that a local run has.
+
+    I3   no process of the run lives any more
+    I4   the newest committed checkpoint can be restored
+    I5   a loss costs at most the microbatches of one step; only the loss of all workers costs what no checkpoint has
+    I6   one outcome, and it is the last event; events in order; generations grow; a worker is lost or leaves once
+    I10  digest, rows and what the program logged are those of one undisturbed worker; one row a step
+
+I1, I2, I7, I8 and I9 are of the service: tests/integration and tests/chaos/test_cluster.py have them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_job import LocalJob
+
+from rubato.checkpoint.manifest import find_latest
+
+TIMINGS = frozenset({"step_seconds", "samples_per_second", "compute_seconds"})
+"""Values of a row that no two runs share."""
+RECORD = "RUBATO_CHAOS_RECORD"
+"""Names a file to which each checked run adds a line; `scripts/fault_table.py` makes docs/faults.md of it."""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What one worker alone arrives at."""
+
+    step: int
+    digest: str
+    rows: Mapping[int, Mapping[str, float]]
+
+
+def undisturbed(program: str, **spec: Any) -> Undisturbed:
+    """Train with one worker that nothing happens to.
+
+    Args:    spec: as for the run that is compared; its workers do not matter.
+    """
+    with tempfile.TemporaryDirectory() as home:
+        (Path(home) / "hold").touch()
+        workers = {**spec.pop("workers", {}), "initial": 1, "min": 1}
+        with LocalJob(Path(home), program, **spec, workers=workers) as run:
+            step, digest = run.result()
+            assert len(run.events("generation.formed")) == 1
+            return Undisturbed(step, digest, values_by_step(run))
+
+
+def values_by_step(run: LocalJob) -> dict[int, dict[str, float]]:
+    """What the rows say that does not depend on the clock; a row told twice must say the same."""
+    found: dict[int, dict[str, float]] = {}
+    for row in run.rows():
+        values = {name: value for name, value in row["values"].items() if name not in TIMINGS}
+        assert found.setdefault(row["step"], values) == values, f"step {row['step']} was told in two ways"
+    return found
+
+
+def check(run: LocalJob, expected: Undisturbed, *, fault: str = "") -> None:
+    """Wait for the end of a run and assert all of it.
+
+    Args:    fault: the row of the fault table that this run shows.
+    """
+    result = run.result()
+    told = run.told()
+    restarts = len(run.events("job.restarting"))
+    check_results(run, expected, result, restarts)
+    check_order(run)
+    check_redone(run, restarts)
+    check_checkpoints(run)
+    check_processes(run)
+    assert "ProtocolError" not in told, told
+    if fault:
+        record(run, fault)
+
+
+def check_results(run: LocalJob, expected: Undisturbed, result: tuple[int, str], restarts: int) -> None:
+    """I10."""
+    rows = values_by_step(run)
+    differing = [step for step in expected.rows if rows.get(step) != expected.rows[step]]
+    first = differing[0] if differing else 0
+    assert not differing, f"step {first}: {rows.get(first)}, undisturbed {expected.rows[first]}\n{run.told()}"
+    assert result == (expected.step, expected.digest), run.told()
+    steps = [row["step"] for row in run.rows()]
+    assert set(steps) == set(range(1, expected.step + 1))
+    if not restarts:
+        assert steps == sorted(set(steps)), "a step was told twice, or out of order"
+
+
+def check_order(run: LocalJob) -> None:
+    """I6."""
+    events = run.events()
+    assert [event["kind"] for event in events].count("outcome") == 1
+    assert events[-1]["kind"] == "outcome"
+    times = [event["time"] for event in events]
+    assert times == sorted(times)
+    for kind in ("worker.lost", "worker.left"):
+        ends = Counter(event["data"]["worker_id"] for event in run.events(kind))
+        assert all(count == 1 for count in ends.values()), f"{kind}: {ends}"
+    by_generation = [row["generation"] for row in run.rows()]
+    assert by_generation == sorted(by_generation), "a step of a generation that was over"
+
+
+def check_redone(run: LocalJob, restarts: int) -> None:
+    """I5."""
+    microbatches = run.spec.num_microbatches
+    for event in run.events("generation.formed"):
+        assert event["data"]["redone_microbatches"] <= microbatches, event
+    rewinds = [after["step"] for before, after in itertools.pairwise(run.rows()) if after["step"] <= before["step"]]
+    assert len(rewinds) <= restarts, f"training went back at {rewinds}"
+
+
+def check_checkpoints(run: LocalJob) -> None:
+    """I4."""
+    committed = [event["step"] for event in run.events("checkpoint.committed")]
+    assert committed, "a run that ends well saves its end"
+    corrupt: list[str] = []
+    found = find_latest(run.run.checkpoints, lambda folder, cause: corrupt.append(f"{folder.name}: {cause}"))
+    assert found is not None, corrupt
+    assert found[1].step == max(committed), corrupt
+
+
+def check_processes(run: LocalJob, patience_s: float = 60.0) -> None:
+    """I3."""
+    deadline = time.monotonic() + patience_s
+    pids = {event["data"]["pid"] for event in run.events("worker.started")}
+    # A pid that was used again is not of this run: the environment of a training process names its job.
+    while living := [pid for pid in pids if _is_of(run, pid)]:
+        assert time.monotonic() < deadline, f"still alive: {living}"
+        time.sleep(0.05)
+
+
+def _is_of(run: LocalJob, pid: int) -> bool:
+    try:
+        return f"RUBATO_JOB_ID={run.run.run_id}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def record(run: LocalJob, fault: str) -> None:
+    """Note what the fault cost, where somebody wants to know."""
+    path = os.environ.get(RECORD)
+    if not path:
+        return
+    formed = [event["data"] for event in run.events("generation.formed")]
+    changes = [one for one in formed if one["cause"] not in ("start", "restart")]
+    steps = [row["values"]["step_seconds"] for row in run.rows()]
+    line = {
+        "fault": fault,
+        "test": os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0],
+        "pauses": [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None],
+        "redone": [one["redone_microbatches"] for one in changes if one["cause"] == "recovery"],
+        "microbatches": run.spec.num_microbatches,
+        "lost": len(run.events("worker.lost")),
+        "restarts": len(run.events("job.restarting")),
+        "step_seconds": sorted(steps)[len(steps) // 2] if steps else math.nan,
+    }
+    with Path(path).open("a") as file:
+        file.write(json.dumps(line) + "\n")
