@@ -19,7 +19,7 @@ import torch
 
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.stripes import read_document, read_stripes
-from rubato.data.order import BatchPlan
+from rubato.data.order import BatchPlan, check_order
 from rubato.engine.comm import Communicator, form
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
@@ -181,8 +181,10 @@ class Session:
 
     def resume(self, folder: Path) -> None:
         """Install the state of a checkpoint."""
+        manifest = read_manifest(folder)
+        check_order(manifest.versions, folder.name)
         document, entries = read_document(folder)
-        names = [file.name for file in read_manifest(folder).files if file.name.startswith("stripe")]
+        names = [file.name for file in manifest.files if file.name.startswith("stripe")]
         tensors = read_stripes(folder, entries, names)
         self.state.install(document["state"], tensors)
         self.take_extra(document["extra"])
