@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from rubato.engine.comm import Communicator
+from rubato.engine.comm import Communicator, form
 from rubato.engine.entry import EntryPlan, Standing, decide_entry, standing_bytes
+from rubato.engine.exchange import Exchange
+from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
 from rubato.engine.sync import Snapshot
@@ -25,6 +28,33 @@ class Membership:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._prepared: dict[int, Exchange] = {}
+        """By generation: formed, and its buffers touched, while another one trained."""
+
+    def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator:
+        """Build the group of a generation and its buffers: called by the control's threads."""
+        session = self._session
+        job = session.control.start.job_id
+        comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
+        exchange = self._make_exchange(comm)
+        exchange.touch(session.tree, record.owners)
+        self._prepared[record.number] = exchange
+        return comm
+
+    def exchange_of(self, number: int, comm: Communicator | None) -> Exchange:
+        """For the reductions of a generation that begins now; those of older ones are dropped."""
+        found = self._prepared.pop(number, None)
+        for old in [one for one in self._prepared if one < number]:
+            self._prepared.pop(old, None)
+        return found or self._make_exchange(comm)
+
+    def _make_exchange(self, comm: Communicator | None) -> Exchange:
+        session, flat = self._session, self._session.flat
+        integers = sum(buffer.numel() * buffer.element_size() for buffer in flat.other_buffers)
+        like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
+        multi = comm if comm is not None and comm.world > 1 else None
+        header = header_bytes(session.num_microbatches)
+        return Exchange(multi, like, header, integers, flat.device, flat.gradients)
 
     def recover(self, cause: str) -> None:
         """The generation is over: leave it, say so, and enter the next one."""
@@ -104,7 +134,7 @@ class Membership:
         session.record, session.rank, session.comm = record, rank, comm
         session.has_state = True
         session.owners_of_step = owners_of_step
-        session.begin_generation(comm)
+        session.begin_generation(self.exchange_of(record.number, comm))
         session.control.record, session.control.broken = record, None
         session.control.stage("compute", session.step)
         session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))

@@ -13,6 +13,7 @@ import torch
 from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
 from rubato.checkpoint.stripes import copy_stripe, write_document
+from rubato.data.order import ORDER
 from rubato.engine.state import TrainingState
 from rubato.wire import worker as wire
 from rubato.wire.codec import to_json
@@ -91,4 +92,9 @@ class Saver:
 
 def versions() -> dict[str, str]:
     """What the bits depend on beside the program."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "order": ORDER,
+    }

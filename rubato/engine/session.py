@@ -10,7 +10,6 @@ Only here, and in code called from here, may a generation change; user code neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,14 +18,14 @@ import torch
 
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.stripes import read_document, read_stripes
-from rubato.data.order import BatchPlan
+from rubato.data.order import BatchPlan, check_order
 from rubato.engine.agreement import Agreement, Disagreement
-from rubato.engine.comm import Communicator, form
+from rubato.engine.comm import Communicator
 from rubato.engine.control import Control, committed
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
-from rubato.engine.header import Decision, Header, Leaving, decide, header_bytes
+from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.membership import Membership
 from rubato.engine.results import Completed
@@ -81,8 +80,6 @@ class Session:
         """Brings the joiners of a generation to come up to date."""
         self.follower: Follower | None = None
         """This worker joins: it repeats the updates it missed."""
-        self._prepared: dict[int, Exchange] = {}
-        """By generation: formed, and its buffers touched, while another one trained."""
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
@@ -148,22 +145,6 @@ class Session:
             self.partial_sums = Partials(self.tree, present, lambda left, right: left.add_(right), self._free.append)
         return self.partial_sums
 
-    def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator | None:
-        """Build the group of a generation and its buffers: called by the control's threads."""
-        job = self.control.start.job_id
-        comm = form(record, rank, job_id=job, host=self.host, device=self.device, is_revoked=is_revoked)
-        exchange = self._make_exchange(comm)
-        exchange.touch(self.tree, record.owners)
-        self._prepared[record.number] = exchange
-        return comm
-
-    def _make_exchange(self, comm: Communicator | None) -> Exchange:
-        integers = sum(buffer.numel() * buffer.element_size() for buffer in self.flat.other_buffers)
-        like = torch.empty(self.flat.length, dtype=self.flat.dtype, device="meta")
-        multi = comm if comm is not None and comm.world > 1 else None
-        header = header_bytes(self.num_microbatches)
-        return Exchange(multi, like, header, integers, self.flat.device, self.flat.gradients)
-
     def vector(self) -> torch.Tensor:
         """A flat vector (L,) to fill; its content is undefined."""
         return self._free.pop() if self._free else self.flat.empty()
@@ -192,12 +173,14 @@ class Session:
         if self.resume_from is not None:
             self.resume(self.resume_from)
         self.has_state = True
-        self.begin_generation(None)
+        self.begin_generation(self.membership.exchange_of(1, None))
 
     def resume(self, folder: Path) -> None:
         """Install the state of a checkpoint."""
+        manifest = read_manifest(folder)
+        check_order(manifest.versions, folder.name)
         document, entries = read_document(folder)
-        names = [file.name for file in read_manifest(folder).files if file.name.startswith("stripe")]
+        names = [file.name for file in manifest.files if file.name.startswith("stripe")]
         tensors = read_stripes(folder, entries, names)
         self.state.install(document["state"], tensors)
         self.take_extra(document["extra"])
@@ -218,12 +201,9 @@ class Session:
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
 
-    def begin_generation(self, comm: Communicator | None) -> None:
+    def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
-        assert self.record is not None
-        self.exchange = self._prepared.pop(self.record.number, None) or self._make_exchange(comm)
-        for number in [one for one in self._prepared if one < self.record.number]:
-            self._prepared.pop(number, None)
+        self.exchange = exchange
         self._is_first_of_generation = True
         self._saved = None
 

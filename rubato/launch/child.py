@@ -61,7 +61,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
         train, code_digest = load_entrypoint(spec)
         session = Session(control, spec, device, start.host, code_digest)
         control.hello = wire.Hello(start.incarnation, address, code_digest)
-        control.serve(session.form)
+        control.serve(session.membership.form)
         control.say(control.hello)
         where = "setup"
         run = Run(session)

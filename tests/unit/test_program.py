@@ -114,6 +114,15 @@ def test_the_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
         rubato.main(train, [*flags, "--config", "out=2"])
 
 
+def test_the_checkpoint_of_another_sample_order_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = [*SMALL, "--checkpoint-dir", str(tmp_path), "--config"]
+    with monkeypatch.context() as older:
+        older.setattr("rubato.engine.saver.ORDER", "torch.randperm")
+        rubato.main(train, [*flags, "steps=2"])
+    with pytest.raises(SystemExit, match=r"checkpoint 1-2 was .* orders the samples by torch\.randperm"):
+        rubato.main(train, [*flags, "steps=3"])
+
+
 def test_flags_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Run] = []
 
