@@ -59,6 +59,10 @@ class Worker:
     forming: dict[int, wire.GenerationRecord] = field(default_factory=dict)
     record: wire.GenerationRecord | None = None
     entering: wire.GenerationRecord | None = None
+    following: wire.GenerationRecord | None = None
+    """It joins: the members bring it up to date."""
+    fed: set[int] = field(default_factory=set)
+    """Generations whose joiners it has brought up to date, or given up."""
     waiting: bool = False
     told: int = 0
     has_state: bool = False
@@ -141,10 +145,15 @@ class Processes:
         for _, record in sorted(worker.forming.items()):
             if (move := self._formation(worker, self.group_of(record))) is not None:
                 return move
+        for _, record in sorted(worker.formed.items()):
+            if (move := self._feeding(worker, self.group_of(record))) is not None:
+                return move
         if worker.said < 2:
             return lambda: self._warm_up(worker)
         if worker.entering is not None:
             return self._entry(worker, self.group_of(worker.entering))
+        if worker.following is not None:
+            return self._follow(worker, self.group_of(worker.following))
         if worker.waiting:
             return self._wait(worker)
         if worker.ended is not None:
@@ -188,16 +197,84 @@ class Processes:
         worker.forming.pop(number)
         group.formed.add(worker.incarnation)
         worker.formed[number] = group.record
-        worker.ready = max(worker.ready, number)
+        if not group.record.joining or worker not in self._members(group):
+            worker.ready = max(worker.ready, number)
         worker.say(wire.Formed(worker.incarnation, number))
 
     def _form_failed(self, worker: Worker, number: int) -> None:
         worker.forming.pop(number)
         worker.say(wire.FormFailed(worker.incarnation, number, "a member did not come"))
 
+    # --- a training process: joins ------------------------------------------------------------------------------------
+
+    def _feeding(self, worker: Worker, group: Group) -> Callable[[], None] | None:
+        """In the background: the joiners are brought up to date, or given up where one of the group is lost."""
+        number, members = group.record.number, self._members(group)
+        is_joiner = worker.incarnation in group.record.joining
+        if not group.record.joining or is_joiner or worker not in members or number in worker.fed:
+            return None
+        if any(not one.alive and one.placed for one in members):
+            return lambda: self._give_up_feeding(worker, number)
+        if all(one.incarnation in group.formed for one in members):
+            return lambda: self._fed(worker, number)
+        return None
+
+    def _fed(self, worker: Worker, number: int) -> None:
+        worker.fed.add(number)
+        worker.ready = max(worker.ready, number)
+
+    def _give_up_feeding(self, worker: Worker, number: int) -> None:
+        worker.fed.add(number)
+        if worker.revoked < number:
+            worker.say(wire.FormFailed(worker.incarnation, number, "a joiner was lost"))
+
+    def _begin_following(self, worker: Worker, record: wire.GenerationRecord) -> None:
+        worker.formed = {number: one for number, one in worker.formed.items() if number > record.number}
+        worker.waiting, worker.following = False, record
+
+    def _follow(self, worker: Worker, group: Group) -> Callable[[], None] | None:
+        """What it misses arrives; when the members have switched it is one of them."""
+        number = group.record.number
+        if worker.revoked >= number:
+            return lambda: self._stop_following(worker, number)
+        if group.entry_step is not None and self.random.random() < 0.7:
+            return lambda: self._arrive_at_last(worker, group)
+        holders = [one for one in self._members(group) if one.incarnation not in group.record.joining]
+        if any(self._has_dropped(one, number) for one in self._members(group) if one is not worker) or not holders:
+            return lambda: self._stop_following(worker, number)
+        return None if group.entry_step is None else (lambda: self._arrive_at_last(worker, group))
+
+    def _has_dropped(self, worker: Worker, number: int) -> bool:
+        """Dead, or its end of the group is buried."""
+        if not worker.alive:
+            return worker.placed
+        held = {record.number for record in (worker.record, worker.following, worker.entering) if record is not None}
+        return number not in held and number not in worker.formed and number not in worker.forming
+
+    def _arrive_at_last(self, worker: Worker, group: Group) -> None:
+        worker.following = None
+        self._enter(worker, group)
+
+    def _stop_following(self, worker: Worker, number: int) -> None:
+        """Without the state it waits for another generation; in the middle of repeating steps it is of no more use."""
+        worker.following = None
+        through = max(number, worker.revoked)
+        if worker.revoked >= number:
+            self._say_broken(worker, through, "the generation to join was revoked")
+        else:
+            worker.waiting, worker.told = True, through
+            worker.say(wire.FormFailed(worker.incarnation, number, "a member was lost"))
+        if self.random.random() < 0.5:
+            worker.say(wire.Left(worker.incarnation, number, worker.step))
+            self.die(worker, code=0)
+
+    # --- a training process: entering ---------------------------------------------------------------------------------
+
     def _wait(self, worker: Worker) -> Callable[[], None] | None:
         for number, record in sorted(worker.formed.items(), reverse=True):
             if number > worker.revoked and record.rank_of(worker.incarnation) is not None:
+                if worker.incarnation in record.joining:
+                    return lambda: self._begin_following(worker, record)
                 return lambda: self._begin_entry(worker, record)
         if worker.revoked > worker.told:
             return lambda: self._say_broken(worker, worker.revoked)
@@ -335,7 +412,11 @@ class Processes:
     def _switch(self, worker: Worker, number: int) -> None:
         record = worker.formed.pop(number)
         if record.rank_of(worker.incarnation) is not None:
-            self._begin_entry(worker, record)
+            group = self.group_of(record)
+            assert group.entry_step in (None, worker.step), "members switched at different steps"
+            group.entry_step, group.entry_completed = worker.step, worker.completed
+            worker.formed = {one: other for one, other in worker.formed.items() if one > number}
+            self._enter(worker, group)
             return
         assert worker.record is not None
         worker.say(wire.Left(worker.incarnation, worker.record.number, worker.step))
