@@ -30,6 +30,8 @@ class Membership:
         self._session = session
         self._prepared: dict[int, Exchange] = {}
         """By generation: formed, and its buffers touched, while another one trained."""
+        self._former: Communicator | None = None
+        """Of the generation before, whose last exchange others may be in still."""
 
     def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator:
         """Build the group of a generation and its buffers: called by the control's threads."""
@@ -62,10 +64,17 @@ class Membership:
         assert session.record is not None
         if session.comm is not None:
             session.comm.bury()
+        self.bury_former()
         session.comm = session.exchange = session.feeder = None
         through = max(session.record.number, session.control.revoked_through)
         self._say_broken(through, cause)
         self.wait_and_enter(told=through)
+
+    def bury_former(self) -> None:
+        """An exchange of this generation is complete: everybody is out of the one before."""
+        former, self._former = self._former, None
+        if former is not None:
+            former.bury()
 
     def _say_broken(self, through: int, cause: str = "") -> None:
         session = self._session
@@ -257,9 +266,7 @@ class Membership:
         """Go over to a generation that all agreed on. Returns False where this worker is not in it: it may leave."""
         session = self._session
         record, comm = session.control.take(number)
-        old, session.comm = session.comm, comm
-        if old is not None:
-            old.bury()
+        self._former, session.comm = session.comm, comm
         if comm is None:
             return False
         if session.feeder is not None and session.feeder.record.number == number:

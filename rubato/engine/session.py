@@ -254,6 +254,7 @@ class Session:
                 agreement.check(result.headers, expected)
                 self._complete(Completed((self.step, 0), result))
                 self._is_first_of_generation = False
+                self.membership.bury_former()
             except Disagreement as error:
                 self._diverge(error.digests)
             except GenerationLost as error:

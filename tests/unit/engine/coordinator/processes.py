@@ -354,7 +354,7 @@ class Processes:
             return lambda: self._arrive(worker, group)
         members = self._members(group)
         decision = group.decided.get(worker.step)
-        lost = [one for one in members if not one.alive or self._has_left(one, record)]
+        lost = [one for one in members if not one.alive or (decision is None and self._has_left(one, record))]
         if decision is not None and not (lost and self.random.random() < 0.3):
             return lambda: self._complete(worker, decision)
         if lost:
