@@ -102,11 +102,12 @@ class Membership:
                 self._enter(record, comm)
         except GenerationLost as error:
             comm.bury()
-            told = max(record.number, control.revoked_through)
             if is_joining and not control.is_revoked(record.number):
+                # The members train on. A revoke may come yet, and is to be answered then.
                 control.say(wire.FormFailed(control.start.incarnation, record.number, str(error)))
-            else:
-                self._say_broken(told, str(error))
+                return control.revoked_through
+            told = max(record.number, control.revoked_through)
+            self._say_broken(told, str(error))
             return told
         return None
 

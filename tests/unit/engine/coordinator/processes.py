@@ -258,11 +258,10 @@ class Processes:
     def _stop_following(self, worker: Worker, number: int) -> None:
         """Without the state it waits for another generation; in the middle of repeating steps it is of no more use."""
         worker.following = None
-        through = max(number, worker.revoked)
         if worker.revoked >= number:
-            self._say_broken(worker, through, "the generation to join was revoked")
+            self._say_broken(worker, worker.revoked, "the generation to join was revoked")
         else:
-            worker.waiting, worker.told = True, through
+            worker.waiting, worker.told = True, worker.revoked
             worker.say(wire.FormFailed(worker.incarnation, number, "a member was lost"))
         if self.random.random() < 0.5:
             worker.say(wire.Left(worker.incarnation, number, worker.step))
