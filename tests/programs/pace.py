@@ -9,4 +9,4 @@ import rubato
 def pace(run: rubato.Run) -> None:
     hold = run.config.get("hold")
     if hold and Path(hold).exists():
-        time.sleep(0.05)
+        time.sleep(run.config.get("held_s", 0.05))
