@@ -20,6 +20,7 @@ import torch
 
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.manifest import Manifest, commit_manifest, find_latest, prune
+from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.saver import versions
@@ -117,6 +118,11 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec.
     With a checkpoint folder that holds a checkpoint, training goes on from it.
     """
+    if PREFETCH_VARIABLE in os.environ:
+        raise EntrypointError(
+            "a prefetch process imported the program to read its dataset, and that called rubato.main: put the call "
+            'under `if __name__ == "__main__":`'
+        )
     flags = _parse(arguments)
     try:
         batch = BatchSpec(flags.batch, flags.num_microbatches)
@@ -229,7 +235,9 @@ class _Alone(Control):
         prune(folder.parent, self._spec.checkpoint.keep_last)
 
 
-_USUAL = frozenset({"loss", "samples", "step_seconds", "samples_per_second", "compute_seconds", "epoch"})
+_USUAL = frozenset(
+    {"loss", "samples", "step_seconds", "samples_per_second", "compute_seconds", "data_seconds", "epoch"}
+)
 
 
 def _workers_for(batch: BatchSpec) -> WorkersSpec:

@@ -22,6 +22,9 @@ from torch import nn
 
 from rubato.data.fetch import Collate, validate_dataset
 from rubato.data.order import BatchPlan
+from rubato.data.prefetch import Prefetcher
+from rubato.data.source import MapSource, Source
+from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
 from rubato.engine.evaluation import evaluate
 from rubato.engine.flat import FlatLayout
 from rubato.engine.session import Session, timestamp
@@ -60,16 +63,19 @@ class Run:
         scheduler: Any = None,
         scaler: Any = None,
         collate: Collate | None = None,
+        prefetch: int = 0,
     ) -> None:
         """Say what is trained. Call it once, before `steps`.
 
         Args:
             model: a module, or several by name.
             optimizer: one, or several by name; one reduction a step serves all.
-            dataset: map-style: `len(dataset)` samples, read by index.
+            dataset: map-style (`len(dataset)` samples, read by index), or a `rubato.data.ShardedStream`.
             scheduler: anything with `state_dict`; saved and given to joiners.
             scaler: a GradScaler; `step.backward` scales by it.
             collate: list of samples -> batch; default: `torch.utils.data.default_collate`.
+            prefetch: processes of each worker that read samples ahead, each with a copy of the dataset; 0: they are
+                read by the training process when they are needed. The bits do not depend on it.
         Raises:
             ModelError: something that cannot be trained; the message says what to do.
         """
@@ -83,7 +89,12 @@ class Run:
         for name, some in optimizers.items():
             if not isinstance(some, torch.optim.Optimizer):
                 raise ModelError(f"optimizer {name!r} is a {type(some).__name__}, not a torch.optim.Optimizer")
-        validate_dataset(dataset)
+        if not isinstance(dataset, ShardedStream):
+            validate_dataset(dataset)
+        elif prefetch:
+            raise ModelError("prefetch reads datasets that are read by index ahead, a ShardedStream not: leave it out")
+        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+            raise ModelError(f"prefetch is the number of processes that read ahead, 0 or more, got {prefetch!r}")
         for name, thing in (("scheduler", scheduler), ("scaler", scaler)):
             if thing is not None:
                 self.register(name, thing)
@@ -92,6 +103,7 @@ class Run:
             "optimizers": optimizers,
             "dataset": dataset,
             "collate": collate,
+            "prefetch": prefetch,
             "scaler": scaler,
         }
 
@@ -127,17 +139,26 @@ class Run:
             raise ModelError("run.steps() was called twice; a job has one loop over its steps")
         self._is_started = True
         session = self._session
-        plan = self._plan(len(prepared["dataset"]))
+        source = self._source(prepared["dataset"], prepared["collate"])
+        plan = source.plan
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         flat = FlatLayout(state.named_parameters(), state.named_buffers())
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
-        if not session.control.is_alone:
-            warm_up(state, prepared["dataset"], prepared["collate"], plan, session.device)
-        session.start(state, flat, plan, total)
+        with self._reading_ahead(source, prepared["prefetch"]) as ahead:
+            if not session.control.is_alone:
+                warm_up(state, source, session.device)
+            session.start(state, flat, plan, total)
+            yield from self._go_through(ahead, prepared["scaler"])
+        self._step = None
+        self._digest = state.digest()
+        session.save()
+
+    def _go_through(self, source: Source, scaler: Any) -> Iterator[Step]:
+        session = self._session
         began = time.perf_counter()
-        while session.step < total:
-            step = Step(session, prepared["dataset"], prepared["collate"], prepared["scaler"])
+        while session.step < session.total_steps:
+            step = Step(session, source, scaler)
             self._step = step
             yield step
             if not step.is_reduced:
@@ -148,19 +169,40 @@ class Run:
             ended = time.perf_counter()
             session.commit(self._row(step, ended - began))
             began = ended
-            if session.step < total:
+            if session.step < session.total_steps:
                 session.boundary()
-        self._step = None
-        self._digest = state.digest()
-        session.save()
 
-    def _plan(self, num_samples: int) -> BatchPlan:
-        spec = self._session.spec
-        return BatchPlan(num_samples, spec.batch.global_size, self._session.num_microbatches, spec.seed)
+    @contextlib.contextmanager
+    def _reading_ahead(self, source: Source, processes: int) -> Iterator[Source]:
+        if not processes:
+            yield source
+            return
+        session = self._session
+        with contextlib.closing(
+            Prefetcher(
+                source,
+                processes,
+                upcoming=session.upcoming,
+                tell=session.tell,
+                alive=lambda: session.control.stage("compute"),
+            )
+        ) as ahead:
+            yield ahead
+
+    def _source(self, dataset: Any, collate: Collate | None) -> MapSource | StreamSource:
+        spec, count = self._session.spec, self._session.num_microbatches
+        if not isinstance(dataset, ShardedStream):
+            return MapSource(dataset, collate, BatchPlan(len(dataset), spec.batch.global_size, count, spec.seed))
+        plan = StreamPlan.of(spec.batch.global_size, count, spec.seed)
+        stream = StreamSource(dataset, collate, plan, self._session.tell)
+        self._registered["rubato.stream"] = stream
+        return stream
 
     def _total_steps(self, plan: BatchPlan, epochs: int | None, steps: int | None) -> int:
         steps = steps if steps is not None else self.config.get("steps") if epochs is None else None
         if steps is None:
+            if isinstance(plan, StreamPlan):
+                raise ModelError("a stream has no end and no epochs: say run.steps(steps=...), or steps in the config")
             epochs = epochs if epochs is not None else self.config.get("epochs", 1)
             steps = plan.steps_per_epoch * _whole("epochs", epochs)
         return _whole("steps", steps)
@@ -177,6 +219,7 @@ class Run:
             "step_seconds": round(seconds, 6),
             "samples_per_second": round(samples / seconds, 3),
             "compute_seconds": round(session.compute_ns / 1e9, 6),
+            "data_seconds": round(session.data_ns / 1e9, 6),
             "epoch": float(step.epoch),
             **self._take_logged(),
         }

@@ -27,8 +27,9 @@ def validate_dataset(dataset: Any) -> int:
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
         raise ModelError(
-            f"{kind} is an IterableDataset; this release needs one that is read by index, so that every sample enters "
-            "exactly one step whatever happens to the workers. Give a Dataset with __len__ and __getitem__."
+            f"{kind} is an IterableDataset: where its readers stand can neither be saved nor taken over from a lost "
+            "worker. Give a Dataset with __len__ and __getitem__, or rubato.data.ShardedStream(shards, open), which "
+            "opens each shard at a recorded offset."
         )
     for method, example in (("__getitem__", "dataset[3]"), ("__len__", "len(dataset)")):
         if not hasattr(type(dataset), method):
@@ -63,12 +64,19 @@ def fetch(dataset: Any, ids: Sequence[int], *, collate: Collate | None, seed: in
         except Exception as error:
             error.add_note(f"while reading sample {sample} of the {type(dataset).__name__} (epoch {epoch})")
             raise
+    return collate_rows(rows, collate, f"ids {', '.join(map(str, ids[:3]))}, ...")
+
+
+def collate_rows(rows: list[Any], collate: Collate | None, which: str) -> Any:
+    """Make a batch of samples; its tensors are fresh, never slices of something larger.
+
+    Raises:  whatever `collate` raises, with a note that names the samples by `which`.
+    """
     try:
         batch = (collate or default_collate)(rows)
     except Exception as error:
         error.add_note(
-            f"while collating {len(rows)} samples, ids {', '.join(map(str, ids[:3]))}, ...; samples of different "
-            "shapes need `run.prepare(collate=...)`"
+            f"while collating {len(rows)} samples, {which}; samples of different shapes need `run.prepare(collate=...)`"
         )
         raise
     return _freshen(batch)

@@ -15,7 +15,8 @@ from rubato.data.fetch import Collate, fetch, validate_dataset
 from rubato.data.randomness import capture, restore, seed_all
 from rubato.engine.session import Session
 from rubato.engine.step import to_device
-from rubato.errors import GenerationLost, ModelError
+from rubato.engine.table import fill_table
+from rubato.errors import ModelError
 
 
 def evaluate(session: Session, dataset: Any, fn: Callable[..., Any], batch: int, collate: Collate | None) -> float:
@@ -39,7 +40,9 @@ def evaluate(session: Session, dataset: Any, fn: Callable[..., Any], batch: int,
     try:
         for model in session.state.models.values():
             model.eval()
-        merged = _fill(session, key, table, lambda chunk: _value(session, dataset, fn, collate, bounds[chunk], chunk))
+        merged = fill_table(
+            session, key, table, lambda chunk: _value(session, dataset, fn, collate, bounds[chunk], chunk)
+        )
     finally:
         for module, mode in modes:
             module.training = mode
@@ -48,33 +51,6 @@ def evaluate(session: Session, dataset: Any, fn: Callable[..., Any], batch: int,
     for value, (first, last) in zip(merged.tolist(), bounds, strict=True):
         total += value * (last - first)
     return total / count
-
-
-def _fill(session: Session, key: tuple[int, int], table: torch.Tensor, value: Callable[[int], float]) -> torch.Tensor:
-    """Compute and exchange chunks until the table is whole. NaN marks what nobody has computed yet."""
-    missing = list(range(len(table)))
-    while True:
-        session.check()
-        if not session.knows_table(key):
-            for chunk in missing[session.rank :: session.world]:
-                if torch.isnan(table[chunk]):
-                    session.control.stage("evaluate")  # the deadline is for one chunk
-                    table[chunk] = value(chunk)
-            session.control.stage("exchange")
-        try:
-            table = session.gather_table(key, table)
-        except GenerationLost as error:
-            session.membership.recover(str(error))
-            # Where the others stand is not known any more: ask before anything is computed again.
-            try:
-                table = session.gather_table(key, table)
-            except GenerationLost as again:
-                session.membership.recover(str(again))
-        missing = torch.isnan(table).nonzero().flatten().tolist()
-        if not missing:
-            session.complete_table(key, table)
-            session.control.stage("compute")
-            return table
 
 
 def _value(

@@ -10,6 +10,7 @@ Only here, and in code called from here, may a generation change; user code neve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,6 +86,8 @@ class Session:
         """The one that user code works on now."""
         self.compute_ns = 0
         """Spent on microbatches of this step."""
+        self.data_ns = 0
+        """Of these, spent on reading them."""
         self._last_row: MetricRow | None = None
         self._metrics: dict[str, float] = {}
         """Of the last committed step, for checkpoints: rows go when they are acknowledged."""
@@ -217,6 +220,16 @@ class Session:
             if owners[leaf] == self.rank:
                 return leaf
         return None
+
+    def upcoming(self) -> Iterator[tuple[int, int]]:
+        """(step, microbatch) of all that this worker is to compute from now on, in order, if the membership stays."""
+        assert self.record is not None
+        owners, held = self._owners(), self.partials.held
+        for step in range(self.step, self._total_steps):
+            for leaf, size in enumerate(self.plan.sizes(step)):
+                if size and owners[leaf] == self.rank and leaf not in held:
+                    yield step, leaf
+            owners, held = self.record.owners, set()
 
     def _owners(self) -> tuple[int, ...]:
         assert self.record is not None
@@ -467,6 +480,14 @@ class Session:
         self.saver.wait()
         if how != "finished":
             raise LeaveTraining
+
+    def tell(self, kind: EventKind, message: str) -> None:
+        """Tell what concerns this worker alone for the event log."""
+        worker = self.control.start.worker_id
+        text = f"{worker}: {message}"
+        self.control.say(
+            wire.Notice(self.control.start.incarnation, kind.value, text, self.step, {"worker_id": worker})
+        )
 
     def notice(self, kind: EventKind, message: str, **data: Any) -> None:
         """Tell a fact for the event log; only the lowest rank does."""

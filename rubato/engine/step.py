@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.layout import raw_bytes
-from rubato.data.fetch import fetch
 from rubato.data.randomness import seed_all
+from rubato.data.source import Source
 from rubato.engine.session import Session
+from rubato.engine.streams import advance
 from rubato.errors import ModelError
 from rubato.wire.events import EventKind
-
-Collate = Callable[[list[Any]], Any]
 
 
 class Step:
@@ -26,10 +25,9 @@ class Step:
     gradients are reduced over all workers, and `p.grad` holds the mean over the global batch, equal on every worker.
     """
 
-    def __init__(self, session: Session, dataset: Any, collate: Collate | None, scaler: Any) -> None:
+    def __init__(self, session: Session, source: Source, scaler: Any) -> None:
         self._session = session
-        self._dataset = dataset
-        self._collate = collate
+        self._source = source
         self._scaler = scaler
         self.index = session.step
         """Counted from 0, over the whole job."""
@@ -87,7 +85,7 @@ class Step:
         before_float = [buffer.clone() for buffer in session.flat.float_buffers]
         before_other = [buffer.clone() for buffer in session.flat.other_buffers]
         integers = b""
-        session.compute_ns = 0
+        session.compute_ns = session.data_ns = 0
         while True:
             leaf = session.next_microbatch()
             if leaf is not None and not session.is_caught_up():
@@ -103,6 +101,7 @@ class Step:
             if result is not None:
                 break
         self._deliver(result.integers, before_float)
+        advance(session, self._source)
 
     def _restore(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> None:
         """Every microbatch starts from the buffers of the step's start, and without gradients."""
@@ -118,9 +117,9 @@ class Step:
     def _open(self, leaf: int) -> Any:
         session = self._session
         session.present_microbatch, self._loss, self._weight = leaf, None, None
-        ids = session.plan.samples(self.index, leaf)
-        batch = fetch(self._dataset, ids, collate=self._collate, seed=session.spec.seed, epoch=self.epoch)
-        batch = to_device(batch, session.device)
+        began = time.perf_counter_ns()
+        batch = to_device(self._source.read(self.index, leaf), session.device)
+        session.data_ns += time.perf_counter_ns() - began
         session.control.stage("compute")  # deadlines are for one microbatch, not for all of them
         seed_all(session.spec.seed, self.index, leaf)
         return batch

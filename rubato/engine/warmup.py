@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 
-from rubato.data.fetch import Collate, fetch
-from rubato.data.order import BatchPlan
 from rubato.data.randomness import capture, restore
+from rubato.data.source import Source
 from rubato.engine.state import TrainingState
 from rubato.engine.step import to_device
 
 
-def warm_up(state: TrainingState, dataset: Any, collate: Collate | None, plan: BatchPlan, device: torch.device) -> None:
+def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
     """One forward and backward, best effort, that leaves no trace: gradients, buffers and generators are restored.
 
     The loss is not known here, so the outputs are summed. No optimizer step: it would create lazy state. A model that
@@ -24,7 +22,7 @@ def warm_up(state: TrainingState, dataset: Any, collate: Collate | None, plan: B
     buffers = [(buffer, buffer.clone()) for _, buffer in state.named_buffers()]
     try:
         with contextlib.suppress(Exception):
-            batch = to_device(fetch(dataset, plan.samples(0, 0), collate=collate, seed=plan.seed, epoch=0), device)
+            batch = to_device(source.read(0, 0), device)
             for model in state.models.values():
                 with contextlib.suppress(Exception):
                     output = model(batch[0] if isinstance(batch, (tuple, list)) else batch)

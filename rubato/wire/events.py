@@ -32,6 +32,10 @@ class EventKind(StrEnum):
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
     RESTARTING = "job.restarting"  # restarts, seconds, cause
     NON_FINITE = "non_finite"  # step
+    STREAM_REOPENED = "stream.reopened"  # worker_id; samples come at least once
+    PREFETCH_LOST = "prefetch.lost"  # worker_id
+    PREFETCH_FAILED = "prefetch.failed"  # worker_id
+    PREFETCH_OFF = "prefetch.off"  # worker_id
     DIVERGED = "diverged"  # step, workers
     USER_EVENT = "user.event"  # whatever the user code said
 

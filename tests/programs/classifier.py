@@ -33,7 +33,13 @@ def train(run: rubato.Run) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=100_000)
-    run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=Points(1003))
+    run.prepare(
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        dataset=Points(1003),
+        prefetch=run.config.get("prefetch", 0),
+    )
     test_set = Points(101)
 
     def hit(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -17,4 +17,4 @@ def brake(hold: str | Path | None, seconds: float) -> None:
 def pace(run: rubato.Run, step: Any) -> None:
     """For each microbatch: the slower the nearer the end is, so that a test has time on a busy machine too."""
     left = run.config["steps"] - step.index
-    brake(run.config.get("hold"), min(1.0, max(0.05, 3.0 / left)))
+    brake(run.config.get("hold"), min(1.0, max(run.config.get("held_s", 0.05), 3.0 / left)))

@@ -14,7 +14,8 @@ from rubato.data import randomness
 from rubato.engine.evaluation import evaluate
 from rubato.engine.results import Completed
 from rubato.engine.session import Session
-from rubato.errors import ModelError
+from rubato.engine.table import fill_table
+from rubato.errors import GenerationLost, ModelError
 
 NUMBERS = torch.randn(53, generator=torch.Generator().manual_seed(1)) * 1e4
 ROWS = list(NUMBERS)
@@ -156,6 +157,59 @@ def test_after_a_loss_only_what_is_missing_is_computed(world: int, lose: tuple[i
     ranks = Ranks(world, lose)
     assert ranks.evaluate(7) == [alone(7)] * (world - len(lose))
     assert ranks.all_computed() == sorted(float(NUMBERS[first]) for first in range(0, 53, 7))
+
+
+class Lossy:
+    """What `fill_table` needs of the session of rank 0 of 2, whose exchanges fail or bring what the script says."""
+
+    rank, world = 0, 2
+
+    def __init__(self, script: list[Any]) -> None:
+        self.script, self.done = script, []
+        self.control = self.membership = self
+
+    def check(self) -> None: ...
+
+    def stage(self, name: str) -> None: ...
+
+    def knows_table(self, key: Any) -> bool:
+        return False
+
+    def recover(self, cause: str) -> None:
+        self.done.append("recover")
+
+    def gather_table(self, key: Any, table: torch.Tensor) -> torch.Tensor:
+        self.done.append("gather")
+        told = self.script.pop(0)
+        if told is None:
+            raise GenerationLost("a peer is gone")
+        return torch.where(table.isnan(), torch.tensor(told, dtype=torch.float64), table)
+
+    def complete_table(self, key: Any, table: torch.Tensor) -> None:
+        self.done.append("complete")
+
+
+def test_after_a_loss_members_ask_before_they_compute_however_often_it_comes() -> None:
+    nan = math.nan
+    session = Lossy([None, None, [nan, 7.0, nan, nan], [nan] * 4])
+
+    def value(row: int) -> float:
+        session.done.append(row)
+        return 5.0 + row
+
+    table = torch.full((4,), nan, dtype=torch.float64)
+    whole = fill_table(session, (3, 1), table, value)  # type: ignore[arg-type]
+    assert whole.tolist() == [5.0, 7.0, 7.0, 8.0]
+    assert session.done == [0, 2, "gather", "recover", "gather", "recover", "gather", 3, "gather", "complete"]
+
+
+def test_rows_that_members_know_are_not_computed() -> None:
+    nan = math.nan
+    session = Lossy([[[nan, nan], [1.0, 2.0], [3.0, 4.0]], [[nan, nan]] * 3])
+    table = torch.full((3, 2), nan, dtype=torch.float64)
+    whole = fill_table(session, (3, 1), table, lambda row: (8.0, 9.0), ask_first=True)  # type: ignore[arg-type]
+    assert whole.tolist() == [[8.0, 9.0], [1.0, 2.0], [3.0, 4.0]]
+    assert session.done == ["gather", "gather", "complete"]
 
 
 def test_who_missed_the_end_takes_the_result_and_computes_nothing() -> None:

@@ -1,0 +1,71 @@
+"""Step time with and without reading ahead, for samples that cost time to read.
+
+The dataset takes about one millisecond a sample, once waiting (as for a disk or a network) and once computing (as for
+decoding). Runs with the same number of workers are repeated in turn, so that a busy machine is as busy
+for each of them; the digests of all must be equal.
+
+    python benchmarks/prefetch.py [--rounds 3] [--steps 200] [--sample-ms 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from rubato.testing import LocalJob
+
+PROGRAM = Path(__file__).parent / "programs" / "slow_data.py"
+BATCH, MICROBATCHES = 64, 8
+SETTLE_SHARE = 0.5
+"""Of the steps at the start, in which processes still import torch, nothing is measured."""
+
+
+def measure(kind: str, workers: int, prefetch: int, steps: int, sample_ms: float) -> tuple[float, str]:
+    """Median seconds of a step, and the digest."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        LocalJob(
+            Path(home),
+            PROGRAM,
+            config={"steps": steps, "kind": kind, "prefetch": prefetch, "sample_ms": sample_ms},
+            batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
+            workers={"initial": workers, "min": 1, "max": 4},
+        ) as job,
+    ):
+        _, digest = job.result()
+        rows = job.rows()[int(steps * SETTLE_SHARE) :]
+        return statistics.median(row["values"]["step_seconds"] for row in rows), digest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--sample-ms", type=float, default=1.0)
+    flags = parser.parse_args()
+    print(f"{os.cpu_count()} cores, {BATCH} samples a step of about {flags.sample_ms:g} ms, {flags.rounds} rounds")
+    print("| samples | workers | prefetch | step (median ms) | range |")
+    print("|---|---|---|---|---|")
+    digests = set()
+    for kind in ("wait", "compute"):
+        for workers in (1, 2):
+            seconds: dict[int, list[float]] = {0: [], 1: [], 2: []}
+            for _ in range(flags.rounds):
+                for prefetch, measured in seconds.items():
+                    step, digest = measure(kind, workers, prefetch, flags.steps, flags.sample_ms)
+                    measured.append(step * 1000)
+                    digests.add(digest)
+            for prefetch, measured in seconds.items():
+                middle = statistics.median(measured)
+                print(f"| {kind} | {workers} | {prefetch} | {middle:.0f} | {min(measured):.0f}-{max(measured):.0f} |")
+    if len(digests) != 1:
+        sys.exit(f"the results differ: {sorted(digests)}")
+    print(f"one digest: {digests.pop()[:16]}...")
+
+
+if __name__ == "__main__":
+    main()

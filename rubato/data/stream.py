@@ -1,0 +1,222 @@
+"""Streams: data that is read one after the other, in shards, and has no index.
+
+Each microbatch v has a stream of its own: in every round over the shards their keyed order is dealt out, and stream v
+reads those at positions v, v + V, v + 2V, ... Rounds follow one another without an end, so that every microbatch is
+always full, and each shard is read once a round. Where all streams stand is one table of V positions, a part of the
+training state: equal on all workers, saved, given to joiners. So whoever computes a microbatch, and after whatever,
+begins it at the same sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from rubato.data.fetch import Collate, collate_rows
+from rubato.data.order import BatchPlan, Permutation
+from rubato.data.randomness import seed_all
+from rubato.errors import ModelError
+from rubato.wire.events import EventKind
+
+Open = Callable[[Any, int], Iterable[Any]]
+Tell = Callable[[EventKind, str], None]
+
+
+class ShardedStream:
+    """Data in shards, each an iterable that is opened at an offset.
+
+    def read(path, offset):
+        with open(path) as lines:
+            yield from map(json.loads, itertools.islice(lines, offset, None))
+
+    run.prepare(..., dataset=rubato.data.ShardedStream(sorted(glob("data/*.jsonl")), read))
+
+    Args:
+        shards: what names each shard (paths, URLs, numbers), equal on all workers; at least one for each microbatch.
+        open: called with a shard and the number of samples to leave out at its beginning; gives the samples from there
+            on, in the same order whenever it is called. Where the format cannot seek, `itertools.islice` leaves out.
+        is_exact: False where `open` may begin earlier than it was asked to. Samples then come again when a stream is
+            opened anew (a worker was lost or joined, the job was resumed): each at least once, which the event log
+            says, and the bits are not reproducible.
+    Raises:
+        ModelError: no shards.
+    """
+
+    def __init__(self, shards: Sequence[Any], open: Open, *, is_exact: bool = True) -> None:
+        self.shards = list(shards)
+        self.open = open
+        self.is_exact = is_exact
+        if not self.shards:
+            raise ModelError("the stream has no shards; check the path or pattern that lists them")
+
+
+@dataclass(frozen=True)
+class StreamPlan(BatchPlan):
+    """Every step is full, and there are no epochs."""
+
+    @classmethod
+    def of(cls, global_size: int, num_microbatches: int, seed: int) -> StreamPlan:
+        """The plan of a job."""
+        return cls(global_size, global_size, num_microbatches, seed)
+
+    def epoch_of(self, step: int) -> int:
+        """Always 0."""
+        return 0
+
+
+class Position(NamedTuple):
+    """Where a stream stands."""
+
+    round: int = 0
+    """Rounds over its shards that are over."""
+    turn: int = 0
+    """Shards of this round that are."""
+    offset: int = 0
+    """Samples read of the present shard."""
+
+
+@dataclass
+class StreamSource:
+    """A source (see `rubato.data.source`) that reads a sharded stream."""
+
+    stream: ShardedStream
+    collate: Collate | None
+    plan: StreamPlan
+    tell: Tell = lambda kind, text: None
+    positions: list[Position] = field(default_factory=list, init=False)
+    """Where each stream stands at the beginning of the present step."""
+
+    def __post_init__(self) -> None:
+        count, streams = len(self.stream.shards), self.plan.num_microbatches
+        if count < streams:
+            raise ModelError(
+                f"the stream has {count} shards, and each of the {streams} microbatches reads its own: cut the data "
+                "into more shards (a few times as many), or lower batch.num_microbatches"
+            )
+        self.positions = [Position()] * streams
+        self._readers: dict[int, _Reader] = {}
+        self._ends: dict[int, Position] = {}
+
+    def read(self, step: int, v: int) -> Any:
+        """See `Source`; `step` is the present one."""
+        rows = self._take(v)
+        return collate_rows(rows, self.collate, f"stream {v}")
+
+    def end_of(self, v: int) -> Position:
+        """Where stream v stands after the present step; reads it where this worker has not."""
+        if v not in self._ends:
+            self._take(v)
+        return self._ends[v]
+
+    @property
+    def known_ends(self) -> dict[int, Position]:
+        """Those that this worker has read in the present step."""
+        return dict(self._ends)
+
+    def move_to(self, positions: Sequence[Position]) -> None:
+        """The step is done: all streams stand elsewhere. Those that were not read here are closed."""
+        for v in set(self._readers) - set(self._ends):
+            self._readers.pop(v).close()
+        self.positions = list(positions)
+        self._ends.clear()
+
+    def close(self) -> None:
+        """Close what is open."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all streams stand."""
+        return {"shards": len(self.stream.shards), "positions": torch.tensor(self.positions, dtype=torch.int64)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over positions.
+
+        Raises:  ModelError: of another number of shards.
+        """
+        if state["shards"] != len(self.stream.shards):
+            raise ModelError(
+                f"the saved positions are of {state['shards']} shards, the stream has {len(self.stream.shards)} now: "
+                "go on with the same shards, or begin a new job"
+            )
+        self.close()
+        self._ends.clear()
+        self.positions = [Position(*row) for row in state["positions"].tolist()]
+
+    def _take(self, v: int) -> list[Any]:
+        start = self.positions[v]
+        reader = self._readers.pop(v, None)
+        if reader is None or reader.position != start:
+            if reader is not None:
+                reader.close()
+            reader = _Reader(self.stream, self.plan, v, start, self.tell)
+        rows = [reader.next() for _ in range(self.plan.sizes(0)[v])]
+        self._readers[v] = reader  # only now: what raised is not read on
+        self._ends[v] = reader.position
+        return rows
+
+
+class _Reader:
+    """One open stream."""
+
+    def __init__(self, stream: ShardedStream, plan: StreamPlan, v: int, position: Position, tell: Tell) -> None:
+        self._stream, self._plan, self._v, self._tell = stream, plan, v, tell
+        self.position = position
+        self._samples: Iterator[Any] | None = None
+        self._empty = 0
+
+    def next(self) -> Any:
+        """The next sample, drawn under the seed of its place."""
+        while True:
+            at = self.position
+            shard = self._shard(at)
+            seed_all(self._plan.seed, "stream", at.round, shard, at.offset)
+            try:
+                if self._samples is None:
+                    self._samples = self._open(shard, at.offset)
+                sample = next(self._samples)
+            except StopIteration:
+                self._to_next_shard()
+                continue
+            except Exception as error:
+                error.add_note(f"while reading sample {at.offset} of shard {self._stream.shards[shard]!r}")
+                raise
+            self._empty = 0
+            self.position = Position(at.round, at.turn, at.offset + 1)
+            return sample
+
+    def close(self) -> None:
+        """Let a generator end."""
+        samples: Any = self._samples
+        self._samples = None
+        if hasattr(samples, "close"):
+            with contextlib.suppress(Exception):
+                samples.close()
+
+    def _open(self, shard: int, offset: int) -> Iterator[Any]:
+        if offset and not self._stream.is_exact:
+            self._tell(
+                EventKind.STREAM_REOPENED,
+                f"shard {self._stream.shards[shard]!r} was opened anew after {offset} samples, and cannot be read from "
+                "there: some of them come at least once more",
+            )
+        return iter(self._stream.open(self._stream.shards[shard], offset))
+
+    def _shard(self, at: Position) -> int:
+        order = Permutation(len(self._stream.shards), self._plan.seed, at.round)
+        return order[self._v + at.turn * self._plan.num_microbatches]
+
+    def _to_next_shard(self) -> None:
+        self.close()
+        at = self.position
+        turns = len(range(self._v, len(self._stream.shards), self._plan.num_microbatches))
+        self._empty += at.offset == 0
+        if self._empty > 2 * len(self._stream.shards):
+            raise ModelError(f"the last {self._empty} shards that microbatch {self._v} read are empty")
+        last = at.turn + 1 == turns
+        self.position = Position(at.round + 1, 0, 0) if last else Position(at.round, at.turn + 1, 0)

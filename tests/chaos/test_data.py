@@ -1,0 +1,147 @@
+"""Data under fire: reading ahead, streams, and sizes that divide nothing. The bits are those of one plain worker."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from local_job import LocalJob, oracle
+
+STEPS = 60
+BATCH, MICROBATCHES = 96, 12
+
+
+def job(home: Path, *, workers: int, **spec: Any) -> LocalJob:
+    return LocalJob(
+        home,
+        "classifier",
+        config={"steps": STEPS, "prefetch": 1, "held_s": 0.5},  # a process that reads takes seconds to start
+        batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
+        workers={"initial": workers, "min": 1, "max": 4},
+        **spec,
+    )
+
+
+def expected() -> str:
+    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
+
+
+def readers(run: LocalJob) -> list[int]:
+    """The prefetch processes of all members that have begun to serve."""
+    found = []
+    for member in run.members():
+        for child in psutil.Process(member["pid"]).children():
+            if "rubato.data.prefetch_process" in child.cmdline() and has_dataset(child.pid):
+                found.append(child.pid)
+    return found
+
+
+def has_dataset(pid: int) -> bool:
+    """It closes what it was given when it has read it."""
+    try:
+        return not any("memfd:rubato" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # one was closed meanwhile
+        return False
+
+
+@pytest.mark.short
+def test_scaling_and_kills_while_processes_read_ahead(tmp_path: Path) -> None:
+    seen: set[int] = set()
+    with job(tmp_path, workers=1) as run:
+        run.wait_step(3)
+        run.scale(2)
+        run.wait_workers(2)
+        run.wait(lambda: len(readers(run)) == 2, "a prefetch process for each worker")
+        seen |= set(readers(run))
+        run.wait_step(run.step + 2)
+        victim = readers(run)[0]
+        os.kill(victim, signal.SIGKILL)
+        run.wait(lambda: bool(run.events("prefetch.lost")), "the loss of a prefetch process")
+        run.kill([0])
+        run.wait(lambda: bool(run.events("worker.lost")), "the loss of a worker")
+        assert run.result() == (STEPS, expected())
+        assert [row["step"] for row in run.rows()] == list(range(1, STEPS + 1))
+    assert f"process {victim} was replaced: it ended with signal SIGKILL" in run.events("prefetch.lost")[0]["message"]
+    assert not [pid for pid in seen if psutil.pid_exists(pid)]
+
+
+def test_a_stopped_prefetch_process_holds_up_nobody(tmp_path: Path) -> None:
+    with job(tmp_path, workers=2) as run:
+        run.wait(lambda: len(readers(run)) == 2, "a prefetch process for each worker")
+        run.wait_step(run.step + 3)
+        os.kill(readers(run)[0], signal.SIGSTOP)
+        run.wait(lambda: bool(run.events("prefetch.lost")), "the loss of a prefetch process")
+        assert run.result() == (STEPS, expected())
+    assert not run.events("worker.lost")
+
+
+@functools.cache
+def streamed() -> str:
+    return oracle("streaming", config={"steps": STEPS}, batch=30, num_microbatches=7)
+
+
+def streaming(home: Path, workers: int, **spec: Any) -> LocalJob:
+    return LocalJob(
+        home,
+        "streaming",
+        config={"steps": STEPS},
+        batch={"global_size": 30, "num_microbatches": 7},
+        workers={"initial": workers, "min": 1, "max": 4},
+        **spec,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_stream_has_the_same_bits_whatever_the_worker_count(tmp_path: Path, workers: int) -> None:
+    with streaming(tmp_path, workers) as run:
+        assert run.result() == (STEPS, streamed())
+
+
+@pytest.mark.short
+def test_a_lost_workers_streams_are_read_on_by_heirs(tmp_path: Path) -> None:
+    with streaming(tmp_path, 3) as run:
+        run.wait_step(3)
+        run.kill([1])
+        run.wait(lambda: len(run.events("worker.lost")) == 1, "the loss")
+        run.wait_workers(3)
+        run.wait_step(run.step + 2)
+        run.scale(4)
+        run.wait_workers(4)
+        run.wait_step(run.step + 2)
+        run.scale(2)
+        run.wait_workers(2)
+        run.kill([0])
+        run.wait(lambda: len(run.events("worker.lost")) == 2, "the second loss")
+        assert run.result() == (STEPS, streamed())
+
+
+def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
+    with streaming(tmp_path, 2, checkpoint={"every_steps": 5}) as run:
+        run.wait(lambda: bool(run.events("checkpoint.committed")), "a checkpoint")
+        run.kill(range(2))
+        run.wait(lambda: bool(run.events("job.restarting")), "the restart")
+        assert run.result() == (STEPS, streamed())
+
+
+@pytest.mark.parametrize("samples", [23, 61])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_sizes_that_divide_nothing(tmp_path: Path, workers: int, samples: int) -> None:
+    config = {"steps": 12, "samples": samples}
+    with LocalJob(
+        tmp_path,
+        "uneven",
+        config=config,
+        batch={"global_size": 17, "num_microbatches": 5},
+        workers={"initial": workers, "min": 1, "max": 4},
+    ) as run:
+        assert run.result() == (12, uneven(samples))
+
+
+@functools.cache
+def uneven(samples: int) -> str:
+    return oracle("uneven", config={"steps": 12, "samples": samples}, batch=17, num_microbatches=5)
