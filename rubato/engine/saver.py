@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
+from rubato.checkpoint.storage import open_folder
 from rubato.checkpoint.stripes import copy_stripe, write_document
 from rubato.engine.state import TrainingState
 from rubato.wire import worker as wire
@@ -23,11 +23,11 @@ Say = Callable[[wire.Message], None]
 class Saver:
     """Writes stripes. Training is held up only by the copy of the state (and by a write that is still going on).
 
-    Args:    storage: folder of the job's checkpoints; empty: nothing is written.
+    Args:    storage: path or URI of the job's checkpoints; empty: nothing is written.
     """
 
     def __init__(self, storage: str, incarnation: str, code_digest: str, say: Say) -> None:
-        self._root = Path(storage) if storage else None
+        self._root = open_folder(storage) if storage else None
         self._incarnation = incarnation
         self._code_digest = code_digest
         self._say = say

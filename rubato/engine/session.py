@@ -11,13 +11,12 @@ Only here, and in code called from here, may a generation change; user code neve
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan
 from rubato.engine.agreement import Agreement, Disagreement
@@ -53,7 +52,7 @@ class Session:
         self.membership = Membership(self)
         self.record: wire.GenerationRecord | None = None
         self.rank = 0
-        self.resume_from: Path | None = None
+        self.resume_from: Folder | None = None
         """For a program that runs alone: the checkpoint to go on from."""
         self.step = 0
         """Committed steps: the 0-based index of the step that is trained now."""
@@ -194,7 +193,7 @@ class Session:
         self.has_state = True
         self.begin_generation(None)
 
-    def resume(self, folder: Path) -> None:
+    def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
         document, entries = read_document(folder)
         names = [file.name for file in read_manifest(folder).files if file.name.startswith("stripe")]
@@ -491,8 +490,3 @@ class Session:
         """Tell a fact for the event log; only the lowest rank does."""
         if self.rank == 0:
             self.control.say(wire.Notice(self.control.start.incarnation, kind.value, message, self.step, data))
-
-
-def timestamp() -> str:
-    """Now, RFC 3339 in UTC with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -123,6 +123,11 @@ class KeepBestSpec:
     keep: int = 1
     """How many to keep."""
 
+    def __post_init__(self) -> None:
+        _check(
+            (self.keep >= 1, "keep", f"must be at least 1, got {self.keep}"), (bool(self.metric), "metric", "is empty")
+        )
+
 
 @dataclass(frozen=True)
 class CheckpointSpec:
@@ -289,7 +294,6 @@ class JobSpec:
             (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
             (self.workers.autoscale == "off", "workers.autoscale", "only 'off' is supported by this release"),
             (self.limits.max_duration is None, "limits.max_duration", "not supported by this release; leave it out"),
-            (self.checkpoint.keep_best is None, "checkpoint.keep_best", "not supported by this release; leave it out"),
             (not self.secrets, "secrets", "not supported by this release; use env"),
             (not self.notifications, "notifications", "not supported by this release"),
             (

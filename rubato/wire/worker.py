@@ -31,7 +31,7 @@ class Origin:
 
     kind: Literal["members", "fresh", "checkpoint"]
     folder: str = ""
-    """With `checkpoint`: the folder that holds the manifest."""
+    """With `checkpoint`: path or URI of the folder that holds the manifest."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Start:
     host: str
     """Address under which this worker is reachable by the others."""
     storage: str
-    """Folder of the job's checkpoints; one of step s lies in `{attempt of the generation}-{s}` beneath. Empty: none."""
+    """Path or URI of the job's checkpoints; one of step s is `{attempt of the generation}-{s}` beneath. Empty: none."""
     last_step: int = 0
     """Rows up to this step are stored already."""
 
