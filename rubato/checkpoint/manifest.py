@@ -17,7 +17,7 @@ from typing import Any
 
 from rubato.checkpoint.files import FileRecord as FileRecord
 from rubato.checkpoint.storage import Folder
-from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError, UserError
+from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError, StorageUnreachable, UserError
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.units import utc_timestamp
 
@@ -161,7 +161,7 @@ def commit_manifest(folder: Folder, manifest: Manifest) -> tuple[Manifest, FileR
 def _size_of(folder: Folder, name: str) -> int | None:
     try:
         return folder.size(name)
-    except OSError:
+    except FileNotFoundError:
         return None
 
 
@@ -248,10 +248,15 @@ def find_latest(root: Folder, on_corrupt: Callable[[Folder, str], None]) -> tupl
     """The checkpoint with the highest (attempt, step) that verifies; None where there is none.
 
     Every folder passed over on the way is told to `on_corrupt` with the reason, also one that was never finished.
+
+    Raises:
+        StorageUnreachable, OSError: the storage does not answer.
     """
     for folder in reversed(checkpoint_folders(root)):
         try:
             manifest = open_checkpoint(folder)
+        except StorageUnreachable:
+            raise  # it may be as good as ever
         except CheckpointError as error:
             on_corrupt(folder, str(error))
         else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rubato.checkpoint.files import FileRecord, sync_folder, write_file, write_new_file
-from rubato.errors import CheckpointError, UserError
+from rubato.errors import CheckpointError, StorageUnreachable, UserError
 from rubato.wire.storage import StorageUri, describe_missing_driver, parse_storage
 
 BLOCK_BYTES = 4 * 2**20
@@ -28,7 +28,8 @@ PART_BYTES = 2**20
 class Folder(Protocol):
     """A folder on storage. `str` of it is the path or URI that opens it again.
 
-    Reading raises OSError (FileNotFoundError where there is no such file), writing CheckpointError.
+    Reading raises OSError (FileNotFoundError where there is no such file), and StorageUnreachable where an object store
+    does not answer: of an object nothing is known then, while a local file that cannot be read is damaged.
     """
 
     @property
@@ -287,13 +288,17 @@ def _give_up(file: Any) -> None:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """OSError for whatever the client of a store raises: they have trees of their own for networks and credentials."""
+    """One error for whatever the client of a store raises: they have trees of their own for networks and credentials.
+
+    Raises:
+        FileNotFoundError: there is no such object.  StorageUnreachable: anything else.
+    """
     try:
         yield
-    except OSError:
+    except FileNotFoundError:
         raise
     except Exception as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        raise StorageUnreachable(f"{type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -302,7 +307,7 @@ def _refusals(name: str, folder: ObjectFolder) -> Iterator[None]:
     try:
         with _failures():
             yield
-    except OSError as error:
+    except (FileNotFoundError, StorageUnreachable) as error:
         raise CheckpointError(
             f"cannot write {name} in {folder}: {str(error) or type(error).__name__}; does the bucket exist, and may "
             "this process write to it (credentials, AWS_ENDPOINT_URL for another S3 than Amazon's)?"

@@ -59,6 +59,7 @@ class Session:
         self.logged: dict[str, float] = {}
         """What the user logged since the last row."""
         self.saver = Saver(control.start.storage, control.start.incarnation, code_digest, control.say)
+        control.on_stripes = self.saver.obey
         self._state: TrainingState | None = None
         self._flat: FlatLayout | None = None
         self._plan: BatchPlan | None = None
@@ -89,7 +90,7 @@ class Session:
         """Spent on microbatches of this step."""
         self._last_row: MetricRow | None = None
         self._metrics: dict[str, float] = {}
-        """Of the last committed step, for checkpoints: rows go when they are acknowledged."""
+        """Latest values, for checkpoints: rows go when they are acknowledged."""
         self._saved: tuple[int, int] | None = None
         self._rows_told_in = 0
 
@@ -208,6 +209,7 @@ class Session:
             "last": list(self.completed.key),
             "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
+            "metrics": dict(self._metrics),
         }
 
     def take_extra(self, extra: dict[str, Any]) -> None:
@@ -216,6 +218,7 @@ class Session:
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
+        self._metrics = dict(extra.get("metrics", {}))
 
     def begin_generation(self, comm: Communicator | None) -> None:
         """Buffers and marks of a new generation."""
@@ -377,7 +380,7 @@ class Session:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
         self.step += 1
         self._last_row = row
-        self._metrics = dict(row.values)
+        self._metrics.update(row.values)
         if self.step < self._total_steps and self.follower is None:  # else others have told it
             self._tell_row()
 

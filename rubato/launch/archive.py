@@ -27,6 +27,9 @@ from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec
 
+RETRY_S = 5.0
+"""Between two looks at a storage that does not answer."""
+
 
 @dataclass(frozen=True)
 class ArchiveTerms:
@@ -82,6 +85,7 @@ class StorageArchive:
     def __init__(self, terms: ArchiveTerms, post: Post) -> None:
         self._terms = terms
         self._post = post
+        self._is_closed = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: a storage that hangs for ever must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
@@ -97,6 +101,7 @@ class StorageArchive:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread after what it has been asked for."""
+        self._is_closed.set()
         self._work.put(None)
         self._thread.join(timeout_s)
 
@@ -113,11 +118,17 @@ class StorageArchive:
                 corrupt.append(f"{folder.name}: {cause}")
 
         found, unusable = None, ""
-        try:
-            if self._terms.root is not None:
+        while self._terms.root is not None:
+            try:
                 found = find_latest(self._terms.root, pass_over)
-        except (CheckpointError, OSError) as error:
-            corrupt.append(str(error))
+                break
+            except (CheckpointError, OSError) as error:
+                # Nothing is known of what lies there: to begin anew would throw away all that was trained.
+                message = f"checkpoints cannot be looked for, trying again: {error}"
+                self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
+                corrupt.clear()
+            if self._is_closed.wait(RETRY_S):
+                return
         if found is None and self._terms.origin is not None:
             try:
                 found = self._terms.origin, open_checkpoint(self._terms.origin)
@@ -155,7 +166,8 @@ class StorageArchive:
             order,
             checkpoint_id=order.folder,
             bytes=size,
-            seconds=round(float(order.terms.get("seconds", time.monotonic() - begun)), 4),
+            seconds=round(float(order.terms.get("seconds", 0.0)) + time.monotonic() - begun, 4),
+            stall_seconds=round(float(order.terms.get("stall_seconds", 0.0)), 4),
             metrics={name: value for name, value in manifest.metrics.items() if abs(value) < float("inf")},
             files=to_json(files),
         )

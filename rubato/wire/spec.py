@@ -133,8 +133,12 @@ class KeepBestSpec:
 class CheckpointSpec:
     """When to save, what to keep."""
 
+    every: float | Literal["auto"] = field(
+        default=30.0, metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
+    )
+    """Time between checkpoints; `auto`: 5 s to 10 min, from the measured stall and how often all workers are lost."""
     every_steps: int | None = None
-    """A checkpoint every so many steps; null: every 30 seconds."""
+    """Instead: a checkpoint every so many steps."""
     keep_last: int = 3
     """The newest so many are kept."""
     keep_best: KeepBestSpec | None = None
@@ -144,6 +148,7 @@ class CheckpointSpec:
 
     def __post_init__(self) -> None:
         _check(
+            (self.every == "auto" or self.every > 0, "every", f"must be more than 0, got {self.every}"),
             (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
             (self.keep_last >= 1, "keep_last", f"must be at least 1, got {self.keep_last}"),
         )

@@ -111,6 +111,24 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class WriteStripe:
+    """Write a part of a checkpoint whose owner died; this worker keeps a copy of it. Answered by `StripeWritten`."""
+
+    attempt: int
+    generation: int
+    folder: str
+    index: int
+
+
+@dataclass(frozen=True)
+class ForgetStripes:
+    """This checkpoint is whole: drop the copies that are kept of it."""
+
+    attempt: int
+    folder: str
+
+
+@dataclass(frozen=True)
 class Leave:
     """End training at the next common boundary: `pause` saves first, `stop` does not."""
 
@@ -140,7 +158,7 @@ class Attach:
     attempt: int
 
 
-Command = Start | Prepare | Revoke | Checkpoint | Leave | Release | Acknowledge | Attach
+Command = Start | Prepare | Revoke | Checkpoint | WriteStripe | ForgetStripes | Leave | Release | Acknowledge | Attach
 
 
 # --- messages: training process (or its supervisor) -> controller -----------------------------------------------------

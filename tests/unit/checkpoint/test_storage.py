@@ -11,7 +11,7 @@ import pytest
 from folder_contract import FolderContract, content, refuses_to_prepare
 
 from rubato.checkpoint.storage import Folder, LocalFolder, ObjectFolder, open_folder
-from rubato.errors import CheckpointError, UserError
+from rubato.errors import CheckpointError, StorageUnreachable, UserError
 
 
 class TestLocalFolder(FolderContract):
@@ -77,7 +77,7 @@ class TestMemory(FolderContract):
         with pytest.raises(CheckpointError, match=r"cannot write a in memory://.*Could not connect .*AWS_ENDPOINT_URL"):
             folder.write("a", [b"x"])
         refuses_to_prepare(folder, "cannot write rubato-probe")
-        with pytest.raises(OSError, match="RuntimeError: Could not connect"):
+        with pytest.raises(StorageUnreachable, match="RuntimeError: Could not connect"):
             folder.size("a")
 
 

@@ -13,7 +13,8 @@ from rubato.checkpoint.manifest import JobTerms, read_manifest
 from rubato.checkpoint.retention import Retention
 from rubato.checkpoint.storage import LocalFolder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
-from rubato.launch.archive import ArchiveTerms, StorageArchive
+from rubato.errors import StorageUnreachable, UserError
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, next_attempt
 
 JOB = JobTerms("job_1", num_microbatches=8, radices=(2, 2, 2), seed=3, global_batch=64)
 
@@ -135,7 +136,41 @@ def test_an_origin_that_is_not_whole_is_told_and_not_passed_over(
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
     (theirs / "1-30" / "stripe-1").write_bytes(b"??")
-    make(terms(own, origin=theirs / name)).find()
+    make(terms(own, origin=LocalFolder(theirs / name))).find()
     (found,) = answers(posted, CheckpointFound)
     assert found.folder == ""
     assert name in found.unusable
+
+
+def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    failures = [StorageUnreachable("no route to host")] * 2
+    real = LocalFolder.read
+
+    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+        if failures:
+            raise failures.pop()
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    archive.find()
+    *told, found = answers(posted, CheckpointFound)
+    assert [event.kind for event in told] == ["checkpoint.failed"] * 2
+    assert "no route to host" in told[0].message
+    assert found == CheckpointFound(str(tmp_path / "1-7"), 7)
+
+
+def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make: Make) -> None:
+    make(terms(tmp_path)).commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    (tmp_path / "1-9").mkdir()
+    root = LocalFolder(tmp_path)
+    check_terms(root, JOB)
+    with pytest.raises(UserError, match=r"checkpoint 1-7 in .*: the seed was 3, now it is 4\. Go on with the same"):
+        check_terms(root, replace(JOB, seed=4))
+    assert next_attempt(root) == 2
