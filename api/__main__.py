@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from api.app import create_app
 from api.logging import configure_logging
+from rubato.errors import UserError
 from service.database import HomeInUse
 from service.settings import Settings
 
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         has_started = asyncio.run(serve(settings))
-    except HomeInUse as error:
+    except (HomeInUse, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0 if has_started else 1

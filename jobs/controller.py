@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import ray
 
@@ -21,15 +19,17 @@ from jobs.names import NAMESPACE, controller_name
 from jobs.reporter import Reporter
 from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink, Unreachable
 from jobs.supervisor import WorkerOrder
+from rubato.checkpoint.storage import open_folder
 from rubato.cli.keeper.process_table import boot_id, identify
 from rubato.engine.coordinator import Coordinator, Terms, Wish
 from rubato.errors import RubatoError
 from rubato.home import RecordedProcess
-from rubato.launch.archive import ArchiveTerms, FolderArchive
+from rubato.launch.archive import ArchiveTerms, StorageArchive
 from rubato.launch.host import Host
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Acquired, Desired, ProcessIdentity
 from rubato.wire.spec import JobSpec, parse_spec
+from rubato.wire.storage import StorageUri, parse_storage
 
 DESIRED_WAIT_S = 25.0
 RETRY_S = 1.0
@@ -85,7 +85,7 @@ class Leader:
         self._poll_link = poll_link
         self._is_over = threading.Event()
         spec = parse_spec(acquired.spec)
-        folder = storage_folder(acquired.storage)
+        storage = parse_storage(acquired.storage)
         terms = Terms.of(job_id, acquired.attempt, spec)
         self._coordinator = Coordinator(
             terms,
@@ -98,13 +98,14 @@ class Leader:
         self._host = Host(self._coordinator)
         self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go)
         self._fleet = RayFleet(
-            worker_order(job_id, acquired, spec, url, folder / job_id),
+            worker_order(job_id, acquired, spec, url, storage / job_id),
             spec.resources_per_worker,
             self._host.post,
             self._let_go,
         )
-        origin = folder / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
-        self._archive = FolderArchive(ArchiveTerms.of(job_id, folder / job_id, spec, origin), self._host.post)
+        root = open_folder(storage)
+        origin = root / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
+        self._archive = StorageArchive(ArchiveTerms.of(job_id, root / job_id, spec, origin), self._host.post)
 
     def lead(self) -> None:
         """Lead until the outcome is acknowledged, or a newer attempt leads."""
@@ -191,7 +192,7 @@ def wish_of(desired: Desired) -> Wish:
     return Wish(desired.run, desired.workers, desired.checkpoint_request, desired.force)
 
 
-def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, storage: Path) -> WorkerOrder:
+def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, storage: StorageUri) -> WorkerOrder:
     """What all workers of an attempt have in common."""
     start = wire.Start(
         attempt=acquired.attempt,
@@ -204,20 +205,6 @@ def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, stora
         last_step=acquired.last_step,
     )
     return WorkerOrder(start, url, acquired.token, spec.package, spec.env)
-
-
-def storage_folder(uri: str) -> Path:
-    """The folder of a file:// URI.
-
-    Raises:
-        RubatoError: another scheme.
-    """
-    parts = urlsplit(uri)
-    if parts.scheme != "file":
-        raise RubatoError(
-            f"storage {uri!r} is no file:// URI; this release keeps checkpoints in a folder all nodes see"
-        )
-    return Path(unquote(parts.path))
 
 
 def say(text: str) -> None:

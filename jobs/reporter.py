@@ -16,7 +16,6 @@ from jobs.service_link import Fenced, NotWanted, Refused, Unreachable
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.errors import RubatoError
 from rubato.launch.host import Post
-from rubato.launch.pump import utc_now
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
     EventReport,
@@ -28,6 +27,7 @@ from rubato.wire.cluster import (
     ReportReply,
     WorkerReport,
 )
+from rubato.wire.units import utc_timestamp
 
 MIN_INTERVAL_S = 1.0
 MAX_INTERVAL_S = 5.0
@@ -150,7 +150,7 @@ class Reporter:
 
     def _note(self, kind: str, message: str, step: int | None, generation: int | None, data: dict[str, Any]) -> None:
         self._seq += 1
-        self._spool.events.append(EventReport(self._seq, utc_now(), kind, message, step, generation, data))
+        self._spool.events.append(EventReport(self._seq, utc_timestamp(), kind, message, step, generation, data))
         self._touch()
 
     def _touch(self) -> None:
@@ -183,7 +183,7 @@ class Reporter:
         if spool.lost_lines:
             count, spool.lost_lines = spool.lost_lines, 0
             text = f"{count} lines were dropped while the service was away"
-            spool.logs.appendleft(LogLine("", None, utc_now(), "system", text))
+            spool.logs.appendleft(LogLine("", None, utc_timestamp(), "system", text))
         events, rows = _take(spool.events, MAX_EVENTS), _take(spool.rows, MAX_ROWS)
         logs = _take(spool.logs, _count_lines(spool.logs))
         self._is_dirty = not spool.is_empty

@@ -16,7 +16,8 @@ RubatoError
 |- ServiceUnreachable        nothing answers at the service's address
 |- KeeperError               the processes of a RUBATO_HOME cannot be started or ended
 `- CheckpointError           a checkpoint cannot be written, or fails its hashes
-   `- CheckpointCorrupt      the bytes on storage are not those the manifest names
+   |- CheckpointCorrupt      the bytes on storage are not those the manifest names
+   `- StorageUnreachable     the storage does not answer, or not to us: nothing is known of what lies there
 """
 
 from __future__ import annotations
@@ -128,3 +129,7 @@ class CheckpointError(RubatoError):
 
 class CheckpointCorrupt(CheckpointError):
     """The bytes on storage are not those that the manifest names."""
+
+
+class StorageUnreachable(CheckpointError):
+    """The storage does not answer, or not to us: nothing is known of what lies there."""

@@ -11,27 +11,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from rubato.checkpoint.files import FileRecord
-from rubato.checkpoint.manifest import Manifest, commit_manifest, find_latest, prune
+from rubato.checkpoint.manifest import commit_manifest, find_latest
+from rubato.checkpoint.retention import Retention, prune
+from rubato.checkpoint.storage import Folder, open_folder
 from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.saver import versions
 from rubato.engine.session import Session
-from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError, EntrypointError, UserError
+from rubato.launch.archive import check_terms, job_terms
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
+from rubato.wire.storage import parse_storage
 
 CHECKPOINT_EVERY_S = 30.0
 
@@ -116,7 +117,7 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     """Train with one worker in this process, without service or cluster: `python train.py`.
 
     Flags: --config KEY=VALUE (repeatable), --batch, --num-microbatches, --seed, --checkpoint-dir; as in a job spec.
-    With a checkpoint folder that holds a checkpoint, training goes on from it.
+    With a checkpoint folder (or s3://BUCKET/PREFIX) that holds a checkpoint, training goes on from it.
     """
     if PREFETCH_VARIABLE in os.environ:
         raise EntrypointError(
@@ -140,13 +141,16 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
     print(f"done: step {step}, digest {digest}", file=sys.stderr)
 
 
-def _train_alone(train: TrainFunction, spec: JobSpec, folder: Path | None) -> tuple[str, int]:
+def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tuple[str, int]:
+    folder = open_folder(parse_storage(storage).absolute()) if storage is not None else None
+    if folder is not None:
+        folder.prepare()
+        check_terms(folder, job_terms("local", spec))
     device = make_reproducible(spec)
     start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
-    control = _Alone(start, spec)
+    control = _Alone(start, spec, folder)
     session = Session(control, spec, device, start.host, _code_digest(sys.modules[train.__module__]))
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         session.resume_from = _latest(folder)
         control.attempt_of(session.resume_from)
     run = Run(session)
@@ -156,11 +160,11 @@ def _train_alone(train: TrainFunction, spec: JobSpec, folder: Path | None) -> tu
     return digest, session.step
 
 
-def _latest(folder: Path) -> Path | None:
-    def tell(path: Path, cause: str) -> None:
-        print(f"checkpoint {path.name} failed its check and was passed over: {cause}", file=sys.stderr)
+def _latest(root: Folder) -> Folder | None:
+    def tell(folder: Folder, cause: str) -> None:
+        print(f"checkpoint {folder.name} failed its check and was passed over: {cause}", file=sys.stderr)
 
-    found = find_latest(folder, tell)
+    found = find_latest(root, tell)
     if found is None:
         return None
     print(f"going on from checkpoint {found[0].name} (step {found[1].step})", file=sys.stderr)
@@ -170,13 +174,14 @@ def _latest(folder: Path) -> Path | None:
 class _Alone(Control):
     """The controller of a program that runs alone: shows progress, commits its own checkpoints."""
 
-    def __init__(self, start: wire.Start, spec: JobSpec) -> None:
+    def __init__(self, start: wire.Start, spec: JobSpec, root: Folder | None) -> None:
         super().__init__(start)
         self._spec = spec
+        self._root = root
         self._shown_at = 0.0
         self._saved_at = time.monotonic()
 
-    def attempt_of(self, resumed: Path | None) -> None:
+    def attempt_of(self, resumed: Folder | None) -> None:
         """Checkpoints of this run come after those of the run that it goes on from."""
         if resumed is not None:
             self.attempt = int(resumed.name.split("-")[0]) + 1
@@ -205,7 +210,7 @@ class _Alone(Control):
             self.checkpoint_request += 1
 
     def _show(self, row: MetricRow) -> None:
-        moment = datetime.now(UTC).timestamp()
+        moment = time.monotonic()
         extra = {key: value for key, value in row.values.items() if key not in _USUAL}
         if moment - self._shown_at < 1.0 and not extra:
             return
@@ -216,23 +221,16 @@ class _Alone(Control):
         print(f"step {row.step}  loss {loss:.4f}  {speed:.0f} samples/s{values}", file=sys.stderr)
 
     def _commit(self, part: wire.StripeWritten) -> None:
-        folder = Path(self.start.storage) / part.folder
-        manifest = Manifest(
-            job=self.start.job_id,
-            attempt=int(part.folder.split("-")[0]),
-            generation=part.generation,
-            step=part.step,
-            num_microbatches=self._spec.num_microbatches,
-            radices=radices_of(self._spec.num_microbatches),
-            seed=self._spec.seed,
-            code_digest=part.terms["code_digest"],
-            files=tuple(FileRecord(**file) for file in part.files),
-            created_at=datetime.now(UTC).isoformat(),
-            versions=part.terms["versions"],
-            metrics=part.terms["metrics"],
+        assert self._root is not None
+        terms = job_terms(self.start.job_id, self._spec)
+        manifest = terms.manifest(
+            part.folder, step=part.step, generation=part.generation, files=part.files, terms=part.terms
         )
-        commit_manifest(folder, manifest)
-        prune(folder.parent, self._spec.checkpoint.keep_last)
+        try:
+            commit_manifest(self._root / part.folder, manifest)
+            prune(self._root, Retention.of(self._spec.checkpoint))
+        except (CheckpointError, OSError) as error:
+            print(f"the checkpoint of step {part.step} was skipped: {error}", file=sys.stderr)
 
 
 _USUAL = frozenset(
@@ -253,7 +251,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=defaults.global_size, help="samples in one step")
     parser.add_argument("--num-microbatches", type=_microbatches, default=defaults.num_microbatches)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint-dir", type=Path, default=None)
+    parser.add_argument(
+        "--checkpoint-dir", metavar="FOLDER|URI", help="keep checkpoints here, and go on from the newest"
+    )
     return parser.parse_args(arguments)
 
 

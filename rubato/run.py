@@ -27,12 +27,13 @@ from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
 from rubato.engine.evaluation import evaluate
 from rubato.engine.flat import FlatLayout
-from rubato.engine.session import Session, timestamp
+from rubato.engine.session import Session
 from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
 from rubato.engine.warmup import warm_up
 from rubato.errors import ModelError
 from rubato.wire.cluster import MetricRow
+from rubato.wire.units import utc_timestamp
 
 
 class Run:
@@ -223,7 +224,7 @@ class Run:
             "epoch": float(step.epoch),
             **self._take_logged(),
         }
-        return MetricRow(step.index + 1, timestamp(), session.record.number, session.computing, _finite(values))
+        return MetricRow(step.index + 1, utc_timestamp(), session.record.number, session.computing, _finite(values))
 
     def _take_logged(self) -> dict[str, float]:
         logged = dict(self._session.logged)

@@ -1,7 +1,8 @@
-"""Checkpoints as their events told, and their files from the storage folder."""
+"""Checkpoints as their events told, and their files from the storage."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from service.context import Context
 from service.errors import not_found
 from service.jobs import find
 from service.models import Checkpoint
+from service.storage import ObjectFile, find_stored
 from service.views import checkpoint_json
 
 
@@ -38,8 +40,8 @@ async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
         return checkpoint_json(await _find(session, checkpoint_id))
 
 
-async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Path, str]:
-    """Where a file of a checkpoint lies, and what to call it.
+async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Path | ObjectFile, str]:
+    """A file of a checkpoint, and what to call it.
 
     The asked name is only compared with the names that the manifest listed; the path is built from those, which ingest
     let in as plain file names only.
@@ -52,11 +54,11 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Pa
     listed = next((item["name"] for item in checkpoint.files if item["name"] == name), None)
     if listed is None:
         raise not_found("file of the checkpoint", name[:200])
-    folder = context.settings.storage_folder / checkpoint.job_id / checkpoint.checkpoint_id
-    path = folder / listed
-    if path.is_symlink() or not path.is_file():
+    where = context.settings.storage_uri / checkpoint.job_id / checkpoint.checkpoint_id / listed
+    found = await asyncio.to_thread(find_stored, where)
+    if found is None:
         raise not_found("file in storage", f"{checkpoint.checkpoint_id}/{listed}")
-    return path, f"{checkpoint.checkpoint_id}-{listed}"
+    return found, f"{checkpoint.checkpoint_id}-{listed}"
 
 
 async def _find(session: AsyncSession, checkpoint_id: str) -> Checkpoint:

@@ -10,6 +10,9 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from rubato.errors import UserError
+from rubato.wire.storage import StorageUri, parse_storage
+
 DEFAULT_PORT = 8642
 
 
@@ -27,7 +30,7 @@ class Settings(BaseSettings):
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     """Port to listen on; 0 lets the system choose."""
     storage: str = ""
-    """URI of the checkpoint root, seen by the service and by all workers; default: `checkpoints` in the home."""
+    """Checkpoint root that service and workers see: a folder, file:// or s3://; default: `checkpoints` in the home."""
     web_dist: Path = Field(default_factory=lambda: Path(__file__).resolve().parent.parent / "web" / "dist")
     """Folder of the built page."""
     behind_tls_proxy: bool = False
@@ -75,8 +78,12 @@ class Settings(BaseSettings):
             object.__setattr__(self, "database_url", f"sqlite+aiosqlite:///{self.home / 'rubato.db'}")
         if not self.storage:
             object.__setattr__(self, "storage", (self.home / "checkpoints").as_uri())
-        if not self.storage.startswith("file:///"):
-            raise ValueError(f"RUBATO_STORAGE must be a file:///absolute/folder URI, got {self.storage!r}")
+        try:
+            where = parse_storage(self.storage)
+        except UserError as error:
+            raise ValueError(f"RUBATO_STORAGE: {error}") from error
+        if where.is_local and not where.path.startswith("/"):
+            raise ValueError(f"RUBATO_STORAGE must be absolute, for all nodes to find it; got {self.storage!r}")
         if not self.database_url.startswith(("sqlite+aiosqlite://", "postgresql+psycopg://")):
             raise ValueError(
                 "RUBATO_DATABASE_URL must begin with sqlite+aiosqlite:// or postgresql+psycopg://; "
@@ -105,9 +112,9 @@ class Settings(BaseSettings):
             return False
 
     @property
-    def storage_folder(self) -> Path:
-        """The checkpoint root as a folder of this machine."""
-        return Path(self.storage.removeprefix("file://"))
+    def storage_uri(self) -> StorageUri:
+        """The checkpoint root."""
+        return parse_storage(self.storage)
 
     @property
     def cookie_name(self) -> str:

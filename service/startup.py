@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import structlog
 from sqlalchemy import select
@@ -23,6 +24,7 @@ from service.notify import Hub
 from service.packages import PackageStore
 from service.scheduling import SchedulingLoop
 from service.settings import Settings
+from service.storage import open_store
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
@@ -48,9 +50,14 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
 
     Raises:
         HomeInUse: another service works on the same SQLite database.
+        UserError: the package that speaks to the storage is missing.
     """
-    for folder in (settings.home, settings.home / "logs", settings.home / "packages", settings.storage_folder):
+    storage = settings.storage_uri
+    local = [Path(storage.path)] if storage.is_local else []
+    for folder in (settings.home, settings.home / "logs", settings.home / "packages", *local):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not storage.is_local:
+        open_store(storage)  # a missing package is told now, not when somebody wants a file
     # Nobody else writes to a SQLite database: looking again is only a safety net there.
     hub = Hub((SQLITE_POLL_INTERVAL if settings.is_sqlite else settings.poll_interval).total_seconds())
     database = Database(settings.database_url, hub)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, StreamingResponse
 
 from api import schemas
 from api.auth import Caller, Parts
@@ -13,6 +14,8 @@ from api.routes.errors import errors
 from service import checkpoints, uploads
 
 router = APIRouter(prefix="/api/v1", tags=["packages and checkpoints"])
+
+BYTES = "application/octet-stream"
 
 
 @router.head("/packages/{sha256}", response_class=Response, responses=errors(404))
@@ -44,7 +47,10 @@ async def get_checkpoint(checkpoint_id: str, context: Parts) -> Any:
 
 
 @router.get("/checkpoints/{checkpoint_id}/files/{name}", response_class=FileResponse, responses=errors(404))
-async def download_file(checkpoint_id: str, name: str, context: Parts) -> FileResponse:
+async def download_file(checkpoint_id: str, name: str, context: Parts) -> Response:
     """One file of a checkpoint."""
-    path, file_name = await checkpoints.find_file(context, checkpoint_id, name)
-    return FileResponse(path, media_type="application/octet-stream", filename=file_name)
+    found, file_name = await checkpoints.find_file(context, checkpoint_id, name)
+    if isinstance(found, Path):
+        return FileResponse(found, media_type=BYTES, filename=file_name)
+    headers = {"Content-Length": str(found.size), "Content-Disposition": f'attachment; filename="{file_name}"'}
+    return StreamingResponse(found.chunks(), media_type=BYTES, headers=headers)

@@ -1,21 +1,22 @@
-"""Files that are there whole or not at all, and their hashes. Standard library only."""
+"""Files that are there whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rubato.errors import CheckpointError
 
-READ_BYTES = 4 * 2**20
-"""One read while hashing: large enough for SHA-256's full speed, small enough to stay out of the way."""
-
 TEMPORARY_SUFFIX = ".partial"
+
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without hard links answer (FAT, some network and FUSE ones)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,38 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
     Raises:
         CheckpointError: the storage refused, for example because it is full; nothing is left behind.
     """
+    with _temporary(path, chunks) as (temporary, record):
+        temporary.replace(path)
+        sync_folder(path.parent)
+    return record
+
+
+def write_new_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord | None:
+    """The same, only where there is no such file yet; None: there is one. Of several at once one writes.
+
+    Raises:
+        CheckpointError: as for `write_file`.
+    """
+    with _temporary(path, chunks) as (temporary, record):
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            if path.exists():
+                return None
+            temporary.replace(path)
+        # The folder itself may be new, and the job's folder above it.
+        for folder in (path.parent, *path.parent.parents[:2]):
+            sync_folder(folder)
+    return record
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, chunks: Iterable[bytes | memoryview]) -> Iterator[tuple[Path, FileRecord]]:
+    """A file beside `path` with this content, on disk; gone afterwards unless it was renamed."""
     digest = hashlib.sha256()
     size = 0
     # Random, not the process id: two nodes that share the storage may have equal ids and write the same stripe, the one
@@ -48,8 +81,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
                 size += file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        yield temporary, FileRecord(path.name, size, digest.hexdigest())
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path.name} in {path.parent}: {error.strerror or error}; make room or give a storage "
@@ -59,7 +91,6 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
         # Gone after the rename; there only when something failed, and then it must not count as a file.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return FileRecord(path.name, size, digest.hexdigest())
 
 
 def sync_folder(folder: Path) -> None:
@@ -69,12 +100,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -11,16 +11,15 @@ import hashlib
 import json
 import math
 import re
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rubato.checkpoint.files import FileRecord as FileRecord
-from rubato.checkpoint.files import hash_file, sync_folder, write_file
-from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError
+from rubato.checkpoint.storage import Folder
+from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError, StorageUnreachable, UserError
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.units import utc_timestamp
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -50,7 +49,76 @@ class Manifest:
     """Of python, torch, rubato: what else the bits depend on."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Latest values at the step."""
+    global_batch: int = 0
+    """Samples in one step; 0: written by a Rubato that did not say."""
     format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class JobTerms:
+    """What all manifests of a job have in common."""
+
+    job_id: str
+    num_microbatches: int
+    radices: tuple[int, ...]
+    seed: int
+    global_batch: int
+
+    def manifest(
+        self,
+        folder: str,
+        *,
+        step: int,
+        generation: int,
+        files: Sequence[Mapping[str, Any]],
+        terms: Mapping[str, Any],
+    ) -> Manifest:
+        """The manifest of a checkpoint whose stripes are written.
+
+        Args:
+            folder: its name, `{attempt}-{step}`.
+            files: name, bytes, sha256 of each.
+            terms: what the workers say besides: code_digest, versions, metrics.
+
+        Raises:
+            CheckpointError: that is no name of a checkpoint of this step.
+        """
+        match = _FOLDER.fullmatch(folder)
+        if match is None or int(match[2]) != step:
+            raise CheckpointError(f"{folder!r} is no folder of a checkpoint of step {step}")
+        return Manifest(
+            job=self.job_id,
+            attempt=int(match[1]),
+            generation=generation,
+            step=step,
+            num_microbatches=self.num_microbatches,
+            radices=self.radices,
+            seed=self.seed,
+            code_digest=str(terms.get("code_digest", "")),
+            files=tuple(FileRecord(str(one["name"]), int(one["bytes"]), str(one["sha256"])) for one in files),
+            created_at=utc_timestamp(),
+            versions={str(key): str(value) for key, value in terms.get("versions", {}).items()},
+            metrics={str(key): float(value) for key, value in terms.get("metrics", {}).items()},
+            global_batch=self.global_batch,
+        )
+
+    def check(self, manifest: Manifest, where: str) -> None:
+        """Refuse to go on from a checkpoint under other terms: the bits would be those of neither run.
+
+        Raises:
+            UserError: names what differs, and what to do.
+        """
+        pairs = [
+            ("the seed", manifest.seed, self.seed),
+            ("the number of microbatches", manifest.num_microbatches, self.num_microbatches),
+            ("the global batch", manifest.global_batch or self.global_batch, self.global_batch),
+        ]
+        differing = [f"{name} was {saved}, now it is {mine}" for name, saved, mine in pairs if saved != mine]
+        if differing:
+            raise UserError(
+                f"{where} was trained under other terms: {'; '.join(differing)}. Go on with the same ones, or give "
+                "another folder to begin anew"
+            )
 
 
 def folder_name(attempt: int, step: int) -> str:
@@ -58,31 +126,62 @@ def folder_name(attempt: int, step: int) -> str:
     return f"{attempt}-{step}"
 
 
-def commit_manifest(folder: Path, manifest: Manifest) -> FileRecord:
+def commit_manifest(folder: Folder, manifest: Manifest) -> tuple[Manifest, FileRecord]:
     """Write the manifest, which makes the checkpoint exist. Its files must lie in the folder already.
 
+    A manifest that is there already stays if its checkpoint holds: equal steps of a job are equal bits, however many
+    workers wrote them, so of two controllers that commit the same one either may win.
+
+    Returns:
+        The manifest that counts, and its file.
+
     Raises:
-        CheckpointError: a file is missing or has another size, or the storage refused; no manifest was written.
+        CheckpointError: a file is missing or has another size, the folder is another job's, or the storage refused; no
+            manifest was written.
     """
     for record in manifest.files:
-        path = folder / record.name
-        if not path.is_file() or path.stat().st_size != record.bytes:
+        if _size_of(folder, record.name) != record.bytes:
             raise CheckpointError(
                 f"checkpoint {folder.name} is not whole: {record.name} is missing or not fully written"
             )
     body = to_json(replace(manifest, metrics={}))
     # JSON has no NaN or infinity, and readers in other languages refuse what Python writes for them.
     body["metrics"] = {name: value if math.isfinite(value) else repr(value) for name, value in manifest.metrics.items()}
-    text = json.dumps({_CHECKSUM: _checksum(body), **body}, indent=1)
-    record = write_file(folder / MANIFEST_NAME, [text.encode()])
+    data = json.dumps({_CHECKSUM: _checksum(body), **body}, indent=1).encode()
+    written = folder.write_new(MANIFEST_NAME, data)
+    if written is not None:
+        return manifest, written
+    present = _present(folder, manifest)
+    if present is None:
+        return manifest, folder.write(MANIFEST_NAME, [data])
+    there = b"".join(folder.read(MANIFEST_NAME))
+    return present, FileRecord(MANIFEST_NAME, len(there), hashlib.sha256(there).hexdigest())
+
+
+def _size_of(folder: Folder, name: str) -> int | None:
     try:
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise CheckpointError(f"cannot sync {folder.parent}: {error.strerror or error}") from error
-    return record
+        return folder.size(name)
+    except FileNotFoundError:
+        return None
 
 
-def read_manifest(folder: Path) -> Manifest:
+def _present(folder: Folder, manifest: Manifest) -> Manifest | None:
+    """The manifest that is there, if its checkpoint holds; None: it may be replaced."""
+    try:
+        present = read_manifest(folder)
+        if present.job != manifest.job:
+            raise CheckpointError(
+                f"checkpoint {folder.name} in {folder} is that of {present.job}: two runs write to one folder, give "
+                "each its own"
+            )
+        if set(present.files) != set(manifest.files):
+            verify(folder, present)
+    except CheckpointCorrupt:
+        return None
+    return present
+
+
+def read_manifest(folder: Folder) -> Manifest:
     """Read a checkpoint's manifest; its files are not looked at.
 
     Raises:
@@ -91,7 +190,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     where = f"{MANIFEST_NAME} of checkpoint {folder.name}"
     try:
-        data = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        data = json.loads(b"".join(folder.read(MANIFEST_NAME)))
     except FileNotFoundError as error:
         raise CheckpointCorrupt(f"{where} is missing: the checkpoint was never finished") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -108,7 +207,7 @@ def read_manifest(folder: Path) -> Manifest:
     return _parse(data, folder, where)
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
+def verify(folder: Folder, manifest: Manifest) -> None:
     """Compare every file with the manifest: presence, size, SHA-256.
 
     Raises:
@@ -116,31 +215,48 @@ def verify(folder: Path, manifest: Manifest) -> None:
     """
     for record in manifest.files:
         where = f"{record.name} of checkpoint {folder.name}"
-        path = folder / record.name
+        digest = hashlib.sha256()
         try:
-            size = path.stat().st_size
+            size = folder.size(record.name)
             if size != record.bytes:
                 raise CheckpointCorrupt(f"{where} has {size} bytes, the manifest says {record.bytes}")
-            sha256 = hash_file(path)
+            for block in folder.read(record.name):
+                digest.update(block)
         except FileNotFoundError as error:
             raise CheckpointCorrupt(f"{where} is missing") from error
         except OSError as error:
             raise CheckpointCorrupt(f"{where} cannot be read: {error.strerror or error}") from error
-        if sha256 != record.sha256:
+        if digest.hexdigest() != record.sha256:
             raise CheckpointCorrupt(
-                f"{where} has SHA-256 {sha256[:16]}..., the manifest says {record.sha256[:16]}...: its bytes changed"
+                f"{where} has SHA-256 {digest.hexdigest()[:16]}..., the manifest says {record.sha256[:16]}...: its "
+                "bytes changed"
             )
 
 
-def find_latest(root: Path, on_corrupt: Callable[[Path, str], None]) -> tuple[Path, Manifest] | None:
+def open_checkpoint(folder: Folder) -> Manifest:
+    """The manifest of a checkpoint that holds.
+
+    Raises:
+        CheckpointCorrupt: it does not.  CheckpointError: it has a newer format.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return manifest
+
+
+def find_latest(root: Folder, on_corrupt: Callable[[Folder, str], None]) -> tuple[Folder, Manifest] | None:
     """The checkpoint with the highest (attempt, step) that verifies; None where there is none.
 
     Every folder passed over on the way is told to `on_corrupt` with the reason, also one that was never finished.
+
+    Raises:
+        StorageUnreachable, OSError: the storage does not answer.
     """
-    for folder in reversed(_folders(root)):
+    for folder in reversed(checkpoint_folders(root)):
         try:
-            manifest = read_manifest(folder)
-            verify(folder, manifest)
+            manifest = open_checkpoint(folder)
+        except StorageUnreachable:
+            raise  # it may be as good as ever
         except CheckpointError as error:
             on_corrupt(folder, str(error))
         else:
@@ -148,41 +264,18 @@ def find_latest(root: Path, on_corrupt: Callable[[Path, str], None]) -> tuple[Pa
     return None
 
 
-def prune(root: Path, keep_last: int) -> list[str]:
-    """Delete all finished checkpoints but the newest `keep_last`, and what older attempts left unfinished.
-
-    Nothing is deleted unless the newest finished one verifies: until then an older one may be the only way back.
-
-    Returns:
-        The names of the deleted folders.
-    """
-    if keep_last < 1:
-        raise ValueError(f"keep_last must be at least 1, got {keep_last}")
-    folders = _folders(root)
-    finished = [folder for folder in folders if (folder / MANIFEST_NAME).is_file()]
-    if not finished:
-        return []
-    newest = finished[-1]
-    try:
-        verify(newest, read_manifest(newest))
-    except CheckpointError:
-        return []
-    attempt, _ = _key(newest)
-    unfinished = [folder for folder in folders if folder not in finished and _key(folder)[0] < attempt]
-    removed = []
-    for folder in finished[:-keep_last] + unfinished:
-        try:
-            # Manifest first: a crash halfway leaves an unfinished checkpoint, not a corrupt one.
-            (folder / MANIFEST_NAME).unlink(missing_ok=True)
-            sync_folder(folder)
-            shutil.rmtree(folder)
-        except OSError:
-            continue  # storage hiccup: the next pruning tries again
-        removed.append(folder.name)
-    return removed
+def checkpoint_folders(root: Folder) -> list[Folder]:
+    """Folders of checkpoints, finished or not, oldest first."""
+    return [root / name for name in sorted(filter(_FOLDER.fullmatch, root.folders()), key=key_of)]
 
 
-def _parse(data: dict[str, Any], folder: Path, where: str) -> Manifest:
+def key_of(name: str) -> tuple[int, int]:
+    """(attempt, step) of a checkpoint's folder: the order in which they count."""
+    attempt, step = name.split("-")
+    return int(attempt), int(step)
+
+
+def _parse(data: dict[str, Any], folder: Folder, where: str) -> Manifest:
     try:
         metrics = {name: float(value) for name, value in data.get("metrics", {}).items()}
         manifest = from_json(Manifest, {**data, "metrics": metrics})
@@ -200,15 +293,3 @@ def _parse(data: dict[str, Any], folder: Path, where: str) -> Manifest:
 
 def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _key(folder: Path) -> tuple[int, int]:
-    attempt, step = folder.name.split("-")
-    return int(attempt), int(step)
-
-
-def _folders(root: Path) -> list[Path]:
-    """Checkpoint folders, finished or not, oldest first."""
-    if not root.is_dir():
-        return []
-    return sorted((path for path in root.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir()), key=_key)

@@ -13,17 +13,18 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from rubato.checkpoint.files import FileRecord, write_file
+from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.layout import byte_view, dtype_of, empty_like_layout, layout, numel_of, raw_bytes
+from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt
 
 DOCUMENT_NAME = "state.json"
+MAX_HEADER_BYTES = 100 * 2**20
+"""The limit of the safetensors library."""
 
 _SLICE_NAME = re.compile(r"(\d+)@(\d+)")
 
@@ -59,13 +60,13 @@ class Stripe:
         """Of its file."""
         return f"stripe-{self.index:05d}-of-{self.count:05d}.safetensors"
 
-    def write(self, folder: Path) -> FileRecord:
+    def write(self, folder: Folder) -> FileRecord:
         """Write the file. Makes the folder.
 
         Raises:
             CheckpointError: the storage refused; no file is left.
         """
-        return write_file(folder / self.name, _safetensors(self.slices, self.data))
+        return folder.write(self.name, _safetensors(self.slices, self.data))
 
 
 def cut(entries: Sequence[dict[str, Any]], index: int, count: int) -> list[Slice]:
@@ -94,7 +95,7 @@ def cut(entries: Sequence[dict[str, Any]], index: int, count: int) -> list[Slice
     return slices
 
 
-def write_stripe(folder: Path, index: int, count: int, tensors: Sequence[torch.Tensor]) -> FileRecord:
+def write_stripe(folder: Folder, index: int, count: int, tensors: Sequence[torch.Tensor]) -> FileRecord:
     """Write stripe `index` of `count` of the tensors, which may lie on any device. Makes the folder.
 
     Raises:
@@ -119,7 +120,7 @@ def _stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stripe:
     return Stripe(index, count, tuple(slices), tuple(data))
 
 
-def read_stripes(folder: Path, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:
+def read_stripes(folder: Folder, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:
     """Put the tensors of a layout together from stripe files, on the CPU.
 
     Raises:
@@ -128,13 +129,17 @@ def read_stripes(folder: Path, entries: Sequence[dict[str, Any]], names: Sequenc
     tensors = empty_like_layout(entries)
     covered: list[list[tuple[int, int]]] = [[] for _ in entries]
     for name in names:
+        where = f"{name} of checkpoint {folder.name}"
         try:
-            with safe_open(folder / name, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118
-                    piece = _place(tensors, key, file.get_tensor(key), f"{name} of checkpoint {folder.name}")
-                    covered[piece.tensor].append((piece.start, piece.stop))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointCorrupt(f"{name} of checkpoint {folder.name} cannot be read: {error}") from error
+            blocks = _Blocks(folder.read(name))
+            for piece in _read_header(blocks, tensors, where):
+                target = raw_bytes(tensors[piece.tensor])
+                width = tensors[piece.tensor].itemsize
+                blocks.fill(target[piece.start * width : piece.stop * width])
+                covered[piece.tensor].append((piece.start, piece.stop))
+            blocks.end()
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointCorrupt(f"{where} cannot be read: {error}") from error
     for index, (tensor, intervals) in enumerate(zip(tensors, covered, strict=True)):
         end = 0
         for start, stop in [*sorted(intervals), (tensor.numel(), tensor.numel())]:
@@ -148,24 +153,24 @@ def read_stripes(folder: Path, entries: Sequence[dict[str, Any]], names: Sequenc
     return tensors
 
 
-def write_document(folder: Path, document: dict[str, Any], entries: Sequence[dict[str, Any]]) -> FileRecord:
+def write_document(folder: Folder, document: dict[str, Any], entries: Sequence[dict[str, Any]]) -> FileRecord:
     """Write the state document and the layout of its tensors as `state.json`. Makes the folder.
 
     Raises:
         CheckpointError: the storage refused.
     """
     text = json.dumps({"layout": list(entries), "document": document}, separators=(",", ":"), allow_nan=False)
-    return write_file(folder / DOCUMENT_NAME, [text.encode()])
+    return folder.write(DOCUMENT_NAME, [text.encode()])
 
 
-def read_document(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_document(folder: Folder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The document and the layout that `write_document` wrote.
 
     Raises:
         CheckpointCorrupt: the file cannot be read.
     """
     try:
-        data = json.loads((folder / DOCUMENT_NAME).read_bytes())
+        data = json.loads(b"".join(folder.read(DOCUMENT_NAME)))
         return data["document"], data["layout"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointCorrupt(f"{DOCUMENT_NAME} of checkpoint {folder.name} cannot be read: {error!r}") from error
@@ -191,19 +196,98 @@ def _safetensors(slices: Sequence[Slice], data: Sequence[torch.Tensor]) -> Itera
         yield byte_view(content)
 
 
-def _place(tensors: Sequence[torch.Tensor], key: str, data: torch.Tensor, where: str) -> Slice:
-    """Copy a slice of a file to its place."""
+class _Blocks:
+    """A file that comes in blocks, taken in pieces of other sizes."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def take(self, count: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            ValueError: the file ends before.
+        """
+        taken = bytearray()
+        while len(taken) < count:
+            taken += self._next(count - len(taken))
+        return bytes(taken)
+
+    def fill(self, target: torch.Tensor) -> None:
+        """Copy the next bytes into a flat uint8 tensor; raises as `take` does."""
+        at = 0
+        while at < target.numel():
+            piece = self._next(target.numel() - at)
+            target[at : at + len(piece)] = torch.frombuffer(bytearray(piece), dtype=torch.uint8)
+            at += len(piece)
+
+    def end(self) -> None:
+        """Refuse what follows."""
+        if self._rest or any(self._blocks):
+            raise ValueError("there are bytes behind its last tensor")
+
+    def _next(self, at_most: int) -> memoryview:
+        while not self._rest:
+            block = next(self._blocks, None)
+            if block is None:
+                raise ValueError("it ends too early")
+            self._rest = memoryview(block)
+        piece, self._rest = self._rest[:at_most], self._rest[at_most:]
+        return piece
+
+
+def _read_header(blocks: _Blocks, tensors: Sequence[torch.Tensor], where: str) -> list[Slice]:
+    """The slices of a file in the order of their bytes, which follow the header without a gap.
+
+    By hand, as it was written: the library maps local files only, and a state should not lie in memory twice.
+
+    Raises:
+        ValueError: that is no safetensors file.  CheckpointCorrupt: it is one of another state.
+    """
+    size = int.from_bytes(blocks.take(8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {size} bytes")
+    header = json.loads(blocks.take(size))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    header.pop("__metadata__", None)
+    placed = []
+    for key, entry in header.items():
+        try:
+            begin, end = map(_natural, entry["data_offsets"])
+            shape, dtype = [_natural(length) for length in entry["shape"]], str(entry["dtype"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"the entry {key!r} of its header is {entry!r}") from error
+        placed.append((begin, end, _place(tensors, key, dtype, shape, end - begin, where)))
+    at = 0
+    for begin, end, _ in sorted(placed):
+        if begin != at:
+            raise ValueError(f"its tensors lie at {begin} where {at} was expected")
+        at = end
+    return [piece for _, _, piece in sorted(placed)]
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no natural number")
+    return value
+
+
+def _place(tensors: Sequence[torch.Tensor], key: str, dtype: str, shape: Sequence[int], size: int, where: str) -> Slice:
+    """Where a slice of a file belongs."""
     match = _SLICE_NAME.fullmatch(key)
     if match is None or int(match[1]) >= len(tensors):
         raise CheckpointCorrupt(f"{where} has a slice {key!r}, which is none of this state's {len(tensors)} tensors")
     index, start = int(match[1]), int(match[2])
     tensor = tensors[index]
-    if _NAMES.get(tensor.dtype, "U8") != _NAMES.get(data.dtype) or data.dim() != 1:
-        raise CheckpointCorrupt(f"{where}: slice {key!r} is {data.dtype}, the layout says {tensor.dtype}")
-    source = raw_bytes(data)
-    begin, end = start * tensor.itemsize, start * tensor.itemsize + source.numel()
-    target = raw_bytes(tensor)
-    if end > target.numel() or end % tensor.itemsize:
+    expected = _NAMES.get(tensor.dtype, "U8")
+    width = tensor.itemsize if tensor.dtype in _NAMES else 1
+    if dtype != expected or len(shape) != 1 or shape[0] * width != size or size % tensor.itemsize:
+        raise CheckpointCorrupt(
+            f"{where}: slice {key!r} is {dtype} {list(shape)} in {size} bytes, the layout says {expected}"
+        )
+    stop = start + size // tensor.itemsize
+    if stop > tensor.numel():
         raise CheckpointCorrupt(f"{where}: slice {key!r} reaches beyond the {tensor.numel()} elements of its tensor")
-    target[begin:end] = source
-    return Slice(index, start, end // tensor.itemsize)
+    return Slice(index, start, stop)

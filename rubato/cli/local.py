@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from rubato.cli.output import fail, note
 from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
 from rubato.home import Home
 from rubato.wire.spec import parse_spec
+from rubato.wire.storage import parse_storage
 
 
 def run(
@@ -34,7 +34,10 @@ def run(
         typer.Option(metavar="NAME[=VALUE]", help="Environment of the training processes; repeatable."),
     ] = None,
     checkpoint_dir: Annotated[
-        Path | None, typer.Option(help="Keep checkpoints here, and go on from the newest one there.")
+        str | None,
+        typer.Option(
+            metavar="FOLDER|URI", help="Keep checkpoints here (also s3://BUCKET/PREFIX), and go on from the newest one."
+        ),
     ] = None,
 ) -> None:
     """Train on this machine, without a service: with recovery, and with `rubato scale run_... N` from another terminal.
@@ -60,7 +63,7 @@ def run(
     code = run_local(
         spec,
         working_dir=folder.resolve(),
-        checkpoint_dir=checkpoint_dir.absolute() if checkpoint_dir else None,
+        checkpoint_dir=parse_storage(checkpoint_dir) if checkpoint_dir is not None else None,
         home=Home.from_environment().path,
     )
     raise typer.Exit(code)

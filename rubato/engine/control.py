@@ -54,6 +54,8 @@ class Control:
         self.broken: wire.Broken | None = None
         self.ended: wire.Ended | None = None
         self.rows: deque[MetricRow] = deque()
+        self.on_stripes: Callable[[wire.WriteStripe | wire.ForgetStripes], None] = lambda command: None
+        """What to do with the copies of parts of checkpoints; must not wait."""
         self._stage = ("setup", time.monotonic())
         self._step = 0
         self._former: Former | None = None
@@ -99,6 +101,8 @@ class Control:
                     self.leaving = Leaving.PAUSE if how == "pause" else Leaving.STOP
                 case wire.Release():
                     self.is_released = True
+                case wire.WriteStripe() | wire.ForgetStripes():
+                    self.on_stripes(command)
                 case wire.Acknowledge(step=step):
                     while self.rows and self.rows[0].step <= step:
                         self.rows.popleft()

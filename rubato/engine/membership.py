@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
+from rubato.checkpoint.storage import open_folder
 from rubato.engine.comm import Communicator, form
 from rubato.engine.entry import EntryPlan, Standing, decide_entry, standing_bytes
 from rubato.engine.exchange import Exchange
@@ -123,7 +123,7 @@ class Membership:
         assert rank is not None
         plan = decide_entry(record, self._exchange_standings(record, comm))
         if not plan.holders and record.origin.kind == "checkpoint":
-            session.resume(Path(record.origin.folder))
+            session.resume(open_folder(record.origin.folder))
         if plan.behind:
             self._catch_up(comm, plan, rank)
         sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()

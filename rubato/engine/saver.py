@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import platform
+import queue
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
-from rubato.checkpoint.stripes import copy_stripe, write_document
+from rubato.checkpoint.storage import Folder, open_folder
+from rubato.checkpoint.stripes import Stripe, copy_stripe, write_document
 from rubato.data.order import ORDER
 from rubato.engine.state import TrainingState
 from rubato.wire import worker as wire
@@ -21,17 +24,40 @@ from rubato.wire.codec import to_json
 Say = Callable[[wire.Message], None]
 
 
+@dataclass(frozen=True)
+class _Staged:
+    """What this worker holds of a checkpoint, apart from what training goes on to change."""
+
+    folder: Folder
+    generation: int
+    step: int
+    stripes: dict[int, Stripe]
+    """By index: the own one, and that of the rank before, in case its worker dies."""
+    document: dict[str, Any]
+    layout: list[dict[str, Any]]
+    terms: dict[str, Any]
+    begun: float
+
+
 class Saver:
     """Writes stripes. Training is held up only by the copy of the state (and by a write that is still going on).
 
-    Args:    storage: folder of the job's checkpoints; empty: nothing is written.
+    Of W stripes a worker copies its own and the one of the rank before it: 2/W of the state, kept until the checkpoint
+    is whole. So a checkpoint outlives the loss of any worker while it is written.
+
+    Args:    storage: path or URI of the job's checkpoints; empty: nothing is written.
     """
 
     def __init__(self, storage: str, incarnation: str, code_digest: str, say: Say) -> None:
-        self._root = Path(storage) if storage else None
+        self._root = open_folder(storage) if storage else None
         self._incarnation = incarnation
         self._code_digest = code_digest
         self._say = say
+        self._staged: _Staged | None = None
+        self._owed: set[tuple[str, int, int]] = set()
+        """(folder, generation, index) of parts to write as soon as they are copied: the order came before."""
+        self._lock = threading.Lock()
+        self._work: queue.Queue[tuple[_Staged, int]] = queue.Queue()
         self._writer: threading.Thread | None = None
 
     def save(
@@ -47,47 +73,77 @@ class Saver:
         """Begin to write this worker's stripe of the state after `step` committed steps."""
         if self._root is None:
             return
+        begun = time.monotonic()
         self.wait()
         document, tensors = state.encode()
-        entries = layout(tensors)
-        stripe = copy_stripe(rank, record.world, tensors)
-        folder = self._root / folder_name(record.attempt, step)
-        full = {"state": document, "extra": extra}
-        terms = {
-            "code_digest": self._code_digest,
-            "versions": versions(),
-            "metrics": metrics,
-        }
+        indexes = {rank, (rank - 1) % record.world}
+        staged = _Staged(
+            folder=self._root / folder_name(record.attempt, step),
+            generation=record.number,
+            step=step,
+            stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
+            document={"state": document, "extra": extra},
+            layout=layout(tensors),
+            terms={"code_digest": self._code_digest, "versions": versions(), "metrics": dict(metrics)},
+            begun=begun,
+        )
+        staged.terms["stall_seconds"] = time.monotonic() - begun
+        with self._lock:
+            self._staged = staged
+            self._work.put((staged, rank))
+            for index in [index for index in staged.stripes if self._key(staged, index) in self._owed]:
+                self._work.put((staged, index))
+            self._owed.clear()
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write_all, name="checkpoint", daemon=True)
+            self._writer.start()
 
-        def write() -> None:
-            try:
-                files = [stripe.write(folder)]
-                if rank == 0:
-                    files.insert(0, write_document(folder, full, entries))
-            except Exception as error:  # whatever it is: an end of the job waits for this answer
-                self._say(wire.StripeFailed(self._incarnation, folder.name, step, f"{error}", record.number))
+    def obey(self, command: wire.WriteStripe | wire.ForgetStripes) -> None:
+        """Write, or drop, the copy of another worker's part."""
+        with self._lock:
+            staged = self._staged
+            if isinstance(command, wire.ForgetStripes):
+                if staged is not None and staged.folder.name == command.folder:
+                    self._staged = None  # what is still to be written of it holds its own reference
                 return
-            self._say(
-                wire.StripeWritten(
-                    incarnation=self._incarnation,
-                    generation=record.number,
-                    step=step,
-                    folder=folder.name,
-                    index=rank,
-                    count=record.world,
-                    files=tuple(to_json(file) for file in files),
-                    terms=terms,
-                )
-            )
-
-        self._writer = threading.Thread(target=write, name="checkpoint", daemon=True)
-        self._writer.start()
+            key = (command.folder, command.generation, command.index)
+            if staged is not None and key == self._key(staged, command.index) and command.index in staged.stripes:
+                self._work.put((staged, command.index))
+            else:
+                self._owed.add(key)
 
     def wait(self) -> None:
-        """Block until the write that is going on is done."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        """Block until nothing is being written."""
+        self._work.join()
+
+    def _key(self, staged: _Staged, index: int) -> tuple[str, int, int]:
+        return staged.folder.name, staged.generation, index
+
+    def _write_all(self) -> None:
+        while True:
+            staged, index = self._work.get()
+            self._say(self._write(staged, index))
+            del staged  # else the copies would stay until the next checkpoint
+            self._work.task_done()
+
+    def _write(self, staged: _Staged, index: int) -> wire.Message:
+        folder, stripe = staged.folder, staged.stripes[index]
+        try:
+            files = [stripe.write(folder)]
+            if index == 0:
+                files.insert(0, write_document(folder, staged.document, staged.layout))
+        except Exception as error:  # whatever it is: an end of the job waits for this answer
+            return wire.StripeFailed(self._incarnation, folder.name, staged.step, f"{error}", staged.generation)
+        return wire.StripeWritten(
+            incarnation=self._incarnation,
+            generation=staged.generation,
+            step=staged.step,
+            folder=folder.name,
+            index=index,
+            count=stripe.count,
+            files=tuple(to_json(file) for file in files),
+            terms={**staged.terms, "seconds": time.monotonic() - staged.begun},
+        )
 
 
 def versions() -> dict[str, str]:

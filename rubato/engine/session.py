@@ -11,13 +11,12 @@ Only here, and in code called from here, may a generation change; user code neve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan, check_order
 from rubato.engine.agreement import Agreement, Disagreement
@@ -53,13 +52,14 @@ class Session:
         self.membership = Membership(self)
         self.record: wire.GenerationRecord | None = None
         self.rank = 0
-        self.resume_from: Path | None = None
+        self.resume_from: Folder | None = None
         """For a program that runs alone: the checkpoint to go on from."""
         self.step = 0
         """Committed steps: the 0-based index of the step that is trained now."""
         self.logged: dict[str, float] = {}
         """What the user logged since the last row."""
         self.saver = Saver(control.start.storage, control.start.incarnation, code_digest, control.say)
+        control.on_stripes = self.saver.obey
         self._state: TrainingState | None = None
         self._flat: FlatLayout | None = None
         self._plan: BatchPlan | None = None
@@ -90,7 +90,7 @@ class Session:
         """Of these, spent on reading them."""
         self._last_row: MetricRow | None = None
         self._metrics: dict[str, float] = {}
-        """Of the last committed step, for checkpoints: rows go when they are acknowledged."""
+        """Latest values, for checkpoints: rows go when they are acknowledged."""
         self._saved: tuple[int, int] | None = None
         self._rows_told_in = 0
 
@@ -178,7 +178,7 @@ class Session:
         self.has_state = True
         self.begin_generation(self.membership.exchange_of(1, None))
 
-    def resume(self, folder: Path) -> None:
+    def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
         manifest = read_manifest(folder)
         check_order(manifest.versions, folder.name)
@@ -195,6 +195,7 @@ class Session:
             "last": list(self.completed.key),
             "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
+            "metrics": dict(self._metrics),
         }
 
     def take_extra(self, extra: dict[str, Any]) -> None:
@@ -203,6 +204,7 @@ class Session:
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
+        self._metrics = dict(extra.get("metrics", {}))
 
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
@@ -372,7 +374,7 @@ class Session:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
         self.step += 1
         self._last_row = row
-        self._metrics = dict(row.values)
+        self._metrics.update(row.values)
         if self.step < self._total_steps and self.follower is None:  # else others have told it
             self._tell_row()
 
@@ -493,8 +495,3 @@ class Session:
         """Tell a fact for the event log; only the lowest rank does."""
         if self.rank == 0:
             self.control.say(wire.Notice(self.control.start.incarnation, kind.value, message, self.step, data))
-
-
-def timestamp() -> str:
-    """Now, RFC 3339 in UTC with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

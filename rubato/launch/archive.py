@@ -1,26 +1,24 @@
-"""Checkpoints on a folder, as a host needs them: found, committed and pruned beside the loop, in one helper thread."""
+"""Checkpoints on storage, as a host needs them: found, committed and pruned beside the loop, in one helper thread."""
 
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 from rubato.checkpoint.manifest import (
     MANIFEST_NAME,
-    FileRecord,
-    Manifest,
+    JobTerms,
+    checkpoint_folders,
     commit_manifest,
     find_latest,
-    prune,
+    open_checkpoint,
     read_manifest,
-    verify,
 )
+from rubato.checkpoint.retention import Retention, prune
+from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError
@@ -29,32 +27,65 @@ from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec
 
+RETRY_S = 5.0
+"""Between two looks at a storage that does not answer."""
+
 
 @dataclass(frozen=True)
 class ArchiveTerms:
-    """What a job's manifests have in common."""
+    """What an archive needs to know of its job."""
 
-    job_id: str
-    root: Path | None
+    job: JobTerms
+    root: Folder | None
     """The job's folder; None: nothing is saved."""
-    num_microbatches: int
-    seed: int
-    keep_last: int
-    origin: Path | None = None
+    retention: Retention
+    origin: Folder | None = None
     """A checkpoint of another job to begin from, while there is none of this one."""
 
     @classmethod
-    def of(cls, job_id: str, root: Path | None, spec: JobSpec, origin: Path | None = None) -> ArchiveTerms:
+    def of(cls, job_id: str, root: Folder | None, spec: JobSpec, origin: Folder | None = None) -> ArchiveTerms:
         """From a job spec."""
-        return cls(job_id, root, spec.num_microbatches, spec.seed, spec.checkpoint.keep_last, origin)
+        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), origin)
 
 
-class FolderArchive:
+def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
+    """What the manifests of a job have in common."""
+    count = spec.num_microbatches
+    return JobTerms(job_id, count, radices_of(count), spec.seed, spec.batch.global_size)
+
+
+def check_terms(root: Folder, terms: JobTerms) -> None:
+    """Refuse to go on from a folder whose newest checkpoint was made under other terms.
+
+    Raises:
+        UserError: names what differs, and what to do.  OSError: the storage does not answer.
+    """
+    for folder in reversed(checkpoint_folders(root)):
+        try:
+            manifest = read_manifest(folder)
+        except CheckpointError:
+            continue  # looked at, and told, when the newest that holds is searched for
+        terms.check(manifest, f"checkpoint {folder.name} in {root}")
+        return
+
+
+def next_attempt(root: Folder) -> int:
+    """One more than any attempt that has left something: what this run saves is newer than all of it.
+
+    Raises:
+        OSError: the storage does not answer.
+    """
+    names = [name.split("-")[0] for name in root.folders()]
+    return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+class StorageArchive:
     """Answers the host's questions about checkpoints, one after the other, without making it wait for the storage."""
 
     def __init__(self, terms: ArchiveTerms, post: Post) -> None:
         self._terms = terms
         self._post = post
+        self._is_closed = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: a storage that hangs for ever must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
@@ -70,6 +101,7 @@ class FolderArchive:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread after what it has been asked for."""
+        self._is_closed.set()
         self._work.put(None)
         self._thread.join(timeout_s)
 
@@ -80,20 +112,26 @@ class FolderArchive:
     def _find(self) -> None:
         corrupt: list[str] = []
 
-        def pass_over(folder: Path, cause: str) -> None:
+        def pass_over(folder: Folder, cause: str) -> None:
             # Without a manifest it was never finished: nothing is wrong with that.
-            if (folder / MANIFEST_NAME).exists():
+            if folder.exists(MANIFEST_NAME):
                 corrupt.append(f"{folder.name}: {cause}")
 
         found, unusable = None, ""
-        try:
-            if self._terms.root is not None:
+        while self._terms.root is not None:
+            try:
                 found = find_latest(self._terms.root, pass_over)
-        except (CheckpointError, OSError) as error:
-            corrupt.append(str(error))
+                break
+            except (CheckpointError, OSError) as error:
+                # Nothing is known of what lies there: to begin anew would throw away all that was trained.
+                message = f"checkpoints cannot be looked for, trying again: {error}"
+                self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
+                corrupt.clear()
+            if self._is_closed.wait(RETRY_S):
+                return
         if found is None and self._terms.origin is not None:
             try:
-                found = _open(self._terms.origin)
+                found = self._terms.origin, open_checkpoint(self._terms.origin)
             except (CheckpointError, OSError) as error:
                 unusable = str(error)
         if found is None:
@@ -116,8 +154,10 @@ class FolderArchive:
         if terms.root is None:
             raise CheckpointError("this job has no storage for checkpoints")
         begun = time.monotonic()
-        manifest = self._manifest(order)
-        record = commit_manifest(terms.root / order.folder, manifest)
+        wanted = terms.job.manifest(
+            order.folder, step=order.step, generation=order.generation, files=order.files, terms=order.terms
+        )
+        manifest, record = commit_manifest(terms.root / order.folder, wanted)
         files = [*manifest.files, record]
         size = sum(file.bytes for file in files)
         self._emit(
@@ -126,43 +166,25 @@ class FolderArchive:
             order,
             checkpoint_id=order.folder,
             bytes=size,
-            seconds=round(float(order.terms.get("seconds", time.monotonic() - begun)), 4),
+            seconds=round(float(order.terms.get("seconds", 0.0)) + time.monotonic() - begun, 4),
+            stall_seconds=round(float(order.terms.get("stall_seconds", 0.0)), 4),
             metrics={name: value for name, value in manifest.metrics.items() if abs(value) < float("inf")},
             files=to_json(files),
         )
-        for name in prune(terms.root, terms.keep_last):
-            message = f"checkpoint {name} was deleted: the newest {terms.keep_last} are kept"
-            self._emit(EventKind.CHECKPOINT_DELETED, message, order, checkpoint_id=name)
+        self._prune(terms.root, order)
 
-    def _manifest(self, order: CommitManifest) -> Manifest:
-        match = re.fullmatch(r"(\d+)-(\d+)", order.folder)
-        if match is None or int(match.group(2)) != order.step:
-            raise CheckpointError(f"{order.folder!r} is no folder of a checkpoint of step {order.step}")
-        return Manifest(
-            job=self._terms.job_id,
-            attempt=int(match.group(1)),
-            generation=order.generation,
-            step=order.step,
-            num_microbatches=self._terms.num_microbatches,
-            radices=radices_of(self._terms.num_microbatches),
-            seed=self._terms.seed,
-            code_digest=str(order.terms.get("code_digest", "")),
-            files=tuple(FileRecord(str(one["name"]), int(one["bytes"]), str(one["sha256"])) for one in order.files),
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            versions={str(key): str(value) for key, value in order.terms.get("versions", {}).items()},
-            metrics={str(key): float(value) for key, value in order.terms.get("metrics", {}).items()},
-        )
+    def _prune(self, root: Folder, order: CommitManifest) -> None:
+        """A checkpoint that stands is not undone by what happens while old ones are cleared away."""
+        kept = self._terms.retention
+        try:
+            deleted = prune(root, kept)
+        except (OSError, CheckpointError) as error:
+            message = f"old checkpoints could not be cleared away: {error}"
+            self._emit(EventKind.CHECKPOINT_FAILED, message, order, cause=str(error))
+            return
+        for name in deleted:
+            message = f"checkpoint {name} was deleted: {kept} are kept"
+            self._emit(EventKind.CHECKPOINT_DELETED, message, order, checkpoint_id=name)
 
     def _emit(self, kind: EventKind, message: str, order: CommitManifest, **data: object) -> None:
         self._post(Emit(kind.value, message, order.step, order.generation, {"step": order.step, **data}))
-
-
-def _open(folder: Path) -> tuple[Path, Manifest]:
-    """A checkpoint by its folder.
-
-    Raises:
-        CheckpointError: it is not whole.
-    """
-    manifest = read_manifest(folder)
-    verify(folder, manifest)
-    return folder, manifest

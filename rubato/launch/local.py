@@ -16,20 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Coordinator, Emit, RowsStored, Terms, Wish
 from rubato.errors import UserError
-from rubato.launch.archive import ArchiveTerms, FolderArchive
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
 from rubato.launch.environment import child_environment
 from rubato.launch.host import Host, Post
 from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
-from rubato.launch.pump import utc_now
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, LogLine, MetricRow, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
 from rubato.wire.spec import JobSpec, spec_to_json
+from rubato.wire.storage import StorageUri
+from rubato.wire.units import utc_timestamp
 
 EXIT_CODES = {"succeeded": 0, "failed": 100, "paused": 101, "cancelled": 103}
 CLOSE_S = 10.0
@@ -39,7 +41,7 @@ def run_local(
     spec: JobSpec,
     *,
     working_dir: Path,
-    checkpoint_dir: Path | None,
+    checkpoint_dir: StorageUri | None,
     home: Path,
     command: tuple[str, ...] = CHILD_COMMAND,
 ) -> int:
@@ -79,7 +81,7 @@ class LocalRun:
         self,
         spec: JobSpec,
         working_dir: Path,
-        checkpoint_dir: Path | None,
+        checkpoint_dir: StorageUri | None,
         home: Path,
         command: tuple[str, ...] = CHILD_COMMAND,
         progress: TextIO | None = None,
@@ -88,8 +90,10 @@ class LocalRun:
         self.run_id = f"run_{int(time.time()):08x}{secrets.token_hex(3)}"
         self.folder = run_folder(home, self.run_id)
         self.folder.mkdir(mode=0o700, parents=True)
-        self.checkpoints = checkpoint_dir or self.folder / "checkpoints"
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        own = StorageUri("file", str(self.folder / "checkpoints"))
+        self.checkpoints = open_folder((checkpoint_dir or own).absolute())
+        self.checkpoints.prepare()
+        check_terms(self.checkpoints, job_terms(self.run_id, spec))
         self._spec = spec
         self._command = command
         self._working_dir = working_dir
@@ -107,7 +111,7 @@ class LocalRun:
         """Train until the end."""
         fleet = LocalFleet(self._template(), self._working_dir, self._environment(), self.host.post, self._command)
         journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
-        archive = FolderArchive(ArchiveTerms.of(self.run_id, self.checkpoints, self._spec), self.host.post)
+        archive = StorageArchive(ArchiveTerms.of(self.run_id, self.checkpoints, self._spec), self.host.post)
         control = ControlServer(self.folder, self.answer)
         record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
         (self.folder / RUN_FILE).write_text(json.dumps(record))
@@ -251,7 +255,7 @@ class LocalJournal:
 
     def emit(self, event: Emit) -> None:
         """Note an event."""
-        self._write("events", {"time": utc_now(), **to_json(event)})
+        self._write("events", {"time": utc_timestamp(), **to_json(event)})
         self.progress.event(event.kind, event.message)
 
     def rows(self, rows: tuple[MetricRow, ...]) -> None:
@@ -274,7 +278,7 @@ class LocalJournal:
     def end(self, outcome: Outcome) -> None:
         """Note the end."""
         self.progress.close()
-        self._write("events", {"time": utc_now(), "kind": "outcome", **to_json(outcome)})
+        self._write("events", {"time": utc_timestamp(), "kind": "outcome", **to_json(outcome)})
 
     def close(self) -> None:
         """Close the files."""
@@ -284,12 +288,6 @@ class LocalJournal:
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         self._files[name].write(json.dumps(value) + "\n")
-
-
-def next_attempt(checkpoints: Path) -> int:
-    """One more than any attempt that has left something: what this run saves is newer than all of it."""
-    names = [path.name.split("-")[0] for path in checkpoints.iterdir() if path.is_dir()]
-    return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def describe_outcome(outcome: Outcome) -> str:

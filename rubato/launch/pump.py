@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import IO
 
 from rubato.errors import RubatoError
 from rubato.launch.output import LineSplitter, OutputBudget, OutputLine, Stream
 from rubato.wire import worker as wire
+from rubato.wire.units import utc_timestamp
 
 LAST_LINES = 100
 """Of the output, kept for the report of the end."""
@@ -199,9 +199,4 @@ class Pump:
         self._put("system", f"{count} lines were dropped: more output than a worker may write")
 
     def _put(self, stream: Stream, line: str) -> None:
-        self._deliver(OutputLine(self._incarnation, utc_now(), stream, line))
-
-
-def utc_now() -> str:
-    """The time of a log line: RFC 3339 in UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._deliver(OutputLine(self._incarnation, utc_timestamp(), stream, line))

@@ -24,6 +24,7 @@ from typing import Any
 from rubato.launch.local import LocalRun
 from rubato.wire.cluster import Outcome
 from rubato.wire.spec import parse_spec
+from rubato.wire.storage import parse_storage
 
 PATIENCE_S = 120.0
 
@@ -34,10 +35,11 @@ class LocalJob:
     Args:
         home: where the run keeps its files.
         program: a file with a function `train(run)`.
+        checkpoint_dir: folder or URI of its checkpoints; default: one in the run's own folder.
         spec: fields of the job spec.
     """
 
-    def __init__(self, home: Path, program: Path, **spec: Any) -> None:
+    def __init__(self, home: Path, program: Path, *, checkpoint_dir: str | None = None, **spec: Any) -> None:
         self.spec = parse_spec(
             {
                 "name": "job",
@@ -47,7 +49,8 @@ class LocalJob:
             }
         )
         self.output = io.StringIO()
-        self.run = LocalRun(self.spec, program.parent, None, home, progress=self.output)
+        storage = parse_storage(checkpoint_dir) if checkpoint_dir is not None else None
+        self.run = LocalRun(self.spec, program.parent, storage, home, progress=self.output)
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._lead, name="local-job")

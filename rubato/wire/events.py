@@ -26,7 +26,7 @@ class EventKind(StrEnum):
     WORKER_LEFT = "worker.left"  # worker_id, rank
     GENERATION_FORMED = "generation.formed"  # see GenerationFormed below
     CHECKPOINT_COMMITTED = "checkpoint.committed"
-    # checkpoint_id, step, bytes, seconds, metrics, files [{name, bytes, sha256}]
+    # checkpoint_id, step, bytes, seconds, stall_seconds, metrics, files [{name, bytes, sha256}]
     CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id
     CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause

@@ -123,13 +123,22 @@ class KeepBestSpec:
     keep: int = 1
     """How many to keep."""
 
+    def __post_init__(self) -> None:
+        _check(
+            (self.keep >= 1, "keep", f"must be at least 1, got {self.keep}"), (bool(self.metric), "metric", "is empty")
+        )
+
 
 @dataclass(frozen=True)
 class CheckpointSpec:
     """When to save, what to keep."""
 
+    every: float | Literal["auto"] = field(
+        default=30.0, metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
+    )
+    """Time between checkpoints; `auto`: 5 s to 10 min, from the measured stall and how often all workers are lost."""
     every_steps: int | None = None
-    """A checkpoint every so many steps; null: every 30 seconds."""
+    """Instead: a checkpoint every so many steps."""
     keep_last: int = 3
     """The newest so many are kept."""
     keep_best: KeepBestSpec | None = None
@@ -139,6 +148,7 @@ class CheckpointSpec:
 
     def __post_init__(self) -> None:
         _check(
+            (self.every == "auto" or self.every > 0, "every", f"must be more than 0, got {self.every}"),
             (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
             (self.keep_last >= 1, "keep_last", f"must be at least 1, got {self.keep_last}"),
         )
@@ -289,7 +299,6 @@ class JobSpec:
             (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
             (self.workers.autoscale == "off", "workers.autoscale", "only 'off' is supported by this release"),
             (self.limits.max_duration is None, "limits.max_duration", "not supported by this release; leave it out"),
-            (self.checkpoint.keep_best is None, "checkpoint.keep_best", "not supported by this release; leave it out"),
             (not self.secrets, "secrets", "not supported by this release; use env"),
             (not self.notifications, "notifications", "not supported by this release"),
             (

@@ -1,8 +1,9 @@
-"""Durations ("1h30m", 90) and sizes ("2GiB", 1024) as people write them."""
+"""Durations ("1h30m", 90) and sizes ("2GiB", 1024) as people write them; moments as we do."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?")
@@ -44,3 +45,8 @@ def parse_size_bytes(value: object) -> int:
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         return int(float(match.group(1)) * _FACTORS[match.group(2) or ""])
     raise ValueError(f"{value!r} is no size; {advice}")
+
+
+def utc_timestamp() -> str:
+    """Now, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

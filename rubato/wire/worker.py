@@ -31,7 +31,7 @@ class Origin:
 
     kind: Literal["members", "fresh", "checkpoint"]
     folder: str = ""
-    """With `checkpoint`: the folder that holds the manifest."""
+    """With `checkpoint`: path or URI of the folder that holds the manifest."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Start:
     host: str
     """Address under which this worker is reachable by the others."""
     storage: str
-    """Folder of the job's checkpoints; one of step s lies in `{attempt of the generation}-{s}` beneath. Empty: none."""
+    """Path or URI of the job's checkpoints; one of step s is `{attempt of the generation}-{s}` beneath. Empty: none."""
     last_step: int = 0
     """Rows up to this step are stored already."""
 
@@ -108,6 +108,24 @@ class Checkpoint:
     attempt: int
     request: int
     """Grows; the highest in the headers wins."""
+
+
+@dataclass(frozen=True)
+class WriteStripe:
+    """Write a part of a checkpoint whose owner died; this worker keeps a copy of it. Answered by `StripeWritten`."""
+
+    attempt: int
+    generation: int
+    folder: str
+    index: int
+
+
+@dataclass(frozen=True)
+class ForgetStripes:
+    """This checkpoint is whole: drop the copies that are kept of it."""
+
+    attempt: int
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -140,7 +158,7 @@ class Attach:
     attempt: int
 
 
-Command = Start | Prepare | Revoke | Checkpoint | Leave | Release | Acknowledge | Attach
+Command = Start | Prepare | Revoke | Checkpoint | WriteStripe | ForgetStripes | Leave | Release | Acknowledge | Attach
 
 
 # --- messages: training process (or its supervisor) -> controller -----------------------------------------------------

@@ -65,6 +65,7 @@ class Founding:
         job.current, job.pending, job.entered = None, None, set()
         self._found, self._has_asked = None, False
         job.restarts += 1
+        job.ledger.on_all_lost()
         job.verdicts.spawn_failures = 0
         if job.restarts > job.terms.max_restarts:
             return Failure(

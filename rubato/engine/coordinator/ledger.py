@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from rubato.wire.worker import StripeFailed, StripeWritten
+from rubato.engine.coordinator.intervals import best_interval_s
+from rubato.wire.worker import GenerationRecord, StripeFailed, StripeWritten
+
+KNOWN_GENERATIONS = 16
+"""Of how many the members are kept: a checkpoint is written within one or two."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,25 @@ class CompleteCheckpoint:
     terms: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Reassigned:
+    """A part that another worker is to write."""
+
+    incarnation: str
+    generation: int
+    folder: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What follows from the loss of workers."""
+
+    orders: tuple[Reassigned, ...]
+    lost: bool
+    """Whether a checkpoint in the making cannot be finished."""
+
+
 @dataclass
 class CheckpointLedger:
     """Collects `stripe_written` and knows when the next checkpoint is due.
@@ -26,10 +50,12 @@ class CheckpointLedger:
     Args:
         interval_s: seconds between checkpoints; None: the workers save every so many steps by themselves.
         request: where the numbers of requests begin: a later attempt's must be higher than all before.
+        adapts: the interval follows what is measured, see `intervals`.
     """
 
     interval_s: float | None
     request: int
+    adapts: bool = False
     due_at: float | None = None
     committed_step: int = -1
     """Step of the newest manifest known to be committed."""
@@ -41,11 +67,30 @@ class CheckpointLedger:
     """The generation whose members were told of it."""
     _parts: dict[str, dict[int, StripeWritten]] = field(default_factory=dict)
     _failed: dict[str, StripeFailed] = field(default_factory=dict)
+    _members: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Incarnations of a generation by rank: who writes what, and who keeps whose copy."""
+    _heirs: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """(folder, generation, index) of parts that were given to another worker."""
+    _started_at: float | None = None
+    _losses: int = 0
 
     def start(self, now: float) -> None:
         """Training began: the first interval runs from here."""
+        if self._started_at is None:
+            self._started_at = now
         if self.interval_s is not None and self.due_at is None:
             self.due_at = now + self.interval_s
+
+    def note(self, record: GenerationRecord) -> None:
+        """A generation was minted."""
+        self._members[record.number] = tuple(member.incarnation for member in record.members)
+        for number in [number for number in self._members if number <= record.number - KNOWN_GENERATIONS]:
+            del self._members[number]
+
+    def on_all_lost(self) -> None:
+        """Nobody has the state: nothing that is in the making will be finished."""
+        self._losses += 1
+        self.forget_unfinished()
 
     def want(self, step: int) -> None:
         """The user asks for one, of this step or a later one."""
@@ -71,6 +116,7 @@ class CheckpointLedger:
 
     def on_committed(self, step: int) -> None:
         """A manifest is on storage."""
+        self._heirs = {key: heir for key, heir in self._heirs.items() if key[0] in self._parts}
         self.committed_step = max(self.committed_step, step)
         self.on_answered(step)
 
@@ -79,7 +125,7 @@ class CheckpointLedger:
         if step >= self._wanted_from:
             self.is_wanted = False
 
-    def on_written(self, part: StripeWritten) -> CompleteCheckpoint | None:
+    def on_written(self, part: StripeWritten, now: float) -> CompleteCheckpoint | None:
         """Take in a stripe; the checkpoint, once it is whole. Parts of another generation's cut are dropped."""
         failed = self._failed.get(part.folder)
         if failed is not None and failed.generation >= part.generation:
@@ -94,13 +140,42 @@ class CheckpointLedger:
             return None
         self._forget_up_to(part.step)
         ordered = [parts[index] for index in sorted(parts)]
+        stall_s, write_s = (
+            max(float(one.terms.get(name, 0.0)) for one in ordered) for name in ("stall_seconds", "seconds")
+        )
+        if self.adapts and self._started_at is not None:
+            self.interval_s = best_interval_s(stall_s, write_s, now - self._started_at, self._losses)
         return CompleteCheckpoint(
             folder=part.folder,
             step=part.step,
             generation=part.generation,
             files=tuple(file for one in ordered for file in one.files),
-            terms=ordered[0].terms,
+            terms={**ordered[0].terms, "stall_seconds": stall_s, "seconds": write_s},
         )
+
+    def on_lost(self, living: Container[str]) -> Losses:
+        """Workers died: give what they owe to those that keep copies; drop checkpoints that nobody can finish.
+
+        Each part is copied twice, by its owner and by the worker of the next rank.
+        """
+        orders, lost = [], False
+        for folder, parts in list(self._parts.items()):
+            one = next(iter(parts.values()))
+            members = self._members.get(one.generation, ())
+            for index in [index for index in range(one.count) if index not in parts and index < len(members)]:
+                key = (folder, one.generation, index)
+                if self._heirs.get(key, members[index]) in living:
+                    continue
+                heir = members[(index + 1) % one.count]
+                if key in self._heirs or heir not in living:
+                    lost = True
+                    # Not `on_failed`: what the user asked for is still wanted.
+                    self._failed[folder] = StripeFailed("", folder, one.step, "its writers were lost", one.generation)
+                    del self._parts[folder]
+                    break
+                self._heirs[key] = heir
+                orders.append(Reassigned(heir, one.generation, folder, index))
+        return Losses(tuple(orders), lost)
 
     def on_failed(self, part: StripeFailed) -> bool:
         """A stripe could not be written: this checkpoint will not be. Returns whether that is news."""
@@ -117,9 +192,8 @@ class CheckpointLedger:
         self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step > step}
         self._failed = {name: one for name, one in self._failed.items() if one.step > step}
 
-    def forget_unfinished(self) -> bool:
-        """Members changed: parts that are missing will not come. Returns whether any checkpoint was lost by it."""
-        lost = bool(self._parts)
+    def forget_unfinished(self) -> None:
+        """Parts that are missing will not come."""
         self._parts.clear()
         self._failed.clear()
-        return lost
+        self._heirs.clear()

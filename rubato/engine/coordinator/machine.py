@@ -109,6 +109,7 @@ class Coordinator:
             job.current = max(records, key=lambda record: record.number)
             job.first_step = job.step
             job.entered = {one.incarnation for one in snapshots if one.record == job.current and not one.broken}
+            job.ledger.note(job.current)
         is_whole = job.current is not None and len(job.entered) == job.current.world
         if job.highest > (job.number if is_whole else 0):
             # Somebody may be entering a generation that only the predecessor knew: all who can must say where they are.
@@ -261,9 +262,21 @@ class Coordinator:
             self._repair.begin(cause, is_raised=bool(event.cause))
 
     def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
-        whole = self.job.ledger.on_written(event)
+        whole = self.job.ledger.on_written(event, now)
         if whole is not None:
             self.job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms))
+        else:
+            self._reassign_stripes()  # a worker that owes another part may be gone already
+
+    def _reassign_stripes(self) -> None:
+        """Have survivors write what the dead owe."""
+        job = self.job
+        losses = job.ledger.on_lost({one.incarnation for one in job.roster})
+        for order in losses.orders:
+            command = wire.WriteStripe(job.terms.attempt, order.generation, order.folder, order.index)
+            job.send(order.incarnation, command)
+        if losses.lost and job.ledger.due_at is not None:
+            job.ledger.due_at = 0.0  # make another soon
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
         if self.job.ledger.on_failed(event):
@@ -324,6 +337,7 @@ class Coordinator:
     def _on_exited(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
         job = self.job
         job.roster.remove(worker.incarnation)
+        self._reassign_stripes()
         is_planned = worker.has_left or self._ending.is_expected(worker)
         self._tell_exit(worker, event, is_planned=is_planned)
         if is_planned or self._ending.is_decided:
@@ -419,6 +433,8 @@ class Coordinator:
             self._save_failed(event.step, event.error)
         else:
             self.job.ledger.on_committed(event.step)
+            for worker in self.job.roster:
+                self.job.send(worker.incarnation, wire.ForgetStripes(self.job.terms.attempt, event.folder))
 
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
         self._rows.on_stored(event.step)

@@ -29,6 +29,8 @@ class Terms:
     """Whether there is a storage to save checkpoints to."""
     checkpoint_every_s: float | None = 30.0
     """None: no checkpoints by time."""
+    adapts_interval: bool = False
+    """Whether that is only where the interval begins, until more is known."""
     no_retry_exit_codes: tuple[int, ...] = ()
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     fail_on_non_finite: bool = False
@@ -36,7 +38,8 @@ class Terms:
     @classmethod
     def of(cls, job_id: str, attempt: int, spec: JobSpec, *, saves: bool = True) -> Terms:
         """From a job spec. `saves`: whether there is a storage to save to."""
-        timeout = spec.limits.hang_timeout
+        timeout, every = spec.limits.hang_timeout, spec.checkpoint.every
+        every_s = 30.0 if every == "auto" else every
         return cls(
             job_id=job_id,
             attempt=attempt,
@@ -49,7 +52,8 @@ class Terms:
             backoff_max_s=spec.restart.backoff.max,
             stop_grace_s=spec.limits.stop_grace,
             saves=saves,
-            checkpoint_every_s=30.0 if saves and spec.checkpoint.every_steps is None else None,
+            checkpoint_every_s=every_s if saves and spec.checkpoint.every_steps is None else None,
+            adapts_interval=spec.checkpoint.every == "auto",
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy(stage_s=timeout),
             fail_on_non_finite=spec.on_non_finite == "fail",

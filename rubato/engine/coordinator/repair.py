@@ -54,8 +54,6 @@ class Repair:
         for record in (job.current, job.pending):
             self._involved |= {member.incarnation: None for member in record.members} if record else {}
         self._involved |= dict.fromkeys(also)
-        if job.ledger.forget_unfinished() and job.ledger.due_at is not None:
-            job.ledger.due_at = 0.0  # a checkpoint in the making went with its writer: make another soon
         for incarnation in self._involved:
             if job.roster.get(incarnation) is not None:
                 job.send(incarnation, wire.Revoke(job.terms.attempt, self._through))

@@ -36,7 +36,9 @@ class JobState:
         self.total_steps: int | None = None
         self.restarts = restarts
         self.scalings = scalings
-        self.ledger = CheckpointLedger(terms.checkpoint_every_s, request=terms.attempt << 32)
+        self.ledger = CheckpointLedger(
+            terms.checkpoint_every_s, request=terms.attempt << 32, adapts=terms.adapts_interval
+        )
         self.verdicts = Verdicts()
         self.reason = ""
         """Why the job is not as the user wishes, in a sentence."""
@@ -113,6 +115,7 @@ class JobState:
             joining=tuple(one.incarnation for one in workers if follows and self.rank_of(one) is None),
         )
         self.pending = record
+        self.ledger.note(record)
         leavers = self.roster.of(self.current) if follows else []
         for incarnation in {worker.incarnation: None for worker in (*workers, *leavers)}:
             self.send(incarnation, wire.Prepare(self.terms.attempt, record))

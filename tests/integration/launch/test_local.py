@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from rubato.checkpoint.manifest import find_latest
+from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
 from rubato.errors import UserError
+from rubato.launch.archive import next_attempt
 from rubato.launch.control import ask_run
-from rubato.launch.local import LocalRun, next_attempt, run_local, scale_run
+from rubato.launch.local import LocalRun, run_local, scale_run
 from rubato.wire.cluster import Outcome
 from rubato.wire.spec import parse_spec
+from rubato.wire.storage import parse_storage
 
 TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
 
@@ -107,7 +110,7 @@ def test_a_run_ends_with_step_and_digest(home: Path, tmp_path: Path, capsys: pyt
     assert kinds[:2] == ["worker.started", "worker.ready"]
     assert "generation.formed" in kinds
     assert kinds[-1] == "outcome"
-    assert find_latest(folder / "checkpoints", lambda path, cause: pytest.fail(cause)) is not None
+    assert find_latest(LocalFolder(folder / "checkpoints"), lambda path, cause: pytest.fail(cause)) is not None
 
 
 def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_its_checkpoint(background: Any) -> None:
@@ -153,13 +156,14 @@ def test_a_run_goes_on_from_a_folder_with_checkpoints(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "kept"
+    where = parse_storage(str(folder))
     for steps, first in ((4, 1), (7, 5)):
-        assert run_local(spec(steps=steps), working_dir=tmp_path, checkpoint_dir=folder, home=home, command=TOY) == 0
+        assert run_local(spec(steps=steps), working_dir=tmp_path, checkpoint_dir=where, home=home, command=TOY) == 0
         run_id = capsys.readouterr().out.splitlines()[0]
         rows = read_lines(home / "runs" / run_id / "metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(first, steps + 1))
     assert sorted(path.name for path in folder.iterdir()) == ["1-4", "2-7"]
-    assert next_attempt(folder) == 3
+    assert next_attempt(LocalFolder(folder)) == 3
 
 
 PROGRAM = """

@@ -8,6 +8,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,7 +142,7 @@ async def test_wrong_hashes_are_refused(bench: Bench) -> None:
 
 async def test_checkpoints_are_listed_downloaded_and_forgotten(bench: Bench) -> None:
     controller = await bench.start()
-    folder = bench.settings.storage_folder / controller.job_id / "1-300"
+    folder = Path(bench.settings.storage_uri.path) / controller.job_id / "1-300"
     folder.mkdir(parents=True)
     (folder / "stripe-0.safetensors").write_bytes(b"weights")
     (folder / "secret.txt").write_bytes(b"not listed")

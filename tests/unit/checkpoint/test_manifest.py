@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from rubato.checkpoint.files import write_file
 from rubato.checkpoint.manifest import (
     FileRecord,
+    JobTerms,
     Manifest,
     commit_manifest,
     find_latest,
     folder_name,
-    prune,
     read_manifest,
     verify,
 )
-from rubato.errors import CheckpointCorrupt, CheckpointError
+from rubato.checkpoint.storage import Folder, LocalFolder
+from rubato.errors import CheckpointCorrupt, CheckpointError, UserError
 
 
-def make(root: Path, attempt: int, step: int, *, finished: bool = True) -> Path:
-    folder = root / folder_name(attempt, step)
-    files = tuple(write_file(folder / name, [f"{name} {attempt} {step}".encode() * 50]) for name in ("a", "b"))
+def make(root: Path, attempt: int, step: int, *, finished: bool = True) -> LocalFolder:
+    folder = LocalFolder(root / folder_name(attempt, step))
+    files = tuple(folder.write(name, [f"{name} {attempt} {step}".encode() * 50]) for name in ("a", "b"))
     if finished:
         commit_manifest(folder, manifest_of(attempt, step, files))
     return folder
@@ -55,7 +55,7 @@ class Told:
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
 
-    def __call__(self, folder: Path, reason: str) -> None:
+    def __call__(self, folder: Folder, reason: str) -> None:
         self.reasons[folder.name] = reason
 
 
@@ -106,14 +106,14 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
 
 
 def test_metrics_that_are_not_finite_are_still_json(tmp_path: Path) -> None:
-    folder = tmp_path / "1-1"
+    folder = LocalFolder(tmp_path / "1-1")
     metrics = {"a": math.inf, "b": -math.inf, "c": math.nan, "d": 1.0}
     commit_manifest(folder, replace(manifest_of(1, 1), metrics=metrics))
 
     def refuse(name: str) -> float:
         raise AssertionError(f"{name} is not JSON")
 
-    json.loads((folder / "manifest.json").read_text(), parse_constant=refuse)
+    json.loads((folder.path / "manifest.json").read_text(), parse_constant=refuse)
     read = read_manifest(folder).metrics
     assert math.isnan(read.pop("c"))
     assert read == {"a": math.inf, "b": -math.inf, "d": 1.0}
@@ -126,7 +126,7 @@ def test_a_manifest_is_not_written_over_files_that_are_not_whole(tmp_path: Path)
         commit_manifest(folder, missing)
     with pytest.raises(CheckpointError, match="not whole: a is"):
         commit_manifest(folder, replace(missing, files=(FileRecord("a", 1, "0" * 64),)))
-    assert not (folder / "manifest.json").exists()
+    assert not folder.exists("manifest.json")
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
@@ -134,12 +134,12 @@ def test_damage_is_told_and_the_one_before_is_taken(
     tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     good, bad, told = make(tmp_path, 1, 10), make(tmp_path, 1, 20), Told()
-    damage(bad)
+    damage(bad.path)
     with pytest.raises(CheckpointCorrupt, match=message):
         verify(bad, read_manifest(bad))
-    found = find_latest(tmp_path, told)
+    found = find_latest(LocalFolder(tmp_path), told)
     assert found is not None
-    assert (found[0], found[1].step) == (good, 10)
+    assert (str(found[0]), found[1].step) == (str(good), 10)
     assert list(told.reasons) == ["1-20"]
 
 
@@ -149,7 +149,7 @@ def test_the_highest_attempt_wins_then_the_highest_step_as_numbers(tmp_path: Pat
     (tmp_path / "11-x").mkdir()
     (tmp_path / "12-3").write_text("no folder")
     told = Told()
-    found = find_latest(tmp_path, told)
+    found = find_latest(LocalFolder(tmp_path), told)
     assert found is not None
     assert found[0].name == "10-5"
     assert told.reasons == {}
@@ -157,60 +157,76 @@ def test_the_highest_attempt_wins_then_the_highest_step_as_numbers(tmp_path: Pat
 
 def test_nothing_to_find_is_none(tmp_path: Path) -> None:
     told = Told()
-    assert find_latest(tmp_path / "absent", told) is None
-    drop_file(make(tmp_path, 1, 1))
+    assert find_latest(LocalFolder(tmp_path / "absent"), told) is None
+    drop_file(make(tmp_path, 1, 1).path)
     make(tmp_path, 1, 2, finished=False)
-    assert find_latest(tmp_path, told) is None
+    assert find_latest(LocalFolder(tmp_path), told) is None
     assert sorted(told.reasons) == ["1-1", "1-2"]
 
 
 def test_a_renamed_folder_and_a_path_for_a_name_are_corrupt(tmp_path: Path) -> None:
-    make(tmp_path, 1, 10).rename(tmp_path / "2-10")
+    make(tmp_path, 1, 10).path.rename(tmp_path / "2-10")
     with pytest.raises(CheckpointCorrupt, match="is that of 1-10"):
-        read_manifest(tmp_path / "2-10")
+        read_manifest(LocalFolder(tmp_path / "2-10"))
     (tmp_path / "outside").write_bytes(b"x")
-    folder = tmp_path / "3-1"
-    escaping = replace(write_file(folder / "x", [b"x"]), name="../outside")
+    folder = LocalFolder(tmp_path / "3-1")
+    escaping = replace(folder.write("x", [b"x"]), name="../outside")
     commit_manifest(folder, manifest_of(3, 1, (escaping,)))
     with pytest.raises(CheckpointCorrupt, match="not a plain name"):
         read_manifest(folder)
 
 
 def test_a_newer_format_says_what_to_use(tmp_path: Path) -> None:
-    folder = tmp_path / "1-1"
+    folder = LocalFolder(tmp_path / "1-1")
     commit_manifest(folder, replace(manifest_of(1, 1), format_version=2))
     with pytest.raises(CheckpointError, match="format 2, this Rubato reads 1: use a newer Rubato"):
         read_manifest(folder)
 
 
-def test_pruning_keeps_the_newest_and_clears_what_older_attempts_left(tmp_path: Path) -> None:
-    for attempt, step in [(1, 10), (1, 20), (2, 15), (2, 25)]:
-        make(tmp_path, attempt, step)
-    for attempt, step in [(1, 30), (2, 35), (3, 40)]:
-        make(tmp_path, attempt, step, finished=False)
-    assert prune(tmp_path, keep_last=2) == ["1-10", "1-20", "1-30"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["2-15", "2-25", "2-35", "3-40"]
-    assert prune(tmp_path, keep_last=2) == []
+def test_of_two_controllers_that_commit_one_checkpoint_either_may_win(tmp_path: Path) -> None:
+    folder = make(tmp_path, 1, 10)
+    there = read_manifest(folder)
+    again = replace(there, created_at="later")
+    assert commit_manifest(folder, again)[0] == there
+    others = replace(there, files=(folder.write("c", [b"another cut of the same step"]),))
+    manifest, record = commit_manifest(folder, others)
+    assert manifest == there, "equal steps are equal bits: the first one stays"
+    assert record.bytes == folder.size("manifest.json")
+    with pytest.raises(CheckpointError, match=r"is that of job_1: two runs write to one folder, give each its own"):
+        commit_manifest(folder, replace(there, job="job_2"))
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_bit, drop_file, flip_manifest, cut_manifest])
-def test_nothing_is_deleted_while_the_newest_does_not_hold(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    for step in (10, 20, 30):
-        make(tmp_path, 1, step)
-    damage(tmp_path / "1-30")
-    assert prune(tmp_path, keep_last=1) == []
-    assert len(list(tmp_path.iterdir())) == 3
+def test_a_manifest_whose_files_were_damaged_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    folder = make(tmp_path, 1, 10)
+    others = replace(read_manifest(folder), files=(folder.write("c", [b"written again"]),))
+    flip_bit(folder.path)
+    assert commit_manifest(folder, others)[0] == others
+    verify(folder, read_manifest(folder))
 
 
-def test_pruning_nothing_and_keeping_nothing(tmp_path: Path) -> None:
-    assert prune(tmp_path / "absent", keep_last=1) == []
-    with pytest.raises(ValueError, match="keep_last must be at least 1"):
-        prune(tmp_path, keep_last=0)
+TERMS = JobTerms("job_1", num_microbatches=24, radices=(2, 2, 2, 3), seed=2**63 - 1, global_batch=96)
+
+
+def test_going_on_under_other_terms_is_refused_with_what_differs() -> None:
+    saved = replace(manifest_of(1, 10), global_batch=96)
+    TERMS.check(saved, "it")
+    TERMS.check(replace(saved, global_batch=0), "one that does not say its batch")
+    with pytest.raises(UserError, match=r"it was trained under other terms: the seed was \d+, now it is 5; the global"):
+        replace(TERMS, seed=5, global_batch=32).check(saved, "it")
+
+
+def test_the_manifest_is_made_in_one_place() -> None:
+    files = [{"name": "a", "bytes": 3, "sha256": "0" * 64}]
+    made = TERMS.manifest("3-120", step=120, generation=2, files=files, terms={"metrics": {"loss": 1}})
+    assert (made.attempt, made.step, made.files, made.metrics) == (3, 120, (FileRecord(**files[0]),), {"loss": 1.0})  # type: ignore[arg-type]
+    for name in ("3-121", "../evil", "3-120/x"):
+        with pytest.raises(CheckpointError, match="no folder of a checkpoint of step 120"):
+            TERMS.manifest(name, step=120, generation=2, files=[], terms={})
 
 
 def test_controllers_can_do_without_torch_and_numpy() -> None:
     code = (
-        "import sys, rubato.checkpoint.manifest; "
-        "assert not {'torch', 'numpy', 'safetensors'} & set(sys.modules), 'not the standard library only'"
+        "import sys, rubato.checkpoint.retention, rubato.launch.archive; "
+        "assert not {'torch', 'numpy', 'safetensors', 'fsspec'} & set(sys.modules), 'not the standard library only'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from rubato.checkpoint.files import write_file
-from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.manifest import JobTerms, read_manifest
+from rubato.checkpoint.retention import Retention
+from rubato.checkpoint.storage import LocalFolder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
-from rubato.launch.archive import ArchiveTerms, FolderArchive
+from rubato.errors import StorageUnreachable, UserError
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, next_attempt
 
-Make = Callable[[ArchiveTerms], FolderArchive]
+JOB = JobTerms("job_1", num_microbatches=8, radices=(2, 2, 2), seed=3, global_batch=64)
+
+Make = Callable[[ArchiveTerms], StorageArchive]
 
 
 @pytest.fixture
@@ -23,10 +28,10 @@ def posted() -> queue.SimpleQueue[Any]:
 
 @pytest.fixture
 def make(posted: queue.SimpleQueue[Any]) -> Iterator[Make]:
-    made: list[FolderArchive] = []
+    made: list[StorageArchive] = []
 
-    def build(terms: ArchiveTerms) -> FolderArchive:
-        made.append(FolderArchive(terms, posted.put))
+    def build(terms: ArchiveTerms) -> StorageArchive:
+        made.append(StorageArchive(terms, posted.put))
         return made[-1]
 
     yield build
@@ -35,7 +40,7 @@ def make(posted: queue.SimpleQueue[Any]) -> Iterator[Make]:
 
 
 def terms(root: Path | None, **changes: Any) -> ArchiveTerms:
-    return replace(ArchiveTerms("job_1", root, num_microbatches=8, seed=3, keep_last=2), **changes)
+    return replace(ArchiveTerms(JOB, LocalFolder(root) if root else None, Retention(2)), **changes)
 
 
 def written(root: Path, step: int, attempt: int = 1) -> CommitManifest:
@@ -65,7 +70,7 @@ def test_a_checkpoint_is_committed_told_and_found(tmp_path: Path, posted: Any, m
     assert event.data["metrics"] == {"loss": 0.5}, "JSON knows no NaN"
     assert [file["name"] for file in event.data["files"]] == ["stripe-0", "stripe-1", "manifest.json"]
     assert event.data["bytes"] == sum(file["bytes"] for file in event.data["files"])
-    manifest = read_manifest(tmp_path / "1-7")
+    manifest = read_manifest(LocalFolder(tmp_path / "1-7"))
     assert (manifest.job, manifest.attempt, manifest.generation, manifest.seed) == ("job_1", 1, 4, 3)
     assert manifest.radices == (2, 2, 2)
     archive.find()
@@ -113,7 +118,7 @@ def test_another_jobs_checkpoint_is_the_origin_until_there_is_an_own_one(
     theirs, own = tmp_path / "theirs", tmp_path / "own"
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
-    archive = make(terms(own, origin=theirs / "1-30"))
+    archive = make(terms(own, origin=LocalFolder(theirs / "1-30")))
     archive.find()
     assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(theirs / "1-30"), 30)
     archive.commit(written(own, 31))
@@ -131,7 +136,41 @@ def test_an_origin_that_is_not_whole_is_told_and_not_passed_over(
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
     (theirs / "1-30" / "stripe-1").write_bytes(b"??")
-    make(terms(own, origin=theirs / name)).find()
+    make(terms(own, origin=LocalFolder(theirs / name))).find()
     (found,) = answers(posted, CheckpointFound)
     assert found.folder == ""
     assert name in found.unusable
+
+
+def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    failures = [StorageUnreachable("no route to host")] * 2
+    real = LocalFolder.read
+
+    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+        if failures:
+            raise failures.pop()
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    archive.find()
+    *told, found = answers(posted, CheckpointFound)
+    assert [event.kind for event in told] == ["checkpoint.failed"] * 2
+    assert "no route to host" in told[0].message
+    assert found == CheckpointFound(str(tmp_path / "1-7"), 7)
+
+
+def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make: Make) -> None:
+    make(terms(tmp_path)).commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    (tmp_path / "1-9").mkdir()
+    root = LocalFolder(tmp_path)
+    check_terms(root, JOB)
+    with pytest.raises(UserError, match=r"checkpoint 1-7 in .*: the seed was 3, now it is 4\. Go on with the same"):
+        check_terms(root, replace(JOB, seed=4))
+    assert next_attempt(root) == 2

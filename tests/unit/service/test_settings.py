@@ -11,7 +11,7 @@ from service.settings import Settings
 def test_defaults_follow_the_home(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     assert settings.database_url == f"sqlite+aiosqlite:///{tmp_path}/rubato.db"
-    assert settings.storage_folder == tmp_path / "checkpoints"
+    assert settings.storage_uri.path == str(tmp_path / "checkpoints")
     assert settings.is_sqlite
     assert settings.is_loopback
     assert (settings.host, settings.port) == ("127.0.0.1", 8642)

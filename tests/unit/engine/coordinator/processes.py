@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from rubato.wire import worker as wire
@@ -127,6 +127,11 @@ class Processes:
                 worker.leaving = how
             case wire.Release():
                 worker.released = True
+            case wire.WriteStripe(generation=generation, folder=folder, index=index):
+                kept = worker.stripe
+                if kept is not None and (kept.generation, kept.folder) == (generation, folder):
+                    file = {"name": f"s{index}", "bytes": 1, "sha256": "0" * 64}
+                    worker.say(replace(kept, incarnation=worker.incarnation, index=index, files=(file,)))
             case wire.Acknowledge(step=step):
                 worker.rows = [row for row in worker.rows if row.step > step]
             case wire.Attach():

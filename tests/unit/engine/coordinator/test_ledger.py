@@ -1,66 +1,128 @@
 from __future__ import annotations
 
-from rubato.engine.coordinator.ledger import CheckpointLedger
-from rubato.wire.worker import StripeFailed, StripeWritten
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.engine.coordinator.intervals import LONGEST_S, SHORTEST_S, best_interval_s
+from rubato.engine.coordinator.ledger import CheckpointLedger, Losses, Reassigned
+from rubato.wire import worker as wire
+
+FOLDER = "1-10"
 
 
-def written(index: int, *, step: int = 7, generation: int = 2, count: int = 2) -> StripeWritten:
-    return StripeWritten(f"1.{index}", generation, step, f"1-{step}", index, count, ({"name": f"s{index}"},))
+def ledger(world: int, **changes: Any) -> CheckpointLedger:
+    made = CheckpointLedger(**{"interval_s": 30.0, "request": 0, **changes})
+    members = tuple(wire.Member(f"w{rank}", f"1.{rank}") for rank in range(world))
+    made.note(wire.GenerationRecord(1, 2, members, (0,), "", wire.Origin("fresh"), "start", 0))
+    return made
 
 
-def failed(step: int = 7, generation: int = 2) -> StripeFailed:
-    return StripeFailed("1.1", f"1-{step}", step, "the disk is full", generation)
+def part(index: int, count: int, by: int | None = None, **terms: float) -> wire.StripeWritten:
+    writer = f"1.{index if by is None else by}"
+    return wire.StripeWritten(writer, 2, 10, FOLDER, index, count, ({"name": f"s{index}"},), terms)
 
 
-def test_a_checkpoint_is_whole_when_all_parts_of_one_generation_are_there() -> None:
-    ledger = CheckpointLedger(30.0, request=0)
-    assert ledger.on_written(written(0, generation=1)) is None
-    assert ledger.on_written(written(1)) is None, "the other part is of an earlier cut"
-    assert ledger.on_written(written(0, generation=1)) is None
-    whole = ledger.on_written(written(0))
+def living(*ranks: int) -> set[str]:
+    return {f"1.{rank}" for rank in ranks}
+
+
+def test_a_dead_writers_part_is_given_to_the_next_rank() -> None:
+    book = ledger(3)
+    assert book.on_written(part(0, 3), 0.0) is None
+    assert book.on_lost(living(0, 1)) == Losses((Reassigned("1.0", 2, FOLDER, 2),), lost=False)
+    assert book.on_lost(living(0, 1)) == Losses((), lost=False), "it is asked once"
+    assert book.on_written(part(1, 3), 0.0) is None
+    whole = book.on_written(part(2, 3, by=0), 0.0)
     assert whole is not None
-    assert [file["name"] for file in whole.files] == ["s0", "s1"]
+    assert [file["name"] for file in whole.files] == ["s0", "s1", "s2"]
 
 
-def test_a_failure_is_told_once_and_parts_that_come_after_it_leave_nothing_behind() -> None:
-    ledger = CheckpointLedger(30.0, request=0)
-    assert ledger.on_failed(failed())
-    assert not ledger.on_failed(failed())
-    assert ledger.on_written(written(0)) is None
-    assert not ledger.forget_unfinished()
+def test_who_is_dead_before_the_first_part_arrives_is_found_then() -> None:
+    book = ledger(2)
+    assert book.on_lost(living(1)) == Losses((), lost=False)
+    book.on_written(part(1, 2), 0.0)
+    assert book.on_lost(living(1)).orders == (Reassigned("1.1", 2, FOLDER, 0),)
 
 
-def test_the_next_generation_may_save_the_step_that_failed() -> None:
-    ledger = CheckpointLedger(30.0, request=0)
-    ledger.on_failed(failed())
-    assert ledger.on_written(written(0, generation=3)) is None
-    assert ledger.on_written(written(1, generation=3)) is not None
+def test_owner_and_keeper_gone_is_the_end_of_it() -> None:
+    book = ledger(4)
+    book.want(9)
+    book.on_written(part(0, 4), 0.0)
+    assert book.on_lost(living(0, 3)).lost
+    assert not book.on_lost(living(0, 3)).lost, "told once"
+    for index in (3, 1, 2):
+        assert book.on_written(part(index, 4), 0.0) is None
+    assert book.is_wanted, "what the user asked for is still to come"
 
 
-def test_what_is_older_than_a_whole_checkpoint_is_forgotten() -> None:
-    ledger = CheckpointLedger(30.0, request=0)
-    ledger.on_written(written(0, step=7))
-    ledger.on_failed(failed(step=8))
-    ledger.on_written(written(0, step=9))
-    assert ledger.on_written(written(1, step=9)) is not None
-    assert not ledger.forget_unfinished()
+def test_the_heir_may_die_too() -> None:
+    book = ledger(3)
+    book.on_written(part(0, 3), 0.0)
+    assert book.on_lost(living(0, 2)).orders == (Reassigned("1.2", 2, FOLDER, 1),)
+    assert book.on_lost(living(0)).lost
 
 
-def test_what_the_user_wants_is_asked_of_every_generation_until_it_is_there() -> None:
-    ledger = CheckpointLedger(None, request=10)
-    assert ledger.next_request(0.0, 1, is_settled=True) is None
-    ledger.want(step=5)
-    assert ledger.next_request(0.0, 1, is_settled=False) == 11
-    assert ledger.next_request(0.1, 1, is_settled=True) is None
-    assert ledger.next_request(0.2, 2, is_settled=True) == 12
-    ledger.on_committed(4)
-    assert ledger.is_wanted, "one of an earlier step is not what was asked for"
-    ledger.on_committed(6)
-    assert ledger.next_request(0.3, 3, is_settled=True) is None
+@given(st.integers(1, 6), st.data())
+def test_any_one_loss_leaves_the_checkpoint_to_be_finished(world: int, data: st.DataObject) -> None:
+    book = ledger(world)
+    written = data.draw(st.sets(st.integers(0, world - 1), max_size=world - 1)) if world > 1 else set()
+    dead = data.draw(st.integers(0, world - 1))
+    for index in written:
+        book.on_written(part(index, world), 0.0)
+    alive = living(*(rank for rank in range(world) if rank != dead))
+    given_to = {order.index: order.incarnation for order in book.on_lost(alive).orders}
+    finished = None
+    for index in range(world):
+        if index in written:
+            continue
+        if index == dead:
+            if not written:  # nobody knows of this checkpoint yet
+                continue
+            assert given_to[index] in alive
+        finished = book.on_written(part(index, world), 0.0)
+        given_to |= {order.index: order.incarnation for order in book.on_lost(alive).orders}
+    if not written and world > 1:
+        assert given_to[dead] in alive
+        finished = book.on_written(part(dead, world), 0.0)
+    assert world == 1 or finished is not None
 
 
-def test_a_failure_that_was_told_answers_the_user_too() -> None:
-    ledger = CheckpointLedger(None, request=0)
-    ledger.want(step=5)
-    ledger.on_failed(failed(step=7))
-    assert ledger.next_request(0.0, 1, is_settled=True) is None
+def test_losing_everybody_clears_what_was_in_the_making() -> None:
+    book = ledger(2)
+    book.on_written(part(0, 2), 0.0)
+    book.on_all_lost()
+    assert book.on_written(part(1, 2), 0.0) is None
+
+
+def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() -> None:
+    for adapts, expected in ((False, 30.0), (True, best_interval_s(0.5, 2.0, 60.0, 1))):
+        book = ledger(2, adapts=adapts)
+        book.start(100.0)
+        book.on_all_lost()
+        book.on_written(part(0, 2, stall_seconds=0.5, seconds=1.0), 150.0)
+        book.on_written(part(1, 2, stall_seconds=0.1, seconds=2.0), 160.0)
+        assert book.interval_s == expected
+        assert book.next_request(131.0, 2, is_settled=True) == 1
+        assert book.due_at == 131.0 + expected
+
+
+def test_youngs_interval() -> None:
+    day = 24 * 3600.0
+    assert best_interval_s(0.01, 0.1, 0.0, 0) == (2 * 0.01 * day) ** 0.5
+    assert best_interval_s(1.0, 1.0, day, 1) == (2 * 1.0 * day) ** 0.5, "one loss in a day, after a prior of one"
+    assert best_interval_s(0.0, 0.0, 0.0, 0) == SHORTEST_S
+    assert best_interval_s(100.0, 1.0, 0.0, 0) == LONGEST_S
+    assert best_interval_s(0.001, 60.0, 0.0, 0) == 240.0, "writing takes long: not all the time"
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 1e7), st.integers(0, 50))
+def test_more_losses_never_make_it_longer_and_a_longer_stall_never_shorter(
+    stall: float, write: float, running: float, losses: int
+) -> None:
+    here = best_interval_s(stall, write, running, losses)
+    assert here >= SHORTEST_S
+    assert (
+        best_interval_s(stall, write, running, losses + 1) <= here <= best_interval_s(stall + 1, write, running, losses)
+    )

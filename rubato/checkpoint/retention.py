@@ -1,0 +1,134 @@
+"""Which checkpoints are kept, and the deleting of the others. Standard library only: controllers prune too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rubato.checkpoint.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    checkpoint_folders,
+    key_of,
+    open_checkpoint,
+    read_manifest,
+)
+from rubato.checkpoint.storage import Folder
+from rubato.errors import CheckpointError
+from rubato.wire.spec import CheckpointSpec, KeepBestSpec
+
+PIN_NAME = "pinned"
+"""A file of this name in a checkpoint's folder keeps it for ever."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What to keep besides what is pinned."""
+
+    keep_last: int
+    """The newest so many, at least 1."""
+    keep_best: KeepBestSpec | None = None
+    """Also the best by a metric."""
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, got {self.keep_last}")
+
+    @classmethod
+    def of(cls, spec: CheckpointSpec) -> Retention:
+        """From a job spec."""
+        return cls(spec.keep_last, spec.keep_best)
+
+    def __str__(self) -> str:
+        best = self.keep_best
+        return f"the newest {self.keep_last}" + (f" and the best {best.keep} by {best.metric}" if best else "")
+
+
+def decide_deletions(
+    names: Sequence[str], metrics: Mapping[str, Mapping[str, float]], retention: Retention
+) -> list[str]:
+    """Which of the finished checkpoints may go, oldest first. Of equally good ones the older counts as better.
+
+    Args:
+        names: of the finished checkpoints that are not pinned, oldest first.
+        metrics: of each whose manifest could be read. Without the metric (or with nan) a checkpoint is never the best.
+        retention: what to keep.
+    """
+    kept = set(names[-retention.keep_last :])
+    best = retention.keep_best
+    if best is not None:
+        sign = 1.0 if best.mode == "min" else -1.0
+        values = {name: metrics.get(name, {}).get(best.metric, math.nan) for name in names}
+        ranked = sorted((name for name in names if not math.isnan(values[name])), key=lambda name: sign * values[name])
+        kept |= set(ranked[: best.keep])
+    return [name for name in names if name not in kept]
+
+
+def prune(root: Folder, retention: Retention) -> list[str]:
+    """Delete what is not to be kept, and what older attempts left unfinished.
+
+    Nothing is deleted unless the newest finished checkpoint was read again and verifies: until then an older one may be
+    the only way back.
+
+    Returns:
+        The names of the deleted folders.
+
+    Raises:
+        OSError: the storage cannot be listed.
+    """
+    folders = checkpoint_folders(root)
+    finished = [folder for folder in folders if folder.exists(MANIFEST_NAME)]
+    if not finished:
+        return []
+    attempt, _ = key_of(finished[-1].name)
+    left = [folder for folder in folders if folder not in finished and key_of(folder.name)[0] < attempt]
+    free = [folder for folder in finished if not folder.exists(PIN_NAME)]
+    metrics = {}
+    if retention.keep_best is not None:
+        metrics = {folder.name: manifest.metrics for folder in free if (manifest := _manifest_of(folder)) is not None}
+    doomed = set(decide_deletions([folder.name for folder in free], metrics, retention))
+    candidates = [folder for folder in free if folder.name in doomed] + left
+    if not candidates or not _holds(finished[-1]):
+        return []
+    return [folder.name for folder in candidates if _delete(folder)]
+
+
+def pin(folder: Folder) -> None:
+    """Keep a checkpoint whatever the retention says.
+
+    Raises:
+        CheckpointError: it is no whole checkpoint, or the storage refused.
+    """
+    read_manifest(folder)
+    folder.write_new(PIN_NAME, b"Kept until this file is deleted.\n")
+
+
+def unpin(folder: Folder) -> None:
+    """Leave a checkpoint to the retention again."""
+    folder.remove(PIN_NAME)
+
+
+def _manifest_of(folder: Folder) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except CheckpointError:
+        return None
+
+
+def _holds(folder: Folder) -> bool:
+    try:
+        open_checkpoint(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _delete(folder: Folder) -> bool:
+    try:
+        # Manifest first: a crash halfway leaves an unfinished checkpoint, not a corrupt one.
+        folder.remove(MANIFEST_NAME)
+        folder.remove_all()
+    except OSError:
+        return False  # storage hiccup: the next pruning tries again
+    return True

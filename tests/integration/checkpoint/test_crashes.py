@@ -1,0 +1,163 @@
+"""Checkpoints under faults that a system call meets: killed at every one of them, full disk, input and output errors.
+
+`strace` kills a real process when it enters the k-th call of a kind, for every k until the process gets through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_job import PROGRAMS, LocalJob, oracle
+
+from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
+from rubato.checkpoint.storage import LocalFolder
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMITS = PROGRAMS / "commits.py"
+STRACE = shutil.which("strace")
+CALLS = ("write", "fsync", "rename", "link", "mkdir", "unlink", "unlinkat", "rmdir")
+"""Every kind of call by which a checkpoint is written, committed or cleared away."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def can_trace() -> bool:
+    if STRACE is None:
+        return False
+    return subprocess.run([STRACE, "-o", os.devnull, "true"], capture_output=True).returncode == 0
+
+
+traced = pytest.mark.skipif(not can_trace(), reason="needs strace (apt-get install strace) and the right to trace")
+
+
+def run_traced(root: Path, call: str, fault: str, k: int) -> tuple[int, list[str], bool]:
+    """Return code of `commits.py`, its lines, and whether the fault took effect."""
+    assert STRACE is not None
+    log = root.with_suffix(".trace")
+    inject = f"inject={call}:{fault}:when={k}"
+    done = subprocess.run(
+        [STRACE, "-f", "-o", log, "-e", f"trace={call}", "-e", inject, sys.executable, "-B", COMMITS, root],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    hit = "INJECTED" in log.read_text() or "killed by SIGKILL" in log.read_text()
+    return done.returncode, done.stdout.splitlines(), hit
+
+
+def steps_of(lines: list[str], word: str) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.match(rf"{word} (\d+)", line))]
+
+
+def check_newest(root: Path, told: list[int], *, in_flight: bool) -> None:
+    """I4: the newest committed checkpoint can be restored; there is none that is called whole and is not."""
+    corrupt: list[str] = []
+
+    def pass_over(folder: object, cause: str) -> None:
+        assert isinstance(folder, LocalFolder)
+        if folder.exists(MANIFEST_NAME):
+            corrupt.append(cause)
+
+    found = find_latest(LocalFolder(root), pass_over)
+    assert corrupt == []
+    step = found[1].step if found is not None else 0
+    newest = max(told, default=0)
+    # The manifest may be there although the process died before it could say so.
+    assert step == newest or (in_flight and step == newest + 10), (step, told)
+
+
+@traced
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_at_every_call_the_newest_committed_checkpoint_restores(tmp_path: Path, call: str) -> None:
+    k = 0
+    while True:
+        k += 1
+        root = tmp_path / f"{call}-{k}"
+        code, lines, hit = run_traced(root, call, "signal=KILL", k)
+        check_newest(root, steps_of(lines, "committed"), in_flight=hit)
+        if not hit:
+            assert code == 0
+            assert steps_of(lines, "committed") == [10, 20, 30]
+            break
+        assert code != 0
+        # What the crash left does not stand in the way of the next run, and is cleared away by it.
+        again = subprocess.run(
+            [sys.executable, "-B", COMMITS, root],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert steps_of(again.stdout.splitlines(), "committed") == [10, 20, 30], again.stdout
+        check_newest(root, [30], in_flight=False)
+    assert k > 2, "the fault never took effect"
+
+
+@traced
+@pytest.mark.parametrize(("call", "error"), [("write", "ENOSPC"), ("write", "EIO"), ("fsync", "EIO"), ("link", "EIO")])
+def test_an_error_costs_the_checkpoint_it_meets_and_no_other(tmp_path: Path, call: str, error: str) -> None:
+    k, failed = 0, set()
+    while True:
+        k += 1
+        root = tmp_path / f"{call}-{k}"
+        _, lines, hit = run_traced(root, call, f"error={error}", k)
+        if not hit:
+            break
+        if not lines or (lines[-1] not in ("committed 30",) and not lines[-1].startswith("failed 30")):
+            continue  # it was standard output itself that failed
+        committed, lost = steps_of(lines, "committed"), steps_of(lines, "failed")
+        assert len(lost) <= 1
+        failed |= set(lost)
+        # An error may come after the manifest was linked: then the checkpoint is there although it was called failed.
+        check_newest(root, committed, in_flight=bool(lost))
+    assert failed == {10, 20, 30}, "every checkpoint met the error once"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, small_disk: Path) -> None:
+    steps, batch, microbatches = 30, 96, 12
+    with LocalJob(
+        tmp_path,
+        "classifier",
+        checkpoint_dir=str(small_disk / "kept"),
+        config={"steps": steps},
+        batch={"global_size": batch, "num_microbatches": microbatches},
+        workers={"initial": 2, "min": 1, "max": 4},
+        checkpoint={"every_steps": 3, "keep_last": 1},
+    ) as run:
+        run.wait(lambda: bool(run.events("checkpoint.committed")), "a checkpoint")
+        ballast = small_disk / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    os.write(file.fileno(), b"x" * 4096)
+            except OSError:
+                pass
+        run.wait(lambda: bool(run.events("checkpoint.failed")), "a checkpoint that does not fit")
+        saved = len(run.events("checkpoint.committed"))
+        ballast.unlink()
+        run.wait(lambda: len(run.events("checkpoint.committed")) > saved, "a checkpoint after there was room again")
+        result = run.result()
+        cause = run.events("checkpoint.failed")[0]["message"]
+    assert "No space left on device; make room" in cause
+    assert result == (steps, oracle("classifier", config={"steps": steps}, batch=batch, num_microbatches=microbatches))
+    found = find_latest(LocalFolder(small_disk / "kept"), lambda folder, cause: None)
+    assert found is not None
+    assert found[1].step == steps

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.checkpoint.manifest import JobTerms, commit_manifest, folder_name
+from rubato.checkpoint.retention import Retention, decide_deletions, pin, prune, unpin
+from rubato.checkpoint.storage import LocalFolder
+from rubato.errors import CheckpointCorrupt
+from rubato.wire.spec import KeepBestSpec
+
+TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
+
+
+def make(root: Path, attempt: int, step: int, *, finished: bool = True, **metrics: float) -> LocalFolder:
+    folder = LocalFolder(root / folder_name(attempt, step))
+    record = folder.write("a", [f"{attempt} {step}".encode() * 50])
+    if finished:
+        files = [{"name": record.name, "bytes": record.bytes, "sha256": record.sha256}]
+        manifest = TERMS.manifest(folder.name, step=step, generation=1, files=files, terms={"metrics": metrics})
+        commit_manifest(folder, manifest)
+    return folder
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_the_newest_are_kept_and_what_older_attempts_left_is_cleared_away(tmp_path: Path) -> None:
+    for attempt, step in [(1, 10), (1, 20), (2, 15), (2, 25)]:
+        make(tmp_path, attempt, step)
+    for attempt, step in [(1, 30), (2, 35), (3, 40)]:
+        make(tmp_path, attempt, step, finished=False)
+    assert prune(LocalFolder(tmp_path), Retention(2)) == ["1-10", "1-20", "1-30"]
+    assert names(tmp_path) == ["2-15", "2-25", "2-35", "3-40"]
+    assert prune(LocalFolder(tmp_path), Retention(2)) == []
+
+
+def damage_file(folder: Path) -> None:
+    data = bytearray((folder / "a").read_bytes())
+    data[7] ^= 4
+    (folder / "a").write_bytes(data)
+
+
+def drop_file(folder: Path) -> None:
+    (folder / "a").unlink()
+
+
+def damage_manifest(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"generation": 1', '"generation": 3'))
+
+
+@pytest.mark.parametrize("damage", [damage_file, drop_file, damage_manifest])
+def test_nothing_is_deleted_while_the_newest_does_not_hold(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    for step in (10, 20, 30):
+        make(tmp_path, 1, step)
+    damage(tmp_path / "1-30")
+    assert prune(LocalFolder(tmp_path), Retention(1)) == []
+    assert names(tmp_path) == ["1-10", "1-20", "1-30"]
+
+
+def test_the_best_and_the_pinned_stay(tmp_path: Path) -> None:
+    losses = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.2, 50: math.nan, 60: 0.8}
+    folders = {step: make(tmp_path, 1, step, loss=loss) for step, loss in losses.items()}
+    pin(folders[10])
+    retention = Retention(1, KeepBestSpec(metric="loss", keep=2))
+    assert str(retention) == "the newest 1 and the best 2 by loss"
+    assert prune(LocalFolder(tmp_path), retention) == ["1-30", "1-50"]
+    unpin(folders[10])
+    assert prune(LocalFolder(tmp_path), retention) == ["1-10"]
+    assert names(tmp_path) == ["1-20", "1-40", "1-60"]
+
+
+def test_only_a_whole_checkpoint_can_be_pinned(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorrupt, match="never finished"):
+        pin(make(tmp_path, 1, 1, finished=False))
+
+
+values = st.floats(allow_nan=True, width=16)
+
+
+@given(
+    st.lists(st.one_of(st.none(), values), max_size=9),
+    st.integers(1, 4),
+    st.sampled_from(["min", "max"]),
+    st.integers(1, 3),
+)
+def test_what_goes_is_neither_new_nor_better_than_what_stays(
+    found: list[float | None], keep_last: int, mode: str, keep: int
+) -> None:
+    order = [f"1-{step}" for step in range(len(found))]
+    metrics = {name: {"score": value} for name, value in zip(order, found, strict=True) if value is not None}
+    best = KeepBestSpec("score", mode, keep)  # type: ignore[arg-type]
+    gone = decide_deletions(order, metrics, Retention(keep_last, best))
+    stays = [name for name in order if name not in gone]
+    assert stays[-keep_last:] == order[-keep_last:]
+    scored = {name: entry["score"] for name, entry in metrics.items() if not math.isnan(entry["score"])}
+    assert len([name for name in stays if name in scored]) >= min(keep, len(scored))
+    better = min if mode == "min" else max
+    for name in gone:
+        if name in scored:
+            good = sorted((scored[one] for one in stays if one in scored), reverse=mode == "max")[:keep]
+            assert better(scored[name], good[-1]) == good[-1]
+
+
+def test_keeping_nothing_is_refused(tmp_path: Path) -> None:
+    assert prune(LocalFolder(tmp_path / "absent"), Retention(1)) == []
+    with pytest.raises(ValueError, match="keep_last must be at least 1"):
+        Retention(0)
