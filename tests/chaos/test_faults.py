@@ -24,7 +24,7 @@ from local_job import PROGRAMS, LocalJob
 pytestmark = pytest.mark.timeout(240)
 
 SEED = int(os.environ.get("RUBATO_CHAOS_SEED", "1"))
-STEPS = 40
+STEPS = 80
 MODELS = ("mlp", "cnn", "transformer", "embedding")
 SPEC: dict[str, Any] = {"batch": {"global_size": 64, "num_microbatches": 12}}
 HANG_S = 8
@@ -263,7 +263,7 @@ def test_a_joiner_of_another_program_is_refused(tmp_path: Path, file: str, old: 
 
 
 def test_one_cycle_of_wide_swings(tmp_path: Path) -> None:
-    chaos = Chaos(tmp_path, "1 -> 8 -> 3 -> 5 -> 1", workers=1, steps=60)
+    chaos = Chaos(tmp_path, "1 -> 8 -> 3 -> 5 -> 1", workers=1)
     with chaos.start() as run:
         for workers in (8, 3, 5, 1):
             run.wait_step(run.step + 3)

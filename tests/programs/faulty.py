@@ -33,7 +33,8 @@ from rubato.engine import session as session_module
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 
-BRAKE_S, MAX_WAIT_S = 12.0, 5.0
+BRAKE_S = 1.5
+"""Between two steps, while a test holds the program and a quarter of them is done: it has time for its faults."""
 SO_MAX_PACING_RATE = 47
 """Of Linux; not in the socket module."""
 
@@ -133,7 +134,7 @@ def _links(run: rubato.Run) -> dict[int, socket.socket]:
     assert session.control.hello is not None
     stores = {int(one.rsplit(":", 1)[1]) for one in (session.record.store, session.control.hello.store)}
     found: dict[int, socket.socket] = {}
-    for path in Path("/proc/self/fd").iterdir():
+    for path in list(Path("/proc/self/fd").iterdir()):
         try:
             if not str(path.readlink()).startswith("socket:"):
                 continue
@@ -223,11 +224,11 @@ def _watch_call(place: str, reach: Callable[[str], None]) -> None:
 
 
 def steps(run: rubato.Run) -> Iterator[rubato.Step]:
-    """Slower towards the end, while a file exists: a test has time for what it does."""
+    """Slowly while a file exists."""
     hold = run.config.get("hold")
     for step in run.steps():
         yield step
-        until = time.monotonic() + min(MAX_WAIT_S, BRAKE_S / (run.config["steps"] - step.index))
+        until = time.monotonic() + (BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
         while hold and Path(hold).exists() and time.monotonic() < until:
             time.sleep(0.01)
 
