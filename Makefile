@@ -45,9 +45,25 @@ integration: setup ## Integration tests: processes, databases (a real PostgreSQL
 chaos-short: setup
 	$(PYTEST) tests/chaos -q -m short
 
+# Ranks, steps and models of the fault table are chosen by SEED; what the faults cost is added to RECORD.
+SEED ?= 1
+RECORD ?= build/chaos.jsonl
+MINUTES ?= 60
+
 .PHONY: chaos
-chaos: setup ## All chaos tests (long)
-	$(PYTEST) tests/chaos -q
+chaos: setup ## All chaos tests (long); SEED=2 for other ranks, steps and models
+	@mkdir -p $(dir $(RECORD))
+	RUBATO_CHAOS_SEED=$(SEED) RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/chaos -q
+
+.PHONY: soak
+soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints its seed (SEED=n does it again)
+	@mkdir -p $(dir $(RECORD))
+	RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/python tests/chaos/soak.py --minutes $(MINUTES) \
+		$(if $(filter file,$(origin SEED)),,--seed $(SEED))
+
+.PHONY: fault-table
+fault-table: setup
+	$(BIN)/python scripts/fault_table.py $(RECORD)
 
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none

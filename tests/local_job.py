@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ class LocalJob(testing.LocalJob):
             lambda: len(self.members()) == count and not {one["pid"] for one in self.members()}.intersection(killed),
             "others in their places",
         )
+
+    def wait_seconds(self, seconds: float) -> None:
+        """Let an outage last: nothing happens that could be waited for, but that the run does not end."""
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, f"{seconds} s")
 
 
 def oracle(program: str, *, config: dict[str, Any], batch: int, num_microbatches: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from churn import churn
 from local_job import LocalJob, oracle
 
 STEPS = 60
@@ -129,19 +130,8 @@ def test_a_joiner_that_dies_disturbs_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.short), 2, 3])
 def test_churn(tmp_path: Path, seed: int) -> None:
-    """Seeded scalings and kills, a few steps apart."""
-    dice = random.Random(seed)
-    print(f"seed {seed}")
-    with job(tmp_path, workers=2) as run:
-        at = 3
-        while at < STEPS - 15:
-            run.wait_step(at)
-            if dice.random() < 0.5:
-                run.scale(dice.randint(1, 4))
-            elif members := run.members():
-                try:
-                    run.kill(dice.sample(range(len(members)), dice.randint(1, max(1, len(members) - 1))))
-                except (ProcessLookupError, IndexError):
-                    print(f"a member was gone already at step {at}")
-            at = run.step + dice.randint(2, 6)
+    """Seeded scalings, kills, stops and checkpoints, a few steps apart; `make soak` does it for as long as you like."""
+    with job(tmp_path, workers=2, restart={"max_restarts": 100, "backoff": {"initial": 0.1}}) as run:
+        for told in churn(run, random.Random(seed), until=STEPS - 15):
+            print(f"seed {seed}, {told}")
         assert run.result()[1] == expected("classifier")

@@ -1,0 +1,428 @@
+"""The engine's fault table (docs/faults.md): real processes, real signals, and the bits of one undisturbed worker.
+
+What cannot be timed from outside, the program does to itself (`tests/programs/faulty.py`); a test fails where its fault
+did not happen. Ranks, steps and models are chosen by a seed: `make chaos SEED=2`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invariants import Undisturbed, check, undisturbed
+from local_job import PROGRAMS, LocalJob
+
+pytestmark = pytest.mark.timeout(240)
+
+SEED = int(os.environ.get("RUBATO_CHAOS_SEED", "1"))
+STEPS = 80
+MODELS = ("mlp", "cnn", "transformer", "embedding")
+SPEC: dict[str, Any] = {"batch": {"global_size": 64, "num_microbatches": 12}}
+HANG_S = 8
+"""For a microbatch and a sign of life, where a test waits for it to pass; on a busy machine either takes seconds."""
+
+
+@functools.cache
+def expected(model: str, steps: int = STEPS) -> Undisturbed:
+    return undisturbed("faulty", **SPEC, config={"steps": steps, "model": model})
+
+
+class Chaos:
+    """One run of the faulty program, its dice and its faults."""
+
+    def __init__(self, home: Path, row: str, *, workers: int = 3, steps: int = STEPS, **spec: Any) -> None:
+        self.row = row
+        self.home = home
+        self.dice = random.Random(f"{SEED} {row}")
+        self.workers = workers
+        self.steps = steps
+        self.model = self.dice.choice(MODELS)
+        self.spec = spec
+        self.faults: list[dict[str, Any]] = []
+
+    def fault(self, at: str, do: str, *arguments: Any, who: Any = None, step: int | None = None, **more: Any) -> Path:
+        """Add one; its marker."""
+        name = f"fault{len(self.faults)}"
+        who = [self.dice.randrange(self.workers)] if who is None else who
+        step = self.dice.randint(4, 14) if step is None else step
+        self.faults.append({"name": name, "at": at, "do": do, "with": arguments, "who": who, "step": step, **more})
+        return self.home / name
+
+    def start(self) -> LocalJob:
+        config = {
+            "steps": self.steps,
+            "model": self.model,
+            "home": str(self.home),
+            "faults": self.faults,
+            **self.spec.pop("config", {}),
+        }
+        print(f"seed {SEED}, {self.model}, {self.faults}")
+        workers = {"initial": self.workers, "min": 1, "max": 8}
+        return LocalJob(self.home, "faulty", **SPEC, **self.spec, config=config, workers=workers)
+
+    def check(self, run: LocalJob) -> None:
+        run.result()
+        for fault in self.faults:
+            assert list(self.home.glob(fault["name"] + "*")), f"{fault} did not happen"
+        check(run, expected(self.model, self.steps), fault=self.row)
+
+
+def causes(run: LocalJob) -> list[str]:
+    return [event["data"]["cause"] for event in run.events("generation.formed")]
+
+
+def arm(marker: Path) -> None:
+    marker.with_name(marker.name + ".unarmed").unlink()
+
+
+def unarmed(marker: Path) -> Path:
+    marker.with_name(marker.name + ".unarmed").touch()
+    return marker
+
+
+def marked_pid(run: LocalJob, marker: Path) -> int:
+    """Of the process that a fault hit, once it did."""
+    run.wait(lambda: marker.exists() and bool(marker.read_text()), f"{marker.name}")
+    return int(marker.read_text())
+
+
+# --- SIGKILL in each stage --------------------------------------------------------------------------------------------
+
+STAGES = {
+    "forward": "forward",
+    "backward": "backward",
+    "phase A, before send": "before all_to_all exchange",
+    "phase A, sent": "during all_to_all exchange",
+    "between the phases": "before all_gather exchange",
+    "phase B": "during all_gather exchange",
+    "after phase B": "after all_gather exchange",
+    "between reduction and apply": "update",
+    "between apply and report": "call rubato.engine.session:Session.commit",
+    "report": "say Committed",
+    "checkpoint copy": "call rubato.engine.saver:Saver.save",
+    "checkpoint written, not told": "say StripeWritten",
+}
+
+
+@pytest.mark.parametrize(
+    "stage", [pytest.param(one, marks=[pytest.mark.short] * (one in {"phase B", "checkpoint copy"})) for one in STAGES]
+)
+def test_sigkill_in(tmp_path: Path, stage: str) -> None:
+    chaos = Chaos(tmp_path, f"SIGKILL in {stage}", checkpoint={"every_steps": 5})
+    chaos.fault(STAGES[stage], "signal", "SIGKILL")
+    with chaos.start() as run:
+        chaos.check(run)
+    assert [event["data"]["signal"] for event in run.events("worker.lost")] == ["SIGKILL"]
+    assert "recovery" in causes(run)
+    assert not run.events("job.restarting")
+
+
+def test_sigkill_while_the_end_is_told(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL at the end")
+    chaos.fault("say Ended", "signal", "SIGKILL", step=STEPS)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert [event["data"]["signal"] for event in run.events("worker.lost")] == ["SIGKILL"]
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1], [1, 3], [0, 1, 2], [1, 2, 3]])
+def test_sigkill_of_several_at_once(tmp_path: Path, ranks: list[int]) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL of all but one" if len(ranks) == 3 else f"SIGKILL of {len(ranks)} of 4", workers=4)
+    chaos.fault(chaos.dice.choice(list(STAGES.values())[:9]), "signal", "SIGKILL", who=ranks, each=True)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert len(run.events("worker.lost")) == len(ranks)
+    assert not run.events("job.restarting")
+
+
+@pytest.mark.parametrize(
+    "at", ["call rubato.engine.membership:Membership.recover", "say Broken", "during all_gather enter", "say Entered"]
+)
+def test_sigkill_during_the_recovery(tmp_path: Path, at: str) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL during recovery", workers=4)
+    first = chaos.dice.randrange(4)
+    others = [rank for rank in range(4) if rank != first]
+    step = chaos.dice.randint(4, 14)
+    chaos.fault("forward", "signal", "SIGKILL", who=[first], step=step)
+    chaos.fault(at, "signal", "SIGKILL", who=others, step=step)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert len(run.events("worker.lost")) == 2
+
+
+def test_sigkill_of_all(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL of all", checkpoint={"every_steps": 3})
+    chaos.fault("forward", "signal", "SIGKILL", who=[0, 1, 2], step=12, each=True)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert run.events("job.restarting")
+
+
+# --- joins and leaves -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "at", "who"),
+    [
+        ("joiner dies while it warms up", "setup", "joiner"),
+        ("joiner dies standing by", "say Standby", "joiner"),
+        ("joiner dies in sync", "during all_to_all enter", "joiner"),
+        ("member dies in sync", "during all_to_all enter", [0, 1]),
+        ("joiner dies in its first step", "say Entered", "joiner"),
+    ],
+)
+def test_sigkill_in_a_join(tmp_path: Path, row: str, at: str, who: Any) -> None:
+    chaos = Chaos(tmp_path, row, workers=2)
+    marker = unarmed(chaos.fault(at, "signal", "SIGKILL", who=who, step=0))
+    if at == "say Entered":  # by then it has the state, and the lowest free rank
+        chaos.faults[0]["who"] = [2, 3]
+    with chaos.start() as run:
+        run.wait_step(3)
+        arm(marker)
+        run.scale(4)
+        pid = marked_pid(run, marker)
+        run.wait(lambda: pid not in {one["pid"] for one in run.status()["workers"]}, "the loss")
+        run.wait_workers(4)
+        chaos.check(run)
+    assert len(run.events("worker.lost")) == 1
+
+
+def test_a_leaver_is_killed_before_it_says_so(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL in drain")
+    chaos.fault("say Left", "signal", "SIGKILL", who="any", step=0)
+    with chaos.start() as run:
+        run.wait_step(5)
+        run.scale(2)
+        run.wait_workers(2)
+        chaos.check(run)
+
+
+def test_workers_leave_while_others_join(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "leave while joining", workers=2)
+    with chaos.start() as run:
+        run.wait_step(3)
+        run.scale(4)
+        run.wait(lambda: len(run.status()["workers"]) == 4, "joiners")
+        run.scale(1)
+        run.wait_workers(1)
+        run.wait(lambda: len(run.status()["workers"]) == 1, "nobody else")
+        chaos.check(run)
+
+
+def test_a_slow_joiner_holds_nobody_up(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "slow joiner", workers=2)
+    marker = unarmed(chaos.fault("setup", "sleep", 6.0, who="joiner", step=0))
+    with chaos.start() as run:
+        run.wait_step(3)
+        arm(marker)
+        run.scale(3)
+        marked_pid(run, marker)
+        before = run.step
+        run.wait_workers(3)
+        assert run.step >= before + 3, "the others waited for it"
+        chaos.check(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "reason"),
+    [
+        ("faulty.py", 'reach("update")', 'reach("late")', "code or library versions differ"),
+        ("models.py", "nn.Linear(48, 33)", "nn.Linear(48, 34)", "names, shapes or types of its state differ"),
+    ],
+    ids=["other code", "other layout"],
+)
+def test_a_joiner_of_another_program_is_refused(tmp_path: Path, file: str, old: str, new: str, reason: str) -> None:
+    chaos = Chaos(tmp_path, "wrong code" if file == "faulty.py" else "wrong layout", workers=2)
+    chaos.model = "mlp"
+    programs = tmp_path / "programs"
+    shutil.copytree(PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))
+    with LocalJob(
+        tmp_path,
+        str(programs / "faulty"),
+        **SPEC,
+        config={"steps": STEPS, "model": "mlp", "home": str(tmp_path)},
+        workers={"initial": 2, "min": 1, "max": 3},
+    ) as run:
+        run.wait_step(3)
+        text = (programs / file).read_text()
+        assert old in text
+        (programs / file).write_text(text.replace(old, new))
+        run.scale(3)
+        run.wait(lambda: reason in run.told() or reason in run.status()["observed"]["reason"], f"a refusal: {reason}")
+        check(run, expected("mlp"), fault=chaos.row)
+    assert {row["workers"] for row in run.rows()} == {2}
+
+
+def test_one_cycle_of_wide_swings(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "1 -> 8 -> 3 -> 5 -> 1", workers=1)
+    with chaos.start() as run:
+        for workers in (8, 3, 5, 1):
+            run.wait_step(run.step + 3)
+            run.scale(workers)
+            run.wait_workers(workers)
+        chaos.check(run)
+    assert causes(run) == ["start", "scale_up", "scale_down", "scale_up", "scale_down"]
+
+
+# --- hangs ------------------------------------------------------------------------------------------------------------
+
+PLACES = {"compute": "forward", "communication": "during all_to_all exchange"}
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_short_stop_costs_nothing_but_its_time(tmp_path: Path, place: str) -> None:
+    chaos = Chaos(tmp_path, f"SIGSTOP 0.2 s in {place}")
+    marker = chaos.fault(PLACES[place], "signal", "SIGSTOP")
+    with chaos.start() as run:
+        pid = marked_pid(run, marker)
+        run.wait(lambda: is_stopped(pid), "the stop")
+        time.sleep(0.2)  # the outage itself
+        os.kill(pid, signal.SIGCONT)
+        chaos.check(run)
+    assert causes(run) == ["start"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_long_stop_is_fenced_and_the_zombie_never_comes_back(tmp_path: Path, place: str) -> None:
+    chaos = Chaos(tmp_path, f"SIGSTOP for ever in {place}", limits={"hang_timeout": HANG_S})
+    marker = chaos.fault(PLACES[place], "signal", "SIGSTOP")
+    with chaos.start() as run:
+        pid = marked_pid(run, marker)
+        run.wait(lambda: is_stopped(pid), "the stop")
+        run.wait(lambda: bool(run.events("worker.lost")), "the fence")
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            print("it was gone by then")
+        chaos.check(run)
+    (lost,) = run.events("worker.lost")
+    assert "no sign of life" in lost["data"]["cause"]
+
+
+def test_the_interpreters_lock_is_held_in_c(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "GIL held in C", limits={"hang_timeout": HANG_S})
+    chaos.fault("forward", "hold_gil", 3600)
+    with chaos.start() as run:
+        chaos.check(run)
+    (lost,) = run.events("worker.lost")
+    assert "no sign of life" in lost["data"]["cause"]
+
+
+# --- the program's own end --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a training process may end by itself, and what is told of it."""
+
+    do: str
+    arguments: Sequence[Any]
+    told: str
+    at: str = "forward"
+
+
+DEATHS = {
+    "SIGSEGV": Death("crash", [], "SIGSEGV"),
+    "SIGABRT": Death("signal", ["SIGABRT"], "SIGABRT"),
+    "out of memory": Death("allocate", [], "memory"),
+    "os._exit(0)": Death("exit", [0], "exited with code 0"),
+    "os._exit(7)": Death("exit", [7], "exited with code 7"),
+    "exception": Death("raise", ["a chaotic error"], "a chaotic error"),
+    "exception in a backward hook": Death("raise", ["a chaotic hook"], "a chaotic hook", "hook"),
+    "exception in the update": Death("raise", ["a chaotic update"], "a chaotic update", "update"),
+}
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_what_happens_once_is_told_and_tried_again(tmp_path: Path, name: str) -> None:
+    death = DEATHS[name]
+    chaos = Chaos(tmp_path, name)
+    chaos.fault(death.at, death.do, *death.arguments)
+    with chaos.start() as run:
+        chaos.check(run)
+    (lost,) = run.events("worker.lost")
+    assert death.told in lost["data"]["cause"] + str(lost["data"]["signal"]), lost
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "os._exit(0)", "exception", "exception in a backward hook"])
+def test_what_happens_whenever_it_is_tried_fails_the_job(tmp_path: Path, name: str) -> None:
+    death = DEATHS[name]
+    chaos = Chaos(tmp_path, f"{name}, every time", restart={"backoff": {"initial": 0.1}})
+    marker = chaos.fault(death.at, death.do, *death.arguments, who="any", step=6, always=True)
+    with chaos.start() as run:
+        run.hold.unlink()
+        outcome = run.wait_for_end()
+    assert marker.exists()
+    assert outcome.state == "failed", run.told()
+    assert outcome.failure is not None
+    assert outcome.failure.failure_class == "user"
+    assert outcome.failure.step == 6
+    said = f"{outcome.failure.message} {outcome.failure.traceback}"
+    assert death.told in said, said
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_connections_that_end_are_made_again(tmp_path: Path, place: str) -> None:
+    chaos = Chaos(tmp_path, f"sockets reset in {place}")
+    chaos.fault(PLACES[place], "reset_links")
+    with chaos.start() as run:
+        chaos.check(run)
+    assert "recovery" in causes(run)
+    assert not run.events("worker.lost")
+
+
+def test_half_open_connections_wait_no_longer_than_the_deadline(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "half-open sockets", limits={"hang_timeout": HANG_S})
+    chaos.fault("forward", "half_open")
+    with chaos.start() as run:
+        chaos.check(run)
+    assert "recovery" in causes(run)
+    assert not run.events("worker.lost")
+
+
+def test_a_slow_network_fences_nobody(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "20 kB/s", limits={"hang_timeout": HANG_S}, steps=20)
+    chaos.fault("forward", "throttle_links", 20_000, who=[0, 1, 2], step=4, each=True)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert causes(run) == ["start"]
+    # Every worker sends some thousand bytes a step to each other one.
+    slow = sorted(row["values"]["step_seconds"] for row in run.rows()[8:])
+    assert slow[len(slow) // 2] > 0.1, "nothing was slow"
+
+
+def test_delay_alone_fences_nobody(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "200 ms delay", limits={"hang_timeout": HANG_S}, steps=20)
+    chaos.fault("before all_to_all exchange", "sleep", 0.2, who="any", step=4, always=True)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert causes(run) == ["start"]
+    assert all(row["values"]["step_seconds"] >= 0.2 for row in run.rows()[5:])
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_flipped_bit_is_seen_and_its_worker_fenced(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "one flipped bit", config={"digest_every": 1})
+    chaos.fault("update", "flip")
+    with chaos.start() as run:
+        chaos.check(run)
+    assert run.events("diverged"), run.told()
+    assert len(run.events("worker.lost")) == 1

@@ -1,0 +1,67 @@
+"""Seeded disturbances of a run that trains: scalings, kills, stops; what they were, as one line each."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+
+from local_job import LocalJob
+
+SWINGS = (8, 3, 5, 1)
+"""Worker counts, in turns."""
+
+
+def churn(run: LocalJob, dice: random.Random, *, until: int, most: int = 4) -> Iterator[str]:
+    """Disturb it every few steps until so many are committed.
+
+    Args:    most: workers.
+    Yields:  what was done.
+    """
+    at = 3
+    while at < until:
+        run.wait_step(at)
+        members = [one["pid"] for one in run.members()]
+        deed = dice.choices(("scale", "kill", "stop", "save"), (5, 4, 1, 1))[0]
+        if deed == "scale":
+            workers = dice.randint(1, most)
+            run.scale(workers)
+            told = f"scale to {workers}"
+        elif deed == "save":
+            run.run.answer({"verb": "checkpoint"})
+            told = "checkpoint"
+        else:
+            # All but one at most, save one time in ten; then the newest checkpoint must be good enough.
+            high = len(members) if dice.random() < 0.1 else max(1, len(members) - 1)
+            chosen = dice.sample(members, min(len(members), dice.randint(1, high)))
+            number = signal.SIGKILL if deed == "kill" else signal.SIGSTOP
+            gone = [pid for pid in chosen if not _signal(pid, number)]
+            told = f"{deed} {len(chosen) - len(gone)} of {len(members)}" + f" ({len(gone)} were gone)" * bool(gone)
+            if deed == "stop":
+                wait_s = dice.random()
+                run.wait_seconds(wait_s)
+                for pid in chosen:
+                    _signal(pid, signal.SIGCONT)
+                told += f" for {wait_s:.1f} s"
+        yield f"step {run.step}: {told}"
+        at = run.step + dice.randint(2, 6)
+
+
+def swing(run: LocalJob, *, until: int, every: int = 5) -> Iterator[str]:
+    """Scale 1 -> 8 -> 3 -> 5 -> 1, on and on, every few steps, whether the last wish came true or not."""
+    at, turn = every, 0
+    while at < until:
+        run.wait_step(at)
+        workers = SWINGS[turn % len(SWINGS)]
+        run.scale(workers)
+        yield f"step {run.step}: scale to {workers}"
+        at, turn = run.step + every, turn + 1
+
+
+def _signal(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

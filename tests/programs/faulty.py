@@ -1,0 +1,254 @@
+"""Trains, and does to itself what `config.faults` says: once, at a place in the engine that no signal can be timed to.
+
+A fault is {"name": N, "at": PLACE, "do": ACTION, "with": arguments, "who": WHO, "step": from this step on}. It fires in
+one process ("each": in each of `who`; "always": again and again), leaves the file N with the pid in `config.home`,
+and is not armed while `N.unarmed` lies there. Without faults this is an ordinary program: its own oracle.
+
+PLACE  "setup", "forward", "backward", "hook" (a gradient's), "update"
+       "say MESSAGE": a message of `rubato.wire.worker` is about to be told
+       "before|during|after COLLECTIVE STAGE": a collective of the communicator, in that stage of the main thread
+       "call MODULE:QUALIFIED.NAME"
+WHO    a list of ranks, "joiner" (has no state yet), "any"
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from models import prepare
+from torch import nn
+
+import rubato
+from rubato.engine import session as session_module
+from rubato.engine.comm import Communicator
+from rubato.engine.control import Control
+
+BRAKE_S = 1.5
+"""Between two steps, while a test holds the program and a quarter of them is done: it has time for its faults."""
+SO_MAX_PACING_RATE = 47
+"""Of Linux; not in the socket module."""
+
+
+class Fault:
+    """One of `config.faults`, in this process."""
+
+    def __init__(self, run: rubato.Run, model: nn.Module | None, say: dict[str, Any]) -> None:
+        self.run, self.model, self.say = run, model, say
+        self.marker = Path(run.config["home"]) / say["name"]
+
+    def reach(self, place: str) -> None:
+        """The process is at this place now."""
+        if place == self.say["at"] and self._is_due() and self._is_first():
+            getattr(self, "do_" + self.say["do"])(*self.say.get("with", []))
+
+    def _is_due(self) -> bool:
+        session, who = self.run._session, self.say["who"]
+        if self.marker.with_name(self.marker.name + ".unarmed").exists() or session.step < self.say.get("step", 0):
+            return False
+        if isinstance(who, list):
+            return session.has_state and session.rank in who
+        return who == "any" or not session.has_state
+
+    def _is_first(self) -> bool:
+        marker = self.marker
+        if self.say.get("each"):
+            marker = marker.with_name(f"{marker.name}-{self.run._session.rank}")
+        try:
+            handle = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return bool(self.say.get("always"))
+        os.write(handle, str(os.getpid()).encode())
+        os.close(handle)
+        return True
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def do_signal(self, name: str) -> None:
+        os.kill(os.getpid(), getattr(signal, name))
+        time.sleep(60 if name == "SIGKILL" else 0)  # the signal is delivered before this returns
+
+    def do_exit(self, code: int) -> None:
+        os._exit(code)
+
+    def do_raise(self, text: str) -> None:
+        raise RuntimeError(text)
+
+    def do_crash(self) -> None:
+        ctypes.string_at(0)
+
+    def do_allocate(self) -> None:
+        """More memory than this process may have: torch raises, as it does when the host has no more."""
+        with Path("/proc/self/statm").open() as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, resource.RLIM_INFINITY))
+        torch.empty(2**31, dtype=torch.uint8).fill_(1)
+
+    def do_hold_gil(self, seconds: int) -> None:
+        """A C function that never gives the interpreter's lock back: no thread of this process runs."""
+        ctypes.PyDLL(None).sleep(seconds)
+
+    def do_flip(self) -> None:
+        """One bit of one parameter, as a faulty memory does."""
+        assert self.model is not None
+        bits = next(self.model.parameters()).data.view(-1)[:1].view(torch.int32)
+        bits.bitwise_xor_(1)
+
+    def do_sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def do_reset_links(self) -> None:
+        """Connections to the other workers end, as by a switch that restarts."""
+        for link in _links(self.run).values():
+            link.shutdown(socket.SHUT_RDWR)
+
+    def do_throttle_links(self, bytes_per_second: int) -> None:
+        """Connections to the other workers become slow: the kernel paces what is sent."""
+        for link in _links(self.run).values():
+            link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
+
+    def do_half_open(self) -> None:
+        """What this process sends vanishes and nothing arrives, but no connection of the others ends."""
+        for original, link in _links(self.run).items():
+            link.detach()  # the duplicate keeps the connection open
+            near, far = socket.socketpair()
+            near.setblocking(False)
+            os.dup2(near.fileno(), original)
+            near.detach()
+            far.detach()
+
+
+def _links(run: rubato.Run) -> dict[int, socket.socket]:
+    """Connections to other workers, by file descriptor: those of C++, duplicated; not those to a store."""
+    session = run._session
+    assert session.record is not None
+    assert session.control.hello is not None
+    stores = {int(one.rsplit(":", 1)[1]) for one in (session.record.store, session.control.hello.store)}
+    found: dict[int, socket.socket] = {}
+    for path in list(Path("/proc/self/fd").iterdir()):
+        try:
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            link = socket.socket(fileno=os.dup(int(path.name)))
+            if link.family != socket.AF_UNIX and not stores & {link.getsockname()[1], link.getpeername()[1]}:
+                found[int(path.name)] = link
+        except OSError:
+            continue  # closed meanwhile, or nobody is at the other end
+    assert found, "this process has no connection to another worker"
+    return found
+
+
+def install(run: rubato.Run, model: nn.Module | None) -> Callable[[str], None]:
+    """Let this process do to itself what was asked; returns what user code calls at its own places."""
+    faults = [Fault(run, model, say) for say in run.config.get("faults", [])]
+
+    def reach(place: str) -> None:
+        for fault in faults:
+            fault.reach(place)
+
+    if faults:
+        session_module.DIGEST_EVERY = run.config.get("digest_every", session_module.DIGEST_EVERY)
+        _watch_messages(reach)
+        run._session.saver._say = run._session.control.say  # bound before this process watched it
+        _watch_collectives(run, reach)
+        for fault in faults:
+            if fault.say["at"].startswith("call "):
+                _watch_call(fault.say["at"], reach)
+    return reach
+
+
+def _watch_messages(reach: Callable[[str], None]) -> None:
+    say = Control.say
+
+    def watched(self: Control, message: Any) -> None:
+        reach(f"say {type(message).__name__}")
+        say(self, message)
+
+    Control.say = watched  # type: ignore[method-assign]
+
+
+def _watch_collectives(run: rubato.Run, reach: Callable[[str], None]) -> None:
+    for name in ("all_to_all", "all_gather"):
+        _watch_collective(run, name, reach)
+
+
+def _watch_collective(run: rubato.Run, name: str, reach: Callable[[str], None]) -> None:
+    collective, start_and_poll = getattr(Communicator, name), Communicator._run
+
+    def watched(self: Communicator, *arguments: Any) -> Any:
+        stage, _ = run._session.control._stage
+        place = f"{name} {stage}"
+
+        def polled(start: Callable[[], Any]) -> None:
+            def started() -> Any:
+                work = start()
+                reach(f"during {place}")
+                return work
+
+            start_and_poll(self, started)
+
+        reach(f"before {place}")
+        self._run = polled  # type: ignore[method-assign]
+        try:
+            result = collective(self, *arguments)
+        finally:
+            del self._run
+        reach(f"after {place}")
+        return result
+
+    setattr(Communicator, name, watched)
+
+
+def _watch_call(place: str, reach: Callable[[str], None]) -> None:
+    module, _, path = place.removeprefix("call ").partition(":")
+    *owners, name = path.split(".")
+    owner = importlib.import_module(module)
+    for one in owners:
+        owner = getattr(owner, one)
+    function = getattr(owner, name)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        reach(place)
+        return function(*arguments, **named)
+
+    setattr(owner, name, watched)
+
+
+def steps(run: rubato.Run) -> Iterator[rubato.Step]:
+    """Slowly while a file exists."""
+    hold = run.config.get("hold")
+    for step in run.steps():
+        yield step
+        until = time.monotonic() + (BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
+        while hold and Path(hold).exists() and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def train(run: rubato.Run) -> None:
+    model, optimizer = prepare(run)
+    reach = install(run, model)
+    reach("setup")
+    last = [parameter for parameter in model.parameters() if parameter.requires_grad][-1]
+    if run.config.get("faults"):
+        last.register_hook(lambda gradient: reach("hook"))
+    for step in steps(run):
+        for batch in step:
+            reach("forward")
+            loss = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+            reach("backward")
+            step.backward(loss)
+        reach("update")
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    rubato.main(train)

@@ -1,0 +1,186 @@
+"""The membership protocol as a state machine: hypothesis chooses what fails and when, and shrinks what it finds.
+
+Held after every rule:
+    one truth     any two living workers that committed a step committed the very same reduction: no two generations are
+                  active at a commit, and none is lost by some and kept by others
+    close         living members of a generation are at most one step apart
+    no gaps       a worker commits each step once, in order; the controller accepts one row a step, in order
+    one number    a generation number names one membership, and numbers grow
+And at the end of each run, when nothing fails any more: as many train as are wished for, and they commit.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rubato.engine.coordinator import Coordinator, Order, Send, Wish
+from rubato.wire import worker as wire
+from tests.unit.engine.coordinator.processes import Decision, Worker
+from tests.unit.engine.coordinator.simulation import Cluster
+
+ENDLESS = 10**9
+MOST_WORKERS = 5
+
+
+class Observed(Cluster):
+    """A cluster whose commits are looked at, and that a superseded controller still talks to."""
+
+    def __init__(self, schedule: random.Random, workers: int) -> None:
+        self.commits: dict[str, dict[int, Decision]] = {}
+        self.accepted: list[int] = []
+        self.ghosts: list[Coordinator] = []
+        self.late: list[tuple[Worker, wire.Command]] = []
+        super().__init__(schedule, workers=workers, total_steps=ENDLESS, max_restarts=10**6)
+
+    def carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            rows = getattr(order, "rows", ())
+            self.accepted += [row.step for row in rows]
+        super().carry_out(orders)
+
+    def _commit(self, worker: Worker) -> None:
+        decision = worker.completed
+        assert decision is not None
+        mine = self.commits.setdefault(worker.incarnation, {})
+        assert worker.step + 1 not in mine, f"{worker.incarnation} commits step {worker.step + 1} twice"
+        assert not mine or worker.step in mine, f"{worker.incarnation} leaves a step out before {worker.step + 1}"
+        super()._commit(worker)
+        mine[worker.step] = decision
+
+    def replace_controller(self) -> None:
+        self.ghosts.append(self.coordinator)
+        super().replace_controller()
+
+    def haunt(self, workers: int) -> None:
+        """The superseded controllers hear of a wish, and order what they think is right."""
+        for ghost in self.ghosts[-3:]:
+            for order in (*ghost.handle(Wish("run", workers), self.now), *ghost.tick(self.now)):
+                # The service refuses what they report, supervisors refuse their kills; commands may be under way yet.
+                if isinstance(order, Send) and (worker := self.workers.get(order.incarnation)) and not worker.gone:
+                    assert order.command.attempt < self.attempt
+                    if worker.alive:
+                        worker.inbox.append(order.command)
+
+    def deliver_late(self) -> None:
+        """Doubled commands that were under way for long arrive."""
+        for worker, command in self.late:
+            if worker.alive:
+                worker.inbox.append(command)
+        self.late.clear()
+
+
+class Membership(RuleBasedStateMachine):
+    """Everything that may happen to the workers of a job and to its controller."""
+
+    @initialize(seed=st.integers(0, 2**32), workers=st.integers(1, MOST_WORKERS), steps=st.integers(0, 3))
+    def begin(self, seed: int, workers: int, steps: int) -> None:
+        self.cluster = Observed(random.Random(seed), workers)
+        if steps:  # else the start itself is disturbed
+            self.cluster.run(lambda: self.cluster.coordinator.job.step >= steps)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    @rule(actions=st.integers(1, 120))
+    def go_on(self, actions: int) -> None:
+        for _ in range(actions):
+            self.cluster.advance()
+            self.look()
+
+    @rule(which=st.lists(st.integers(0, MOST_WORKERS), min_size=1, max_size=3, unique=True))
+    def die(self, which: list[int]) -> None:
+        living = self.cluster.living
+        for index in which:
+            if index < len(living):
+                self.cluster.die(living[index])
+
+    @rule()
+    def all_die(self) -> None:
+        for worker in self.cluster.living:
+            self.cluster.die(worker)
+
+    @rule(workers=st.integers(1, MOST_WORKERS))
+    def scale(self, workers: int) -> None:
+        self.cluster.ask(workers=workers)
+
+    @rule()
+    def ask_for_a_checkpoint(self) -> None:
+        self.cluster.ask(checkpoint_request=self.cluster.wish.checkpoint_request + 1)
+
+    @rule(fails=st.booleans())
+    def storage(self, fails: bool) -> None:
+        self.cluster.may_commit = not fails
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
+    def nothing_runs_for(self, seconds: float) -> None:
+        self.cluster.now += seconds
+
+    @precondition(lambda self: self.cluster.outcome is None)
+    @rule()
+    def the_controller_is_replaced(self) -> None:
+        self.cluster.replace_controller()
+
+    @precondition(lambda self: self.cluster.ghosts)
+    @rule(workers=st.integers(1, MOST_WORKERS))
+    def a_superseded_controller_wakes_up(self, workers: int) -> None:
+        self.cluster.haunt(workers)
+
+    @rule(index=st.integers(0, MOST_WORKERS))
+    def a_command_is_doubled_and_comes_late(self, index: int) -> None:
+        talked_to = [worker for worker in self.cluster.living if worker.inbox]
+        if index < len(talked_to):
+            self.cluster.late.append((talked_to[index], talked_to[index].inbox[-1]))
+
+    @rule()
+    def late_commands_arrive(self) -> None:
+        self.cluster.deliver_late()
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def look(self) -> None:
+        if not hasattr(self, "cluster"):
+            return
+        cluster = self.cluster
+        truth: dict[int, Decision] = {}
+        for worker in cluster.living:
+            recent = sorted(cluster.commits.get(worker.incarnation, {}).items())[-20:]
+            for step, decision in recent:
+                assert truth.setdefault(step, decision) is decision, f"step {step} was committed in two ways"
+        for group in list(cluster.groups.values())[-3:]:
+            steps = [one.step for one in cluster.living if one.record == group.record]
+            assert not steps or max(steps) - min(steps) <= 1, f"{group.record.number}: {steps}"
+        numbers = [(record.attempt, record.number) for record in cluster.minted]
+        assert numbers == sorted(set(numbers))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "cluster"):
+            return
+        cluster = self.cluster
+        cluster.may_commit = True
+        cluster.deliver_late()
+        assert cluster.outcome is None or cluster.outcome.state == "failed", cluster.outcome
+        if cluster.outcome is None:
+            cluster.run(lambda: cluster.outcome is not None or self._trains_as_wished())
+        if cluster.outcome is None:
+            step = cluster.coordinator.job.step
+            cluster.run(lambda: cluster.coordinator.job.step >= step + 3)
+            assert sorted(cluster.rows) == list(range(1, max(cluster.rows) + 1)), "a row was lost"
+        elif cluster.outcome.failure is not None:
+            assert cluster.outcome.failure.reason == "start_failed", cluster.outcome
+        self.look()
+
+    def _trains_as_wished(self) -> bool:
+        return self.cluster.is_settled and len(self.cluster.living) == self.cluster.wish.workers
+
+
+TestMembership = Membership.TestCase
+TestMembership.settings = settings(
+    max_examples=100,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
