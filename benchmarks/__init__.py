@@ -1,1 +1,1 @@
-"""Measurements: `python -m benchmarks` runs Rubato beside its peers, `python -m benchmarks.steady` takes a step apart."""
+"""Measurements: `python -m benchmarks`: Rubato beside its peers; `python -m benchmarks.steady`: a step taken apart."""

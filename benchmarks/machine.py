@@ -10,9 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-def machine() -> str:
-    """Processor, cores and load, in one line."""
-    return f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+def machine(load: float | None = None) -> str:
+    """Processor, cores and load (now, or as it was found before the measurement), in one line."""
+    load = os.getloadavg()[0] if load is None else load
+    return f"{processor()}, {os.cpu_count()} cores, load {load:.1f}"
 
 
 def processor() -> str:

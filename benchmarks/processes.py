@@ -35,8 +35,9 @@ def free_port() -> int:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """That of a training process: one thread, and this repository to import."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+    """That of a training process: one thread, and this repository to import; nothing of a cluster that runs here."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
 
 
 class Processes:
@@ -45,7 +46,7 @@ class Processes:
     def __init__(self, log: Path) -> None:
         self._log_path = log
         self._log: IO[bytes] = log.open("ab")
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[psutil.Popen] = []
 
     def start(self, command: Sequence[str | Path], env: Mapping[str, str], cwd: Path | None = None) -> psutil.Popen:
         """Start one; its output goes to the log."""
@@ -64,9 +65,14 @@ class Processes:
         """Start a Python of this environment."""
         return self.start([sys.executable, *arguments], environment(**env))
 
-    def output(self, lines: int = 12) -> str:
-        """The end of what all of them wrote."""
-        return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-lines:])
+    def are_gone(self) -> bool:
+        """Whether all of them have ended."""
+        return all(process.poll() is not None for process in self._started)
+
+    def output(self, lines: int | None = 12) -> str:
+        """The end of what all of them wrote, or all of it."""
+        written = self._log_path.read_text(errors="replace").splitlines()
+        return "\n".join(written if lines is None else written[-lines:])
 
     def close(self) -> None:
         """End all that still lives."""

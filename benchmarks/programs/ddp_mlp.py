@@ -1,14 +1,16 @@
 """The workload under DistributedDataParallel: alone, under torchrun and under Ray Train.
 
-What a careful program of its users does: samples follow from the step, a checkpoint is written whole or not at all, and
-a restarted worker goes on from the newest one. The loss is weighted by the samples, so that uneven shares count right.
+What a careful program of theirs does: samples follow from the step, a checkpoint is written whole or not at all, and a
+restarted worker goes on from the newest one. The loss is weighted by the samples, so that uneven shares count right.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,18 +19,40 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.programs.workload import Figures, Network, Noise, Workload, mean_loss, sgd, share
 
 
-def train(job: Workload) -> None:
+class Checkpoints(Protocol):
+    """Where the state is kept over a restart."""
+
+    def load(self) -> dict[str, Any] | None: ...
+
+    def save(self, state: dict[str, Any], rank: int) -> None: ...
+
+
+class OneFile:
+    """The newest state as a file of the run's folder."""
+
+    def __init__(self, job: Workload) -> None:
+        self._path = Path(job.folder) / "checkpoint.pt"
+
+    def load(self) -> dict[str, Any] | None:
+        return torch.load(self._path, weights_only=True) if self._path.exists() else None
+
+    def save(self, state: dict[str, Any], rank: int) -> None:
+        if rank == 0:
+            part = self._path.with_suffix(".part")
+            torch.save(state, part)
+            part.replace(self._path)
+
+
+def train(job: Workload, checkpoints: Checkpoints) -> None:
     """Train in the process group that exists."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rank, world = dist.get_rank(), dist.get_world_size()
+    figures, dataset = Figures(job, rank), Noise()
     network = Network(job.width)
     optimizer = sgd(network)
-    figures, dataset = Figures(job), Noise()
-    checkpoint = Path(job.folder) / "checkpoint.pt"
     step = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
+    if (state := checkpoints.load()) is not None:
         network.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
@@ -45,22 +69,17 @@ def train(job: Workload) -> None:
         optimizer.zero_grad()
         step += 1
         if rank == 0:
-            figures.committed(step, world)
-        if rank == 0 and job.checkpoint_every and step % job.checkpoint_every == 0:
-            save(checkpoint, network, optimizer, step)
+            figures.committed(step, world, str(os.getpid()))
+        if job.checkpoint_every and step % job.checkpoint_every == 0:
+            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            checkpoints.save(state, rank)
     figures.ended(network, optimizer)
 
 
-def save(path: Path, network: Network, optimizer: torch.optim.Optimizer, step: int) -> None:
-    state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
-
-
 if __name__ == "__main__":
+    job = Workload.from_json(sys.argv[1])
     dist.init_process_group("gloo")
     try:
-        train(Workload.from_json(sys.argv[1]))
+        train(job, OneFile(job))
     finally:
         dist.destroy_process_group()

@@ -107,16 +107,29 @@ def share(step: int, rank: int, world: int, batch: int) -> list[int]:
 
 
 class Figures:
-    """What a worker leaves in the folder of its run."""
+    """What a worker leaves in the folder of its run.
 
-    def __init__(self, job: Workload) -> None:
+    Args:    rank: this worker's, for whoever wants to kill it.
+    """
+
+    def __init__(self, job: Workload, rank: int | None = None) -> None:
         self._folder = Path(job.folder)
         self._batch = job.batch
-        self._rows = (self._folder / "rows.jsonl").open("a", buffering=1)
+        if rank is not None:
+            replace(self._folder / f"pid-{rank}", str(os.getpid()))
 
-    def committed(self, step: int, workers: int) -> None:
-        """Told by rank 0 when the optimizer has run: so many steps are done."""
-        self._rows.write(json.dumps({"step": step, "time": time.time(), "workers": workers}) + "\n")
+    def committed(self, step: int, workers: int, generation: str) -> None:
+        """Told by the lowest rank when the optimizer has run: so many steps are done."""
+        self._tell(step=step, workers=workers, generation=generation)
+
+    def dropped(self, step: int) -> None:
+        """Told by the lowest rank: the step was computed, and is not committed."""
+        self._tell(dropped=step)
+
+    def _tell(self, **values: Any) -> None:
+        line = json.dumps({"time": time.time(), **values}) + "\n"
+        with (self._folder / "rows.jsonl").open("a") as rows:
+            rows.write(line)
 
     def ended(self, network: Network, optimizer: torch.optim.Optimizer) -> None:
         """Told by every worker at the end."""
@@ -125,9 +138,14 @@ class Figures:
             "counts": (network.seen.detach() * -self._batch).round().long().tolist(),
             "peak_bytes": peak_bytes(),
         }
-        path = self._folder / f"result-{os.getpid()}.json"
-        path.with_suffix(".part").write_text(json.dumps(state))
-        path.with_suffix(".part").replace(path)
+        replace(self._folder / f"result-{os.getpid()}.json", json.dumps(state))
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file that is never seen in part."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 def digest(network: Network, optimizer: torch.optim.Optimizer) -> str:
