@@ -24,7 +24,7 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.peers import PEERS, Peer
 from benchmarks.peers.peer import MAX_WORKERS, PeerFailed
 from benchmarks.processes import ROOT, nothing_left_behind
-from benchmarks.programs.workload import NUM_SAMPLES, WIDTH, Workload
+from benchmarks.programs.workload import HOLD, NUM_SAMPLES, WIDTH, Workload
 from benchmarks.report import Context, plot, report, write
 from benchmarks.story import Outcome, eventful, undisturbed
 
@@ -100,7 +100,7 @@ class Bench:
     def _steps(self, name: str, run: str) -> int:
         if run in ("two", "four"):
             return int(self.flags.steady_steps)
-        epoch = NUM_SAMPLES // self.flags.batch
+        epoch: int = NUM_SAMPLES // self.flags.batch
         return math.ceil(self.flags.steps * PEERS[name].pace / epoch) * epoch
 
     def _attempt(self, name: str, run: str, number: int) -> Outcome | None:
@@ -112,12 +112,14 @@ class Bench:
             steps=self._steps(name, run),
             width=self.flags.width,
             batch=self.flags.batch,
+            hold_s=self.flags.hold,
             checkpoint_every=CHECKPOINT_EVERY if run in ("story", "undisturbed") else 0,
         )
         peer: Peer = PEERS[name].make(folder, job)
         try:
             if run == "story":
-                return eventful(peer, self.progress.tell)
+                (folder / HOLD).touch()
+                return eventful(peer, self.progress.tell, (folder / HOLD).unlink)
             return undisturbed(peer, 2 if run == "two" else MAX_WORKERS, self.progress.tell)
         except (PeerFailed, AssertionError, OSError) as error:
             self.measured[name].failures[run] = str(error)
@@ -147,6 +149,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steady-steps", type=int, default=STEADY_STEPS, help="of a run without changes")
     parser.add_argument("--width", type=int, default=WIDTH, help="of the hidden layers; 1780: 10 million parameters")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--hold", type=float, default=0.0, help="seconds added to each step while things happen")
     parser.add_argument("--json", type=Path, default=None, help="write the raw figures here")
     parser.add_argument("--keep", type=Path, default=None, help="keep the folders of the runs, with their logs, here")
     parser.add_argument("--write", action="store_true", help="write table and plot into docs/")

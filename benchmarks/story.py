@@ -47,8 +47,11 @@ def undisturbed(peer: Peer, workers: int, tell: Tell) -> Outcome:
     return Outcome(peer.rows(), {}, started_at, 0.0, results_of(peer))
 
 
-def eventful(peer: Peer, tell: Tell) -> Outcome:
-    """1 -> 2 -> 4 workers, 4 -> 3, back to 4, SIGKILL of one of the four."""
+def eventful(peer: Peer, tell: Tell, release: Callable[[], None]) -> Outcome:
+    """1 -> 2 -> 4 workers, 4 -> 3, back to 4, SIGKILL of one of the four.
+
+    Args:    release: called when all that is to happen has happened.
+    """
     peer.prepare(1)
     started_at = time.time()
     peer.start(1, 1, MAX_WORKERS)
@@ -64,6 +67,7 @@ def eventful(peer: Peer, tell: Tell) -> Outcome:
     events.append(Event(KILL, now, MAX_WORKERS))
     peer.kill()
     wait_settled(peer, "recovery", lambda row: row.time > now and row.generation != generation, tell)
+    release()
     finish(peer, tell)
     ends = [event.at for event in events[1:]] + [float("inf")]
     named = {event.name: replace(event, until=end) for event, end in zip(events, ends, strict=True)}

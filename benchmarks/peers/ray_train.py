@@ -77,8 +77,8 @@ RAY_TRAIN = Kind(
     packages=("ray",),
     notes=(
         f"Ray Train: `elastic_resize_monitor_interval_s` is {RESIZE_EVERY_S:g} (default 60). Every node has room for "
-        "one worker: scaling up is `ray start` of more nodes, a leave is SIGTERM to one. The cluster is up before a run; a "
-        "checkpoint every 10 steps.",
+        "one worker: scaling up is `ray start` of more nodes, a leave is SIGTERM to one. The cluster is up before a "
+        "run; a checkpoint every 10 steps.",
     ),
     pace=3.0,
 )

@@ -34,7 +34,7 @@ class Torchrun(FolderPeer):
 
     def scale(self, workers: int) -> None:
         while len(self._agents) < workers:
-            self._agents.append(self.processes.python(*self._command))
+            self._agents.append(self.processes.python(*self._command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
         while len(self._agents) > workers:
             # The last one: the first holds the store of the rendezvous.
             self._agents.pop().send_signal(signal.SIGTERM)
@@ -47,6 +47,8 @@ TORCHRUN = Kind(
     notes=(
         f"torchrun: a rendezvous waits {LAST_CALL_S} s for more nodes (`last_call_timeout`; with the default, 30 s, "
         "every figure here grows); an agent leaves on SIGTERM; a checkpoint every 10 steps.",
+        "torchrun is run with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: as torch 2.13 is, a node that joins a running job "
+        "waits for an address that rank 0 told in the first round only, and gives up after 60 s.",
     ),
     pace=1.5,
 )

@@ -67,6 +67,7 @@ def train(job: Workload, checkpoints: Checkpoints) -> None:
                 torch.autograd.backward(loss * (len(part) * world / job.batch))
         optimizer.step()
         optimizer.zero_grad()
+        job.hold()
         step += 1
         if rank == 0:
             figures.committed(step, world, str(os.getpid()))

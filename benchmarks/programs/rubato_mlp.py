@@ -21,6 +21,7 @@ def train(run: rubato.Run) -> None:
                 step.backward(mean_loss(network(x, ids), y))
         with phases.phase(clock, "optimizer"):
             optimizer.step()
+        job.hold()
         if clock is not None:
             clock.lap()
     if clock is not None:

@@ -62,6 +62,7 @@ def main(job: Workload, number: int, low: int) -> None:
         loss = mean_loss(replica(x, numbers), y)
         torch.autograd.backward(loss * (len(ids) * world / job.batch))
         optimizer.step()
+        job.hold()
         if rank == 0 and manager.current_step() > step:
             figures.committed(step + 1, world, str(manager._quorum_id))  # there is no public name for it
         elif rank == 0:

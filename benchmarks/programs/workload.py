@@ -23,6 +23,7 @@ from torch.nn import functional as F
 WIDTH = 1780
 """Of the hidden layers: 10 million parameters with the 784 inputs."""
 NUM_SAMPLES = 4096
+HOLD = "hold"
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,18 @@ class Workload:
     """Forward and backward passes of a worker in a step."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: none."""
+    hold_s: float = 0.0
+    """What every step is slowed by while the file `hold` lies in the folder: a small model would come to its end
+    before a worker has even started."""
 
     @classmethod
     def from_json(cls, text: str) -> Workload:
         return cls(**json.loads(text))
+
+    def hold(self) -> None:
+        """Slow this step, if it is to be."""
+        if self.hold_s and (Path(self.folder) / HOLD).exists():
+            time.sleep(self.hold_s)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
