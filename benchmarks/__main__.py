@@ -19,16 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.document import DOCUMENT, insert
 from benchmarks.figures import FIGURES, Measured, of_fixed, of_story
 from benchmarks.machine import machine, today, versions
 from benchmarks.peers import PEERS, Peer
 from benchmarks.peers.peer import MAX_WORKERS, PeerFailed
-from benchmarks.processes import ROOT, nothing_left_behind
+from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import HOLD, NUM_SAMPLES, WIDTH, Workload
-from benchmarks.report import Context, plot, report, write
+from benchmarks.report import PLOT, Context, plot, report
 from benchmarks.story import Outcome, eventful, undisturbed
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
 CHECKPOINT_EVERY = 10
 STEADY_STEPS = 48
 SHOW_EVERY_S = 2.0
@@ -100,8 +100,9 @@ class Bench:
     def _steps(self, name: str, run: str) -> int:
         if run in ("two", "four"):
             return int(self.flags.steady_steps)
-        epoch: int = NUM_SAMPLES // self.flags.batch
-        return math.ceil(self.flags.steps * PEERS[name].pace / epoch) * epoch
+        steps: int = self.flags.steps
+        epoch = NUM_SAMPLES // int(self.flags.batch)
+        return math.ceil(steps * PEERS[name].pace / epoch) * epoch
 
     def _attempt(self, name: str, run: str, number: int) -> Outcome | None:
         self.progress.begin(f"round {number + 1} of {self.flags.rounds}, {name}, {run}")
@@ -180,8 +181,8 @@ def main() -> int:
     text = report(bench.measured, context, flags.figures)
     print(text)
     if flags.write:
-        write(text, plot(bench.measured), DOCUMENT)
-        print(f"written: {DOCUMENT.relative_to(ROOT)} and its plot", file=sys.stderr)
+        (DOCUMENT.parent / PLOT).write_text(plot(bench.measured))
+        insert(DOCUMENT, "peers", f"{text}\n\n![Downtime by event]({PLOT})")
     return 1 if any(one.failures for one in bench.measured.values()) else 0
 
 

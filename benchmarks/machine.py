@@ -10,9 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-def machine(load: float | None = None) -> str:
-    """Processor, cores and load (now, or as it was found before the measurement), in one line."""
-    load = os.getloadavg()[0] if load is None else load
+def machine(load: float) -> str:
+    """Processor, cores, and the load as it was found before the measurement."""
     return f"{processor()}, {os.cpu_count()} cores, load {load:.1f}"
 
 

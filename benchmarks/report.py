@@ -1,7 +1,8 @@
-"""The table and the plot, and their place in docs/benchmarks.md. A number gets there in no other way."""
+"""The table and the plot: pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from benchmarks.plot import Bar, bars_svg
 
 PLOT = Path("images") / "downtime.svg"
 """Beside the document."""
-BEGIN, END = "<!-- peers: written by `python -m benchmarks --write` -->", "<!-- peers: end -->"
 RATIOS = (("steady_2", 2), ("steady_4", 4))
 
 
@@ -45,11 +45,18 @@ def report(measured: Mapping[str, Measured], context: Context, figures: Sequence
             lines += ratio_rows(measured, key, workers)
     notes = [note for name in measured for note in PEERS[name].notes]
     notes += [
-        f"{PEERS[name].title} failed in the run `{run}`: {cause.strip().splitlines()[0]}"
+        f"{PEERS[name].title} failed in the run `{run}`: {in_short(cause)}"
         for name, one in measured.items()
         for run, cause in one.failures.items()
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def in_short(cause: str) -> str:
+    """The first line of what went wrong, and the last one that names an error."""
+    lines = [line.strip() for line in cause.splitlines() if line.strip()]
+    errors = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return " ... ".join([lines[0], *errors[-1:]])
 
 
 def row(first: str, cells: Iterable[str]) -> str:
@@ -95,18 +102,3 @@ def plot(measured: Mapping[str, Measured]) -> str:
             ]
             groups.append((figure.label.removeprefix("downtime, "), bars))
     return bars_svg("Downtime in seconds, by event", groups)
-
-
-def write(text: str, picture: str, document: Path) -> None:
-    """Put both into the document, between its markers.
-
-    Raises:  ValueError: the document has no markers.
-    """
-    before, found, rest = document.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (found and end):
-        raise ValueError(f"{document} has no {BEGIN} ... {END}: nothing was written")
-    image = document.parent / PLOT
-    image.write_text(picture)
-    shown = f"![Downtime by event]({PLOT})"
-    document.write_text(f"{before}{BEGIN}\n{text}\n\n{shown}\n{END}{after}")

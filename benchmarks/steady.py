@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.machine import machine
+from benchmarks.document import DOCUMENT, insert
+from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
 from benchmarks.programs.phases import ORDER
 from benchmarks.programs.workload import WIDTH, Workload
@@ -117,10 +119,11 @@ def measure(workers: int, flags: argparse.Namespace) -> Runs:
     return Runs(rubato, once, same)
 
 
-def report(runs: dict[int, Runs], flags: argparse.Namespace) -> str:
+def report(runs: dict[int, Runs], flags: argparse.Namespace, load: float) -> str:
     """Two tables: steps and memory, and the phases."""
     lines = [
-        f"{flags.steps} steps, width {flags.width}, global batch 256 in {flags.microbatches} microbatches; {machine()}",
+        f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.steps} steps, hidden layers of {flags.width}, "
+        f"global batch 256 in {flags.microbatches} microbatches; medians.",
         "",
         "| workers | DDP, one pass | DDP, same passes | Rubato | of DDP, same passes | memory: Rubato | DDP |",
         "|---|---|---|---|---|---|---|",
@@ -156,9 +159,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/benchmarks.md")
     flags = parser.parse_args()
-    with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rubato-steady-") as flags.folder:
-        print(report({workers: measure(workers, flags) for workers in flags.workers}, flags))
+    load = os.getloadavg()[0]
+    with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-steady-") as flags.folder:
+        runs = {workers: measure(workers, flags) for workers in flags.workers}
+    text = report(runs, flags, load)
+    print(text)
+    if flags.write:
+        insert(DOCUMENT, "steady", text)
     return 0
 
 

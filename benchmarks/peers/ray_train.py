@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import tempfile
 import time
@@ -29,6 +30,8 @@ class RayTrain(FolderPeer):
         # Short, because addresses of sockets are limited in length.
         self._temp = tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True)
         self._address = f"127.0.0.1:{free_port()}"
+        # The cluster listens on more than the loopback: nobody else is to use it.
+        self._environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def prepare(self, workers: int) -> None:
         port = self._address.rpartition(":")[2]
@@ -41,7 +44,13 @@ class RayTrain(FolderPeer):
 
     def start(self, workers: int, low: int, high: int) -> None:
         self._driver = self.processes.python(
-            PROGRAMS / "ray_mlp.py", self.job.to_json(), self._address, str(low), str(high), str(RESIZE_EVERY_S)
+            PROGRAMS / "ray_mlp.py",
+            self.job.to_json(),
+            self._address,
+            str(low),
+            str(high),
+            str(RESIZE_EVERY_S),
+            **self._environment,
         )
 
     def scale(self, workers: int) -> None:
@@ -60,7 +69,7 @@ class RayTrain(FolderPeer):
     def _ray(self, *arguments: str) -> psutil.Popen:
         return self.processes.python(
             "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats",
-            *arguments,
+            *arguments, **self._environment,
         )  # fmt: skip
 
     def _wait_for_nodes(self, count: int) -> None:

@@ -58,5 +58,7 @@ TORCHFT = Kind(
     notes=(
         "torchft: the lighthouse runs as its README starts it (`--join_timeout_ms 10000`; heartbeats time out after "
         "5 s), the program has the time-outs of its example; a replica leaves on SIGTERM, between two steps.",
+        "torchft is patched in one place (`Replica` in `benchmarks/programs/torchft_mlp.py`): as released, the "
+        "survivors of a SIGKILL end with an AssertionError in the hook of its DistributedDataParallel.",
     ),
 )

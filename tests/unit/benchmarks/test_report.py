@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 
 from benchmarks.figures import FIGURES, Measured, cell
 from benchmarks.plot import Bar, bars_svg, place
-from benchmarks.report import BEGIN, END, Context, plot, report, write
+from benchmarks.report import Context, in_short, plot, report
 
 CONTEXT = Context("2026-01-02", "a machine", "torch 9", rounds=3, width=64, batch=256)
 ALL = [figure.key for figure in FIGURES]
@@ -36,13 +34,12 @@ def test_what_is_missing_says_why() -> None:
     measured = {
         "rubato": Measured({"up_1_2": [0.1]}),
         "ddp": Measured({"steady_2": [0.2]}),
-        "torchft": Measured(failures={"story": "it ended\nfor a long reason"}),
+        "torchft": Measured(failures={"story": "it ended\nlong\nOSError: no"}),
     }
     text = report(measured, CONTEXT, ALL)
     assert cells(text, "downtime, 1 -> 2") == ["0.10", "-", "failed"]
     assert cells(text, "downtime, SIGKILL") == ["never", "-", "failed"]
-    assert "torchft failed in the run `story`: it ended" in text
-    assert "for a long reason" not in text
+    assert "torchft failed in the run `story`: it ended ... OSError: no" in text
 
 
 def test_steady_steps_are_set_against_ddp() -> None:
@@ -80,14 +77,7 @@ def test_the_axis_is_logarithmic_and_ends_where_it_ends() -> None:
     assert "&lt;b&gt;" in bars_svg("<b>", [("group", [Bar("one", [1.0])])])
 
 
-def test_only_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    (tmp_path / "images").mkdir()
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write("new", "<svg/>", page)
-    assert re.fullmatch(
-        rf"before\n{re.escape(BEGIN)}\nnew\n\n!\[.*\]\(images/downtime.svg\)\n{END}\nafter\n", page.read_text()
-    )
-    page.write_text("no markers")
-    with pytest.raises(ValueError, match="nothing was written"):
-        write("new", "<svg/>", page)
+def test_a_failure_is_told_by_its_first_line_and_the_last_error_in_it() -> None:
+    output = "it ended:\n  File x\nKeyError: 1\nModuleNotFoundError: no y\n2026 [INFO] a log line"
+    assert in_short(output) == "it ended: ... ModuleNotFoundError: no y"
+    assert in_short("no recovery within 180 s") == "no recovery within 180 s"
