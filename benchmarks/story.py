@@ -13,7 +13,7 @@ from benchmarks.timeline import Event, Row
 
 SETTLE_STEPS = 12
 """Committed steps between two events: the time of a step is the median of ten."""
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """For the next thing to happen. Ray Train looks for new nodes every 20 s, and all is slower on a busy machine."""
 RESIZES = (("up_1_2", 2), ("up_2_4", 4), ("leave_4_3", 3), ("up_3_4", 4))
 KILL = "kill"
