@@ -87,8 +87,6 @@ def wait_settled(peer: Peer, what: str, begins: Callable[[Row], bool], tell: Tel
         return first is not None and len(rows) - first > SETTLE_STEPS
 
     wait(peer, what, is_settled, tell)
-    if peer.is_over():
-        raise PeerFailed(f"it came to its end while waiting for {what}: give it more --steps")
 
 
 def wait(peer: Peer, what: str, condition: Callable[[], bool], tell: Tell) -> None:
@@ -99,9 +97,11 @@ def wait(peer: Peer, what: str, condition: Callable[[], bool], tell: Tell) -> No
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         rows = peer.rows()
-        tell(f"waiting for {what}, step {rows[-1].step if rows else 0}")
+        step = rows[-1].step if rows else 0
+        tell(f"waiting for {what}, step {step}")
         if peer.is_over() and not condition():
-            raise PeerFailed(f"it ended at step {rows[-1].step if rows else 0}, waiting for {what}:\n{peer.output()}")
+            advice = "; more --steps would keep it going" if peer.results() else ""
+            raise PeerFailed(f"it ended at step {step}, waiting for {what}{advice}:\n{peer.output()}")
         if time.monotonic() > deadline:
             raise PeerFailed(f"no {what} within {PATIENCE_S:g} s:\n{peer.output()}")
         time.sleep(0.05)
