@@ -103,5 +103,10 @@ docs-fix: setup
 	$(BIN)/python scripts/status_diagram.py
 
 .PHONY: bench
-bench: setup ## Measure the pause at scale-up, scale-down and SIGKILL
-	$(BIN)/python benchmarks/pause.py
+bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS="--peers rubato,ddp --rounds 1"
+	@$(BIN)/python -m pip install --quiet --editable ".[bench]" || echo "torchft is not to be had here: it will be shown as failed"
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-steady
+bench-steady: setup ## Take a steady step apart, beside DDP on the same model; ARGS="--workers 1,2"
+	$(BIN)/python -m benchmarks.steady $(ARGS)

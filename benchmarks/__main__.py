@@ -1,0 +1,190 @@
+"""Rubato beside its peers, in one run on one machine.
+
+python -m benchmarks [--peers rubato,ddp,...] [--figures up_1_2,...] [--rounds 3] [--steps 320] [--write]
+
+A peer that fails is shown as failed, with the reason, and does not stop the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.document import DOCUMENT, insert
+from benchmarks.figures import FIGURES, Measured, of_fixed, of_story
+from benchmarks.machine import machine, today, versions
+from benchmarks.peers import PEERS, Peer
+from benchmarks.peers.peer import MAX_WORKERS, PeerFailed
+from benchmarks.processes import nothing_left_behind
+from benchmarks.programs.workload import HOLD, NUM_SAMPLES, WIDTH, Workload
+from benchmarks.report import PLOT, Context, plot, report
+from benchmarks.story import Outcome, eventful, undisturbed
+
+CHECKPOINT_EVERY = 10
+STEADY_STEPS = 48
+SHOW_EVERY_S = 2.0
+
+
+class Progress:
+    """What is going on, on stderr: a line that changes on a terminal, else one now and then."""
+
+    def __init__(self) -> None:
+        self._title, self._shown_at, self._began = "", 0.0, time.monotonic()
+
+    def begin(self, title: str) -> None:
+        self._title = title
+        self._show("", end="\n")
+
+    def tell(self, text: str) -> None:
+        every = SHOW_EVERY_S if sys.stderr.isatty() else 10 * SHOW_EVERY_S
+        if time.monotonic() - self._shown_at >= every:
+            self._show(text, end="\r" if sys.stderr.isatty() else "\n")
+
+    def _show(self, text: str, end: str) -> None:
+        self._shown_at = time.monotonic()
+        line = f"[{self._shown_at - self._began:4.0f} s] {self._title}{': ' if text else ''}{text}"
+        print(f"{line:<100}", end=end, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Bench:
+    """The runs of one measurement."""
+
+    flags: argparse.Namespace
+    folder: Path
+    progress: Progress = field(default_factory=Progress)
+    measured: dict[str, Measured] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    """Of the undisturbed runs, by peer."""
+
+    def run(self) -> None:
+        """All rounds; peers take turns, so that a busy minute does not meet one of them only."""
+        self.measured = {name: Measured() for name in self.flags.peers}
+        wanted = {figure.run for figure in FIGURES if figure.key in self.flags.figures}
+        if "equal" in self.flags.figures:
+            for name in self.flags.peers:
+                self._undisturbed(name)
+        for number in range(self.flags.rounds):
+            for name in self.flags.peers:
+                for run in ("two", "four", "story"):
+                    if run in wanted:
+                        self._one(name, run, number)
+
+    def _undisturbed(self, name: str) -> None:
+        if PEERS[name].is_elastic:
+            outcome = self._attempt(name, "undisturbed", 0)
+            if outcome is not None:
+                self.digests[name] = outcome.digest
+
+    def _one(self, name: str, run: str, number: int) -> None:
+        if run == "story" and not PEERS[name].is_elastic:
+            return
+        outcome = self._attempt(name, run, number)
+        if outcome is None:
+            return
+        if run == "story":
+            found = of_story(outcome, self._steps(name, run), self.flags.batch, self.digests.get(name))
+        else:
+            found = of_fixed(outcome, 2 if run == "two" else MAX_WORKERS)
+        self.measured[name].add({key: value for key, value in found.items() if key in self.flags.figures})
+
+    def _steps(self, name: str, run: str) -> int:
+        if run in ("two", "four"):
+            return int(self.flags.steady_steps)
+        steps: int = self.flags.steps
+        epoch = NUM_SAMPLES // int(self.flags.batch)
+        return math.ceil(steps * PEERS[name].pace / epoch) * epoch
+
+    def _attempt(self, name: str, run: str, number: int) -> Outcome | None:
+        self.progress.begin(f"round {number + 1} of {self.flags.rounds}, {name}, {run}")
+        folder = self.folder / f"{name}-{run}-{number}"
+        folder.mkdir()
+        job = Workload(
+            str(folder),
+            steps=self._steps(name, run),
+            width=self.flags.width,
+            batch=self.flags.batch,
+            hold_s=self.flags.hold,
+            checkpoint_every=CHECKPOINT_EVERY if run in ("story", "undisturbed") else 0,
+        )
+        peer: Peer = PEERS[name].make(folder, job)
+        try:
+            if run == "story":
+                (folder / HOLD).touch()
+                return eventful(peer, self.progress.tell, (folder / HOLD).unlink)
+            return undisturbed(peer, 2 if run == "two" else MAX_WORKERS, self.progress.tell)
+        except (PeerFailed, AssertionError, OSError) as error:
+            self.measured[name].failures[run] = str(error)
+            print(f"{name}, {run}, failed: {error}", file=sys.stderr, flush=True)
+            return None
+        finally:
+            peer.close()
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    def names(known: Sequence[str]) -> object:
+        def read(text: str) -> list[str]:
+            given = [one for one in text.split(",") if one]
+            unknown = [one for one in given if one not in known]
+            if unknown or not given:
+                raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: choose from {', '.join(known)}")
+            return [one for one in known if one in given]
+
+        return read
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Rubato beside its peers.")
+    keys = [figure.key for figure in FIGURES]
+    parser.add_argument("--peers", type=names(list(PEERS)), default=list(PEERS), help=", ".join(PEERS))  # type: ignore[arg-type]
+    parser.add_argument("--figures", type=names(keys), default=keys, help=", ".join(keys))  # type: ignore[arg-type]
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=320, help="of a run with changes; slow peers get more")
+    parser.add_argument("--steady-steps", type=int, default=STEADY_STEPS, help="of a run without changes")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the hidden layers; 1780: 10 million parameters")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--hold", type=float, default=0.0, help="seconds added to each step while things happen")
+    parser.add_argument("--json", type=Path, default=None, help="write the raw figures here")
+    parser.add_argument("--keep", type=Path, default=None, help="keep the folders of the runs, with their logs, here")
+    parser.add_argument("--write", action="store_true", help="write table and plot into docs/")
+    return parser.parse_args(arguments)
+
+
+@contextlib.contextmanager
+def work_folder(kept: Path | None) -> Iterator[Path]:
+    """Where the runs keep their files: a folder that goes, or the one that was named."""
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="rb-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def main() -> int:
+    flags = parse()
+    load = os.getloadavg()[0]
+    with nothing_left_behind(), work_folder(flags.keep) as folder:
+        bench = Bench(flags, folder)
+        bench.run()
+    packages = dict.fromkeys(package for name in flags.peers for package in PEERS[name].packages)
+    context = Context(today(), machine(load), versions(list(packages)), flags.rounds, flags.width, flags.batch)
+    if flags.json is not None:
+        flags.json.write_text(json.dumps({name: asdict(one) for name, one in bench.measured.items()}, indent=1))
+    text = report(bench.measured, context, flags.figures)
+    print(text)
+    if flags.write:
+        (DOCUMENT.parent / PLOT).write_text(plot(bench.measured))
+        insert(DOCUMENT, "peers", f"{text}\n\n![Downtime by event]({PLOT})")
+    return 1 if any(one.failures for one in bench.measured.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The place of measured figures in docs/benchmarks.md: between two markers. A number gets there in no other way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.processes import ROOT
+
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+
+
+def insert(document: Path, name: str, text: str) -> None:
+    """Replace what is between the markers of a name.
+
+    Raises:  ValueError: the document has no such markers.
+    """
+    begin, end = f"<!-- {name}: written by a script -->\n", f"<!-- {name}: end -->"
+    before, found, rest = document.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{document} has no {begin.strip()} ... {end}: nothing was written")
+    document.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")

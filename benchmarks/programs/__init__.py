@@ -1,0 +1,1 @@
+"""Training programs: one a peer, on the same workload."""

@@ -1,0 +1,104 @@
+"""The table and the plot: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.figures import DOWNTIMES, FIGURES, Figure, Measured, cell, ratio
+from benchmarks.peers import PEERS
+from benchmarks.plot import Bar, bars_svg
+
+PLOT = Path("images") / "downtime.svg"
+"""Beside the document."""
+RATIOS = (("steady_2", 2), ("steady_4", 4))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a reader must know to compare."""
+
+    date: str
+    machine: str
+    versions: str
+    rounds: int
+    width: int
+    batch: int
+
+
+def report(measured: Mapping[str, Measured], context: Context, figures: Sequence[str]) -> str:
+    """The table by peer, with the terms it was measured on, and why something is missing."""
+    rounds = f"{context.rounds} round{'s' if context.rounds != 1 else ''}"
+    lines = [
+        f"{context.date}, {context.machine}; {context.versions}. Hidden layers of {context.width}, batch "
+        f"{context.batch}; medians and ranges of {rounds}.",
+        "",
+        row("", (PEERS[name].title for name in measured)),
+        row("---", ["---"] * len(measured)).replace(" ", ""),
+    ]
+    wanted = [figure for figure in FIGURES if figure.key in figures]
+    lines += [row(label(figure), (told(figure, name, one) for name, one in measured.items())) for figure in wanted]
+    for key, workers in RATIOS:
+        if key in figures:
+            lines += ratio_rows(measured, key, workers)
+    notes = [note for name in measured for note in PEERS[name].notes]
+    notes += [
+        f"{PEERS[name].title} failed in the run `{run}`: {in_short(cause)}"
+        for name, one in measured.items()
+        for run, cause in one.failures.items()
+    ]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def in_short(cause: str) -> str:
+    """The first line of what went wrong, and the last one that names an error."""
+    lines = [line.strip() for line in cause.splitlines() if line.strip()]
+    errors = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return " ... ".join([lines[0], *errors[-1:]])
+
+
+def row(first: str, cells: Iterable[str]) -> str:
+    return f"| {' | '.join([first, *cells])} |"
+
+
+def label(figure: Figure) -> str:
+    return f"{figure.label}, {figure.unit}" if figure.unit in ("s", "ms") else figure.label
+
+
+def told(figure: Figure, name: str, one: Measured) -> str:
+    """A cell: the figure, or why there is none."""
+    found = cell(figure, one.samples)
+    if found is not None:
+        return found
+    if figure.run in one.failures or (figure.key == "equal" and "undisturbed" in one.failures):
+        return "failed"
+    return "-" if figure.run != "story" or not PEERS[name].is_elastic else "never"
+
+
+def ratio_rows(measured: Mapping[str, Measured], key: str, workers: int) -> list[str]:
+    """A steady step against that of DDP, for all; and for Rubato against DDP with as many passes."""
+    lines = []
+    for base, whose in (("ddp", "one pass"), ("ddp-passes", "the same passes")):
+        if base in measured and key in measured[base].samples:
+            cells = [
+                (ratio(one.samples, measured[base].samples, key) or "-") if base == "ddp" or name == "rubato" else ""
+                for name, one in measured.items()
+            ]
+            lines.append(row(f"of DDP's step with {whose}, {workers} workers", cells))
+    return lines
+
+
+def plot(measured: Mapping[str, Measured]) -> str:
+    """The downtimes of all peers as an SVG."""
+    groups = []
+    for figure in FIGURES:
+        if figure.key in DOWNTIMES:
+            bars = [
+                Bar(PEERS[name].title, one.samples.get(figure.key, ()))
+                for name, one in measured.items()
+                if PEERS[name].is_elastic
+            ]
+            groups.append((figure.label.removeprefix("downtime, "), bars))
+    return bars_svg("Downtime in seconds, by event", groups)

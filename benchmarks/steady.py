@@ -1,0 +1,175 @@
+"""A steady step taken apart: what each phase of Rubato costs, beside DistributedDataParallel on the same model.
+
+python -m benchmarks.steady [--workers 1,2,4] [--steps 40] [--microbatches 8] [--width 1780]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.document import DOCUMENT, insert
+from benchmarks.machine import machine, today, versions
+from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
+from benchmarks.programs.phases import ORDER
+from benchmarks.programs.workload import WIDTH, Workload
+from rubato.testing import LocalJob
+
+WARM_STEPS = 5
+"""Left out at the beginning: caches and buffers are made in them."""
+DDP_TIMEOUT_S = 600.0
+
+Laps = list[dict[str, tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Steady:
+    """What one run showed."""
+
+    step_ms: float
+    """Median time from commit to commit, as the lowest rank saw it."""
+    peak_bytes: int
+    """Of the largest worker."""
+    phases_ms: dict[str, tuple[float, float]]
+    """By phase: wall clock and CPU time of the main thread, each the median over steps and workers."""
+
+
+def of_rubato(folder: Path, job: Workload, workers: int, microbatches: int, *, phases: bool) -> Steady:
+    with LocalJob(
+        folder / "home",
+        PROGRAMS / "rubato_mlp.py",
+        config={"steps": job.steps, "workload": job.to_json(), "phases": phases},
+        batch={"global_size": job.batch, "num_microbatches": microbatches},
+        workers={"initial": workers, "min": 1, "max": max(workers, 4)},
+    ) as run:
+        run.result()
+        times = [datetime.fromisoformat(row["time"]).timestamp() for row in run.rows()]
+    laps: Laps = [lap for path in folder.glob("phases-*.json") for lap in json.loads(path.read_text())[WARM_STEPS:]]
+    return Steady(median_step_ms(times), peak_bytes(folder), medians_ms(laps))
+
+
+def of_ddp(folder: Path, job: Workload, workers: int) -> Steady:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(workers)}
+    with Processes(folder / "log") as processes:
+        started = [
+            processes.python(PROGRAMS / "ddp_mlp.py", job.to_json(), **address, RANK=str(rank))
+            for rank in range(workers)
+        ]
+        codes = [process.wait(DDP_TIMEOUT_S) for process in started]
+        if any(codes):
+            raise RuntimeError(f"DDP ended with {codes}:\n{processes.output()}")
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    return Steady(median_step_ms([row["time"] for row in rows]), peak_bytes(folder), {})
+
+
+def median_step_ms(times_s: Sequence[float]) -> float:
+    """Between commits; the first steps do not count."""
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times_s[WARM_STEPS:])]
+    return statistics.median(gaps) * 1000
+
+
+def peak_bytes(folder: Path) -> int:
+    """Of the largest worker of a run."""
+    return max(int(json.loads(path.read_text())["peak_bytes"]) for path in folder.glob("result-*.json"))
+
+
+def medians_ms(laps: Laps) -> dict[str, tuple[float, float]]:
+    """By phase; a step without a phase spent nothing in it."""
+    found = {}
+    for name in {name for lap in laps for name in lap}:
+        spent = [lap.get(name, (0, 0)) for lap in laps]
+        wall, cpu = (statistics.median(column) / 1e6 for column in zip(*spent, strict=True))
+        found[name] = (wall, cpu)
+    return found
+
+
+@dataclass
+class Runs:
+    """The runs of one worker count."""
+
+    rubato: Steady
+    ddp_once: Steady
+    ddp_same: Steady
+
+
+def measure(workers: int, flags: argparse.Namespace) -> Runs:
+    def folder(name: str) -> Path:
+        made = Path(flags.folder) / f"{name}-{workers}"
+        made.mkdir()
+        return made
+
+    def job(where: Path, passes: int = 1) -> Workload:
+        return Workload(str(where), steps=flags.steps, width=flags.width, passes=passes)
+
+    tell(f"{workers} workers: DDP, one pass")
+    once = of_ddp(place := folder("once"), job(place), workers)
+    tell(f"{workers} workers: DDP, {flags.microbatches // workers} passes")
+    same = of_ddp(place := folder("same"), job(place, flags.microbatches // workers), workers)
+    tell(f"{workers} workers: Rubato")
+    rubato = of_rubato(place := folder("rubato"), job(place), workers, flags.microbatches, phases=True)
+    return Runs(rubato, once, same)
+
+
+def report(runs: dict[int, Runs], flags: argparse.Namespace, load: float) -> str:
+    """Two tables: steps and memory, and the phases."""
+    lines = [
+        f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.steps} steps, hidden layers of {flags.width}, "
+        f"global batch 256 in {flags.microbatches} microbatches; medians.",
+        "",
+        "| workers | DDP, one pass | DDP, same passes | Rubato | of DDP, same passes | memory: Rubato | DDP |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for workers, one in runs.items():
+        times = f"{one.ddp_once.step_ms:.0f} ms | {one.ddp_same.step_ms:.0f} ms | {one.rubato.step_ms:.0f} ms"
+        ratio = f"{one.rubato.step_ms / one.ddp_same.step_ms:.2f}"
+        lines.append(f"| {workers} | {times} | {ratio} | {mib(one.rubato)} | {mib(one.ddp_same)} |")
+    heads = " | ".join(f"{workers}: wall | CPU" for workers in runs)
+    lines += ["", f"| phase of Rubato's step, ms | {heads} |", "|---|" + "---|" * (2 * len(runs))]
+    lines += [phase_line(name, runs.values()) for name in ORDER]
+    return "\n".join(lines)
+
+
+def phase_line(name: str, runs: Iterable[Runs]) -> str:
+    cells = [one.rubato.phases_ms.get(name) for one in runs]
+    return (
+        f"| {name} | " + " | ".join("- | -" if one is None else f"{one[0]:.1f} | {one[1]:.1f}" for one in cells) + " |"
+    )
+
+
+def mib(one: Steady) -> str:
+    return f"{one.peak_bytes / 2**20:.0f} MiB"
+
+
+def tell(text: str) -> None:
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Take a steady step apart.")
+    parser.add_argument("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/benchmarks.md")
+    flags = parser.parse_args()
+    load = os.getloadavg()[0]
+    with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-steady-") as flags.folder:
+        runs = {workers: measure(workers, flags) for workers in flags.workers}
+    text = report(runs, flags, load)
+    print(text)
+    if flags.write:
+        insert(DOCUMENT, "steady", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
