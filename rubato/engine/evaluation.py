@@ -73,7 +73,7 @@ def _fill(session: Session, key: tuple[int, int], table: torch.Tensor, value: Ca
         missing = torch.isnan(table).nonzero().flatten().tolist()
         if not missing:
             session.complete_table(key, table)
-            session.control.stage("compute")
+            session.control.stage("update")
             return table
 
 

@@ -73,6 +73,7 @@ class Membership:
         assert rank is not None
         plan = decide_entry(record, self._exchange_standings(record, comm))
         if plan.blank:
+            session.control.stage("sync", session.step)
             extra = share_state(comm, session.state, plan.holders, session.extra())
             if rank in plan.blank:
                 session.take_extra(extra)
@@ -85,7 +86,7 @@ class Membership:
         session.owners_of_step = plan.owners_of_step
         session.begin_generation(comm)
         session.control.record, session.control.broken = record, None
-        session.control.stage("compute", session.step)
+        session.control.stage("update", session.step)
         sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()
         redone = sum(sizes[leaf] > 0 for leaf in plan.orphans)
         session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))

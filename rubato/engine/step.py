@@ -118,9 +118,12 @@ class Step:
         session = self._session
         session.present_microbatch, self._loss, self._weight = leaf, None, None
         ids = session.plan.samples(self.index, leaf)
+        # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
+        session.control.stage("fetch", self.index, leaf)
         batch = fetch(self._dataset, ids, collate=self._collate, seed=session.spec.seed, epoch=self.epoch)
         batch = to_device(batch, session.device)
-        session.control.stage("compute")  # deadlines are for one microbatch, not for all of them
+        session.control.stage("compute" if len(ids) in session.sizes_seen else "first_batch", self.index, leaf)
+        session.sizes_seen.add(len(ids))
         seed_all(session.spec.seed, self.index, leaf)
         return batch
 
