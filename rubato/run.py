@@ -185,7 +185,7 @@ class Run:
                 processes,
                 upcoming=session.upcoming,
                 tell=session.tell,
-                alive=lambda: session.control.stage("compute"),
+                alive=lambda: session.control.stage("fetch", session.step, session.present_microbatch),
             )
         ) as ahead:
             yield ahead
@@ -267,12 +267,13 @@ class Run:
     @contextlib.contextmanager
     def long_phase(self, name: str) -> Iterator[None]:
         """Say that this takes long without being a hang: `with run.long_phase("export"): ...`."""
-        control = self._session.control
-        control.stage("long_phase")
+        control, leaf = self._session.control, self._session.present_microbatch
+        before = control.present_stage
+        control.stage("long_phase", microbatch=leaf)
         try:
             yield
         finally:
-            control.stage("compute")
+            control.stage(before, microbatch=leaf)
 
     def finish(self) -> str:
         """Called by the launcher when the program returned: wait for peers and controller.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HOOKS = (
-    ("fetch", "rubato.engine.step", "fetch"),
+    ("fetch", "rubato.data.source", "MapSource.read"),
     ("seed", "rubato.engine.step", "seed_all"),
     ("restore", "rubato.engine.step", "Step._restore"),
     ("pack", "rubato.engine.flat", "FlatLayout.pack"),

@@ -84,6 +84,8 @@ class Session:
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
+        self.sizes_seen: set[int] = set()
+        """Sizes of microbatches that this process has computed before."""
         self.compute_ns = 0
         """Spent on microbatches of this step."""
         self.data_ns = 0
@@ -282,7 +284,7 @@ class Session:
         assert isinstance(known, Reduced)
         self.decision = decide(known.headers)
         self._deliver_vector(known)
-        self.control.stage("compute")
+        self.control.stage("update")
         return known
 
     def _deliver_vector(self, result: Reduced) -> None:
@@ -438,7 +440,7 @@ class Session:
         self._saved = key
         self.control.stage("checkpoint")
         self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=self._metrics)
-        self.control.stage("compute")
+        self.control.stage("update")
 
     def finish(self, digest: str, logged: dict[str, float]) -> None:
         """All steps are done and user code has returned: wait until the controller has what it needs.
