@@ -55,16 +55,23 @@ class RayTrain(FolderPeer):
 
     def scale(self, workers: int) -> None:
         while len(self._nodes) < workers:
-            self._nodes.append(self._ray(f"--address={self._address}", "--num-cpus=1"))
+            self._nodes.append(self._start_node())
         while len(self._nodes) > workers:
             self._nodes.pop().send_signal(signal.SIGTERM)
 
     def is_over(self) -> bool:
+        # A node that did not come up (`ray start` gives up after 30 s) is started again, as a cluster manager would.
+        for number, node in enumerate(self._nodes):
+            if node.poll() is not None:
+                self._nodes[number] = self._start_node()
         return self._driver is not None and self._driver.poll() is not None
 
     def close(self) -> None:
         super().close()
         self._temp.cleanup()
+
+    def _start_node(self) -> psutil.Popen:
+        return self._ray(f"--address={self._address}", "--num-cpus=1")
 
     def _ray(self, *arguments: str) -> psutil.Popen:
         return self.processes.python(
@@ -86,8 +93,8 @@ RAY_TRAIN = Kind(
     packages=("ray",),
     notes=(
         f"Ray Train: `elastic_resize_monitor_interval_s` is {RESIZE_EVERY_S:g} (default 60). Every node has room for "
-        "one worker: scaling up is `ray start` of more nodes, a leave is SIGTERM to one. The cluster is up before a "
-        "run; a checkpoint every 10 steps.",
+        "one worker: scaling up is `ray start` of more nodes, a leave is SIGTERM to one, which drains it. The cluster "
+        "is up before a run; a checkpoint every 10 steps.",
     ),
     pace=3.0,
 )

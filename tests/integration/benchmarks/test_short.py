@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SHORT = ("--rounds", "1", "--width", "32", "--steps", "512", "--steady-steps", "16", "--hold", "0.1")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)  # about 50 s on two cores that do nothing else
 def test_one_round_gives_every_figure_and_leaves_nothing_behind(tmp_path: Path) -> None:
     figures, kept = tmp_path / "figures.json", tmp_path / "kept"
     done = subprocess.run(
@@ -38,25 +37,6 @@ def test_one_round_gives_every_figure_and_leaves_nothing_behind(tmp_path: Path) 
     assert "| downtime, SIGKILL of one of 4, s |" in done.stdout
     left = [one.pid for one in psutil.process_iter() if str(kept) in " ".join(_command(one))]
     assert left == []
-
-
-def test_a_peer_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    arguments = ("--rounds", "1", "--width", "32", "--steps", "16", "--steady-steps", "16", "--json", str(figures))
-    chosen = ("--peers", "rubato,ddp", "--figures", "up_1_2,steady_2")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *chosen, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "120"},
-    )
-    assert done.returncode == 1, done.stderr
-    measured = json.loads(figures.read_text())
-    assert "more --steps" in measured["rubato"]["failures"]["story"]
-    assert "steady_2" in measured["ddp"]["samples"]
-    assert "| downtime, 1 -> 2 workers, s | failed | - |" in done.stdout
 
 
 def _command(process: psutil.Process) -> list[str]:
