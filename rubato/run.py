@@ -184,7 +184,7 @@ class Run:
                 processes,
                 upcoming=session.upcoming,
                 tell=session.tell,
-                alive=lambda: session.control.stage("compute"),
+                alive=lambda: session.control.stage("fetch", microbatch=session.present_microbatch),
             )
         ) as ahead:
             yield ahead
@@ -266,12 +266,13 @@ class Run:
     @contextlib.contextmanager
     def long_phase(self, name: str) -> Iterator[None]:
         """Say that this takes long without being a hang: `with run.long_phase("export"): ...`."""
-        control = self._session.control
-        control.stage("long_phase")
+        control, leaf = self._session.control, self._session.present_microbatch
+        before = control.present_stage
+        control.stage("long_phase", microbatch=leaf)
         try:
             yield
         finally:
-            control.stage("compute")
+            control.stage(before, microbatch=leaf)
 
     def finish(self) -> str:
         """Called by the launcher when the program returned: wait for peers and controller.

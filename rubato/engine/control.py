@@ -1,7 +1,7 @@
 """The child's end of the line to its controller: what was ordered, and what is to be said.
 
 A thread reads commands and keeps what they say; the main thread looks at it whenever it is in the engine. Groups are
-formed in threads of their own while the main thread trains.
+formed in threads of their own while the main thread trains. What that does is written into the progress word.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rubato.engine.header import Leaving
 from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
+from rubato.wire.progress import ProgressWord
 
 BEAT_EVERY_S = 1.0
 ROWS_IN_MESSAGE = 1000
@@ -33,8 +34,21 @@ Former = Callable[[wire.GenerationRecord, int, Callable[[], bool]], Communicator
 class Control:
     """Orders of the controller, as the training process sees them. All attributes are safe to read at any time."""
 
-    def __init__(self, start: wire.Start, connection: socket.socket | None = None, reader: Any = None) -> None:
-        """Without a connection the process is alone: nobody orders anything, and nothing is said."""
+    def __init__(
+        self,
+        start: wire.Start,
+        connection: socket.socket | None = None,
+        reader: Any = None,
+        word: ProgressWord | None = None,
+    ) -> None:
+        """Without a connection the process is alone: nobody orders anything, and nothing is said.
+
+        Args:
+            start: the first order.
+            connection: the child's end of the line.
+            reader: commands, line by line.
+            word: shared with the supervisor.
+        """
         self.start = start
         self.attempt = start.attempt
         self.revoked_through = 0
@@ -54,8 +68,10 @@ class Control:
         self.broken: wire.Broken | None = None
         self.ended: wire.Ended | None = None
         self.rows: deque[MetricRow] = deque()
-        self._stage = ("setup", time.monotonic())
+        self._word = word or ProgressWord()
         self._step = 0
+        self.stage("setup")
+        self._word.beat()
         self._former: Former | None = None
         self._formed: dict[int, tuple[wire.GenerationRecord, Communicator | None]] = {}
         self._connection = connection
@@ -139,10 +155,7 @@ class Control:
 
     def _beat(self) -> None:
         while True:
-            stage, since = self._stage
-            generation = self.record.number if self.record else 0
-            seconds = round(time.monotonic() - since, 3)
-            self.say(wire.Beat(self.start.incarnation, generation, self._step, stage, seconds))
+            self._word.beat()
             time.sleep(BEAT_EVERY_S)
 
     def _describe(self) -> None:
@@ -175,6 +188,11 @@ class Control:
         with self._write_lock:
             self._write(message)
 
+    def say_committed(self, generation: int, step: int, rows: Sequence[MetricRow]) -> None:
+        """So many steps are done; the rows in as many messages as they need."""
+        for message in committed(self.start.incarnation, generation, step, rows):
+            self.say(message)
+
     def _write(self, *messages: wire.Message) -> None:
         """With the write lock held."""
         if self._connection is None:
@@ -185,10 +203,11 @@ class Control:
         except OSError:
             os._exit(1)  # nobody is there to train for
 
-    def stage(self, name: str, step: int | None = None) -> None:
-        """Say what the main thread does from now on; told with the next sign of life."""
-        self._stage = (name, time.monotonic())
+    def stage(self, name: str, step: int | None = None, microbatch: int | None = None) -> None:
+        """Say what the main thread does from now on: a few stores, no system call."""
         self._step = self._step if step is None else step
+        self.present_stage = name
+        self._word.write(name, self._step, self.record.number if self.record else 0, microbatch)
 
     def may_switch(self, number: int) -> None:
         """The joiners of this generation are up to date."""

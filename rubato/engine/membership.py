@@ -146,7 +146,7 @@ class Membership:
         session.owners_of_step = owners_of_step
         session.begin_generation(self.exchange_of(record.number, comm))
         session.control.record, session.control.broken = record, None
-        session.control.stage("compute", session.step)
+        session.control.stage("update", session.step)
         session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))
 
     # --- a joiner's way in --------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Membership:
     def _follow(self, record: wire.GenerationRecord, comm: Communicator) -> None:
         """Take over the state of a boundary; user code then repeats the steps since, from the members' results."""
         session = self._session
-        session.control.stage("enter")
+        session.control.stage("sync")
         rank = record.rank_of(session.control.start.incarnation)
         assert rank is not None
         follower = Follower(record, comm, session.flat.dtype, session.flat.device)
@@ -181,7 +181,7 @@ class Membership:
             self._give_up(record, str(error))
         if completed is not None:
             session.completed = completed
-            session.control.stage("compute")
+            session.control.stage("update")
             return
         session.follower = None
         self._begin(record, comm, self._bridge(record))

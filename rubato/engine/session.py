@@ -22,7 +22,7 @@ from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan, check_order
 from rubato.engine.agreement import Agreement, Disagreement
 from rubato.engine.comm import Communicator
-from rubato.engine.control import Control, committed
+from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
@@ -84,6 +84,8 @@ class Session:
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
+        self.sizes_seen: set[int] = set()
+        """Sizes of microbatches that this process has computed before."""
         self.compute_ns = 0
         """Spent on microbatches of this step."""
         self.data_ns = 0
@@ -280,7 +282,7 @@ class Session:
         assert isinstance(known, Reduced)
         self.decision = decide(known.headers)
         self._deliver_vector(known)
-        self.control.stage("compute")
+        self.control.stage("update")
         return known
 
     def _deliver_vector(self, result: Reduced) -> None:
@@ -381,12 +383,7 @@ class Session:
         row, self._last_row = self._last_row, None
         if row is not None:
             self.control.rows.append(row)
-        self._say_committed(self._unsent() if self.rank == 0 else ())
-
-    def _say_committed(self, rows: tuple[MetricRow, ...]) -> None:
-        assert self.record is not None
-        for message in committed(self.control.start.incarnation, self.record.number, self.step, rows):
-            self.control.say(message)
+        self.control.say_committed(self.record.number, self.step, self._unsent() if self.rank == 0 else ())
 
     def _unsent(self) -> tuple[MetricRow, ...]:
         """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
@@ -436,7 +433,7 @@ class Session:
         self._saved = key
         self.control.stage("checkpoint")
         self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=self._metrics)
-        self.control.stage("compute")
+        self.control.stage("update")
 
     def finish(self, digest: str, logged: dict[str, float]) -> None:
         """All steps are done and user code has returned: wait until the controller has what it needs.
@@ -474,7 +471,7 @@ class Session:
                 self.membership.recover(str(error))
                 if self.rank == 0:
                     # The lowest rank may have gone with the last rows untold, and no other step will tell them.
-                    self._say_committed(self._unsent())
+                    self.control.say_committed(self.record.number, self.step, self._unsent())
             else:
                 break
         self.saver.wait()

@@ -44,5 +44,5 @@ def fill_table(
             must_ask = False
             missing = table.isnan().view(len(table), -1).any(1).nonzero().flatten().tolist()
     session.complete_table(key, table)
-    session.control.stage("compute")
+    session.control.stage("update")
     return table

@@ -18,9 +18,10 @@ from typing import Any
 
 from rubato.launch.tether import tether_to_supervisor
 from rubato.wire import worker as wire
+from rubato.wire.progress import ProgressWord
 from rubato.wire.spec import parse_spec
 
-CONTROL_FD = "RUBATO_CONTROL_FD"
+CONTROL_FD, PROGRESS_FD = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD"
 EXIT_USER, EXIT_ENGINE, EXIT_DIVERGED = 1, 70, 71
 
 
@@ -30,11 +31,12 @@ def main() -> None:
     connection = socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))
     os.set_inheritable(connection.fileno(), False)  # not for the children of user code
     reader = connection.makefile("rb")
+    word = _progress_word()
     line = reader.readline()
     if not line:
         os._exit(EXIT_ENGINE)
     start = wire.decode(json.loads(line))
-    code = _train(start, connection, reader)
+    code = _train(start, connection, reader, word)
     # Communication threads may still be in C++: leave without tearing the interpreter down under them.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -42,7 +44,17 @@ def main() -> None:
     os._exit(code)
 
 
-def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
+def _progress_word() -> ProgressWord:
+    """The word that the supervisor reads."""
+    given = os.environ.pop(PROGRESS_FD, "")
+    if not given:
+        return ProgressWord()
+    word = ProgressWord(int(given))
+    os.close(int(given))
+    return word
+
+
+def _train(start: wire.Start, connection: socket.socket, reader: Any, word: ProgressWord) -> int:
     from rubato.data.randomness import seed_all
     from rubato.engine.comm import open_store
     from rubato.engine.control import Control
@@ -52,7 +64,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any) -> int:
     from rubato.run import Run
 
     spec = parse_spec(start.spec)
-    control = Control(start, connection, reader)
+    control = Control(start, connection, reader, word)
     store, address = open_store(start.host)
     where, session = "import", None
     try:

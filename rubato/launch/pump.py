@@ -21,6 +21,7 @@ from rubato.wire import worker as wire
 LAST_LINES = 100
 """Of the output, kept for the report of the end."""
 MAX_MESSAGE_BYTES = 64 * 2**20
+BEAT_EVERY_S = 1.0
 _READ_BYTES = 1 << 16
 
 Deliver = Callable[[wire.Message | OutputLine], None]
@@ -33,10 +34,19 @@ class Pump:
         incarnation: of the worker.
         deliver: takes what the process says, in the pump's thread.
         on_nonsense: called with the reason when the process does not speak the protocol.
+        beat: what the process does right now, asked for once a second; None: not known yet.
     """
 
-    def __init__(self, incarnation: str, deliver: Deliver, on_nonsense: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        incarnation: str,
+        deliver: Deliver,
+        on_nonsense: Callable[[str], None],
+        beat: Callable[[], wire.Beat | None] = lambda: None,
+    ) -> None:
         self._incarnation = incarnation
+        self._beat = beat
+        self._beat_at = 0.0
         self._deliver = deliver
         self._on_nonsense = on_nonsense
         self._control, self.child_end = socket.socketpair()
@@ -88,13 +98,21 @@ class Pump:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, lambda _, s=stream, p=pipe: self._on_output(s, p))
         while not self._is_done():
-            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-            for key, mask in self._selector.select(left):
+            due_at = self._beat_at if self._deadline is None else self._deadline
+            for key, mask in self._selector.select(max(0.0, due_at - time.monotonic())):
                 key.data(mask)
             self._watch_for_room()
+            self._tell_progress()
         self._flush()
         for pipe in pipes.values():
             pipe.close()
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if self._deadline is None and now >= self._beat_at:
+            self._beat_at = now + BEAT_EVERY_S
+            if (beat := self._beat()) is not None:
+                self._deliver(beat)
 
     def _is_done(self) -> bool:
         """The process is gone, and everything was read, or the time for that is over."""

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,16 @@ from pathlib import Path
 from rubato.launch.pump import Deliver, Pump
 from rubato.launch.tether import PARENT_VARIABLE
 from rubato.wire import worker as wire
+from rubato.wire.progress import ProgressWord, shared_memory
 
-CONTROL_VARIABLE = "RUBATO_CONTROL_FD"
+CONTROL_VARIABLE, PROGRESS_VARIABLE = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD"
 CHILD_COMMAND = (sys.executable, "-P", "-m", "rubato.launch.child")
 """-P: the folder it starts in comes by PYTHONPATH, after which a user's `random.py` cannot break the start itself."""
 
 DRAIN_S = 2.0
 """After the whole group was killed, pipes stay open only in processes that left the group: not worth more waiting."""
+STALL_S = 5.0
+"""A gap between two looks at the progress word that says this process itself was stopped or starved."""
 STACKS_S = 1.0
 """Time for the fault handler to write the stacks of a hung process."""
 _VMSTAT = Path("/proc/vmstat")
@@ -58,7 +62,12 @@ class ChildSupervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_reaped = False
         self._kill_wish = ""
-        self._pump = Pump(self.incarnation, deliver, self.kill)
+        self._progress_fd = shared_memory()
+        self._word = ProgressWord(self._progress_fd)
+        self._looked_ns = 0
+        self._stall = (0, 0)
+        """When this process was last stalled (ns), and for how long."""
+        self._pump = Pump(self.incarnation, deliver, self.kill, self._beat)
         self._life = threading.Thread(target=self._live, name=f"life-{self.incarnation}", daemon=True)
         self.send(plan.start)
 
@@ -116,7 +125,40 @@ class ChildSupervisor:
             self._life.join(timeout_s)
         return self.is_over
 
+    def _beat(self) -> wire.Beat | None:
+        """A sign of life, from what the process has written; time in which nobody ran here does not count."""
+        now, before = time.monotonic_ns(), self._looked_ns
+        self._looked_ns = now
+        if before and now - before > STALL_S * 1e9:
+            self._stall = (now, now - before)
+        said = self._word.read()
+        if said is None:
+            return None
+        stalled_at, stalled_ns = self._stall
+
+        def since_s(moment: int) -> float:
+            pardon = stalled_ns if moment < stalled_at else 0
+            return max(0.0, round((now - moment - pardon) / 1e9, 3))
+
+        return wire.Beat(
+            self.incarnation,
+            said.generation,
+            said.step,
+            said.stage,
+            since_s(said.since_ns),
+            said.microbatch,
+            since_s(said.pulse_ns),
+            said.usual,
+        )
+
     def _live(self) -> None:
+        try:
+            self._supervise()
+        finally:
+            self._word.close()
+            os.close(self._progress_fd)
+
+    def _supervise(self) -> None:
         try:
             process = self._spawn()
         except OSError as error:
@@ -154,6 +196,7 @@ class ChildSupervisor:
         environment = {
             **self._plan.environment,
             CONTROL_VARIABLE: str(control),
+            PROGRESS_VARIABLE: str(self._progress_fd),
             PARENT_VARIABLE: str(os.getpid()),
             "RUBATO_JOB_ID": self._plan.start.job_id,
             "RUBATO_WORKER_ID": self._plan.start.worker_id,
@@ -166,7 +209,7 @@ class ChildSupervisor:
             stderr=subprocess.PIPE,
             cwd=self._plan.working_dir,
             env=environment,
-            pass_fds=(control,),
+            pass_fds=(control, self._progress_fd),
             start_new_session=True,
             bufsize=0,
         )

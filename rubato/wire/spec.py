@@ -182,7 +182,8 @@ class LimitsSpec:
     hang_timeout: float | Literal["auto"] = field(
         default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
-    """Seconds without progress before a worker is fenced; `auto`: 30, and 600 for the first step."""
+    """Seconds without progress before a worker is fenced; `auto`: learned from the run, at least 20 for a microbatch,
+    60 for code between two steps, and 600 for what was not measured yet."""
     queue_timeout: float | None = _duration(None)
     """Seconds the job may wait for slots; null: for ever."""
 

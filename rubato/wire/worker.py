@@ -217,14 +217,19 @@ class Committed:
 
 @dataclass(frozen=True)
 class Beat:
-    """Once a second: what the main thread does, and since when."""
+    """By the supervisor, once a second: what the main thread does, and since when; read from the progress word."""
 
     incarnation: str
     generation: int
     step: int
     stage: str
-    """setup, standby, compute, exchange, enter, evaluate, checkpoint, long_phase, done."""
+    """One of `rubato.wire.progress.STAGES`."""
     stage_seconds: float
+    microbatch: int | None = None
+    silent_seconds: float = 0.0
+    """Since the interpreter of the process last ran."""
+    usual: dict[str, float] = field(default_factory=dict)
+    """What each stage usually takes at most in this process, in seconds, as far as it is known."""
 
 
 @dataclass(frozen=True)

@@ -4,58 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_job import PLAIN, expected, job
 
-from rubato import testing
 from rubato.wire.cluster import Failure
-
-HEAD = """
-import os, time, torch, rubato
-from pathlib import Path
-
-X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
-DATA = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
-
-def build(run):
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    return model, optimizer
-
-def until(path):
-    while not Path(path).exists():
-        time.sleep(0.01)
-
-def fit(run, step, model, optimizer):
-    for x, y in step:
-        time.sleep(run.config.get("pace", 0.0))
-        step.backward(torch.nn.functional.mse_loss(model(x), y))
-    optimizer.step()
-"""
-PLAIN = """
-def train(run):
-    model, optimizer = build(run)
-    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
-    for step in run.steps():
-        fit(run, step, model, optimizer)
-"""
-
-
-def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
-    program = home / "program.py"
-    program.write_text(textwrap.dedent(HEAD + body))
-    return testing.LocalJob(
-        home,
-        program,
-        config={"steps": 6, "home": str(home), **(config or {})},
-        batch={"global_size": 16, "num_microbatches": 8},
-        workers={"initial": workers, "min": 1, "max": 4},
-        **spec,
-    )
 
 
 def test_a_step_may_take_longer_than_the_deadline_of_a_microbatch(tmp_path: Path) -> None:
@@ -186,8 +142,7 @@ def test_a_kill_there_changes_no_bit(tmp_path: Path, at: str) -> None:
         (tmp_path / "go").touch()
         result = run.result()
         assert [row["step"] for row in run.rows()] == list(range(1, 7))
-    config = {"steps": 6, "home": str(tmp_path), "at": at}
-    assert result == (6, testing.oracle(tmp_path / "program.py", config=config, batch=16, num_microbatches=8))
+    assert result == (6, expected(tmp_path, {"at": at}))
 
 
 def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_path: Path) -> None:

@@ -412,5 +412,5 @@ def test_a_mistake_is_told_with_advice(name: str) -> None:
 def test_long_phases_are_told() -> None:
     run = AloneRun()
     with run.long_phase("export"):
-        assert run.hearing._stage[0] == "long_phase"
-    assert run.hearing._stage[0] == "compute"
+        assert run.hearing.present_stage == "long_phase"
+    assert run.hearing.present_stage == "setup"

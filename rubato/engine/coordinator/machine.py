@@ -8,7 +8,6 @@ from typing import Any
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.ending import Ending
 from rubato.engine.coordinator.founding import Founding
-from rubato.engine.coordinator.hangs import decide_hung, decide_stuck
 from rubato.engine.coordinator.orders import Order, Terms, Wish
 from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.resizing import Resizing
@@ -16,6 +15,7 @@ from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.engine.coordinator.verdicts import BENIGN_SIGNALS, SPAWN_FAILURES, describe_exit
+from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Observed, ObservedState, WorkerReport
 from rubato.wire.events import EventKind
@@ -55,6 +55,7 @@ class Coordinator:
         self._resizing = Resizing(self.job)
         self._repair = Repair(self.job)
         self._ending = Ending(self.job)
+        self._watch = Watch(self.job, self._repair, self._ending)
         self._diverged_step = -1
         self._ticked_at: float | None = None
 
@@ -85,12 +86,7 @@ class Coordinator:
             for one in job.roster:  # nobody listened meanwhile: their silence is this process's own
                 one.heard_at += now - self._ticked_at
         self._ticked_at = now
-        for hung in decide_hung(list(job.roster), job.terms.hangs, job.first_step, now):
-            worker = job.roster.get(hung.incarnation)
-            if worker is not None:
-                job.kill(worker, f"hang: {hung.because}", with_stacks=True)
-        if not self._repair.is_active and job.is_settled and decide_stuck(job.roster.of(job.current), job.terms.hangs):
-            self._repair.begin("all workers waited for each other past the deadline")
+        self._watch.advance(now)
         self._advance(now)
         return job.flush()
 
@@ -202,7 +198,8 @@ class Coordinator:
         return ""
 
     def _on_formed(self, worker: WorkerView, event: wire.Formed, now: float) -> None:
-        """Nothing to do: the members themselves switch when every header says ready."""
+        """The members themselves switch when every header says ready."""
+        worker.formed = max(worker.formed, event.generation)
 
     def _on_form_failed(self, worker: WorkerView, event: wire.FormFailed, now: float) -> None:
         job = self.job
@@ -366,6 +363,7 @@ class Coordinator:
             cause=cause,
             traceback=worker.traceback or None,
             last_output=list(event.last_output[-20:]),
+            **({"hang": worker.hang.facts} if worker.hang is not None else {}),
         )
 
     def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:

@@ -51,7 +51,7 @@ class Terms:
             saves=saves,
             checkpoint_every_s=30.0 if saves and spec.checkpoint.every_steps is None else None,
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
-            hangs=HangPolicy() if timeout == "auto" else HangPolicy(stage_s=timeout),
+            hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
             fail_on_non_finite=spec.on_non_finite == "fail",
         )
 

@@ -32,6 +32,16 @@ class Repair:
         """Whether a worker takes part in it."""
         return self.is_active and incarnation in self._involved
 
+    @property
+    def through(self) -> int:
+        """Everything up to this generation is revoked; 0: no repair."""
+        return self._through
+
+    def unanswered(self) -> list[str]:
+        """Living workers that have not left what was revoked."""
+        living = [worker for one in self._involved if (worker := self._job.roster.get(one)) is not None]
+        return [one.incarnation for one in living if one.broken is None or one.broken.through < self._through]
+
     def has_revoked(self, generation: int) -> bool:
         """Whether the repair that is under way has revoked this generation."""
         return generation <= self._through

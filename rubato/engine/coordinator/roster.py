@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rubato.wire.cluster import WorkerReport
 from rubato.wire.status import WorkerState
 from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Standby
+
+if TYPE_CHECKING:
+    from rubato.engine.coordinator.hangs import Hung
 
 
 @dataclass
@@ -32,6 +36,10 @@ class WorkerView:
     ended: Ended | None = None
     beat: Beat | None = None
     heard_at: float = 0.0
+    formed: int = 0
+    """The highest generation whose group it has formed, or may leave for."""
+    hang: Hung | None = None
+    """Where it hung, if that is why it is killed."""
     doom: str = ""
     """Why the coordinator has it killed; empty: it has not."""
     has_left: bool = False

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from rubato.engine.coordinator.hangs import Hung
 from rubato.wire.cluster import Failure
 from rubato.wire.worker import Exited, UserFailed
 
 CRASHES_AT_ONE_STEP = 3
 """Rounds of crashes (SIGSEGV, an unexplained exit) without a step between them before the program is blamed."""
+HANGS_AT_ONE_STEP = 3
+"""Fenced workers at one step before the program is blamed."""
 SPAWN_FAILURES = 3
 """Workers in a row that may die before they stand by, while others train, before scaling up is given up."""
 REPAIRS_AT_ONE_STEP = 3
@@ -24,6 +27,7 @@ class Verdicts:
 
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
     crashed: Counter[int] = field(default_factory=Counter)
+    hung: Counter[int] = field(default_factory=Counter)
     spawn_failures: int = 0
     repairs: int = 0
     """Begun since the last step and the last death."""
@@ -60,6 +64,23 @@ class Verdicts:
                 f"time although none had died; the last time: {because}. {advice}."
             ),
             step=self.repaired_step,
+        )
+
+    def on_hang(self, hung: Hung) -> Failure | None:
+        """The failure of the job where workers hang again and again at one step, or None."""
+        self.hung[hung.step] += 1
+        if not hung.stage or self.hung[hung.step] < HANGS_AT_ONE_STEP:
+            return None
+        return Failure(
+            failure_class="user",
+            reason="hang",
+            message=(
+                f"Workers hung {self.hung[hung.step]} times at step {hung.step}; the last one {hung.because}. "
+                "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
+                "run.long_phase(...) or a larger limits.hang_timeout."
+            ),
+            step=hung.step,
+            microbatch=hung.microbatch,
         )
 
     def on_user_error(self, error: UserFailed, *, has_trained: bool) -> Failure | None:

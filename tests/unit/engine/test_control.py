@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from rubato.engine.header import Leaving
 from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
+from rubato.wire.progress import ProgressWord
 
 START = wire.Start(3, "job", "w0", "0.1", {}, "127.0.0.1", "")
 PATIENCE_S = 20.0
@@ -36,7 +38,8 @@ class Line:
         self.near.settimeout(PATIENCE_S)
         self._told = self.near.makefile("rb")
         self._orders = self.far.makefile("rb")
-        self.control = Control(START, self.far, self._orders)
+        self.word = ProgressWord()
+        self.control = Control(START, self.far, self._orders, self.word)
         self.formed: dict[int, FakeCommunicator | BaseException] = {}
         self.may_form = threading.Event()
         self.may_form.set()
@@ -61,12 +64,10 @@ class Line:
             one.close()
 
     def hear(self, kind: type) -> Any:
-        """The next message of a kind; signs of life come whenever they like."""
-        while True:
-            message = wire.decode(json.loads(self._told.readline()))
-            if isinstance(message, kind):
-                return message
-            assert isinstance(message, wire.Beat), f"{message} came before a {kind.__name__}"
+        """The next message, which is of this kind."""
+        message = wire.decode(json.loads(self._told.readline()))
+        assert isinstance(message, kind), f"{message} came before a {kind.__name__}"
+        return message
 
     def sync(self) -> wire.Snapshot:
         """Everything ordered so far has been obeyed when this returns."""
@@ -110,6 +111,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     one.near.shutdown(socket.SHUT_RDWR)
     assert left.wait(PATIENCE_S), "an end of the line must end the process"
     assert set(exits) == {1}
+    monkeypatch.setattr(one.word, "beat", lambda: leave(1))
     for thread in threading.enumerate():
         if thread.name in ("control", "beat"):
             thread.join(PATIENCE_S)
@@ -273,15 +275,19 @@ def test_a_new_controller_is_told_everything(line: Line) -> None:
 
 
 def test_signs_of_life_say_what_the_main_thread_does(line: Line) -> None:
+    before = line.word.read()
+    assert before is not None
+    assert before.stage == "setup"
     line.control.record = record(2)
-    line.control.stage("exchange", 11)
+    line.control.stage("compute", 11, 3)
     line.control.stage("evaluate")
-    while True:
-        beat = line.hear(wire.Beat)
-        if beat.stage == "evaluate":
-            break
-    assert (beat.incarnation, beat.generation, beat.step) == ("0.1", 2, 11)
-    assert 0 <= beat.stage_seconds < PATIENCE_S
+    said = line.word.read()
+    assert said is not None
+    assert (said.generation, said.step, said.stage, said.microbatch) == (2, 11, "evaluate", None)
+    assert said.since_ns > before.since_ns
+    deadline = time.monotonic() + PATIENCE_S
+    while (now := line.word.read()) is None or now.pulse_ns <= before.pulse_ns:
+        assert time.monotonic() < deadline, "a thread says that the interpreter runs"
 
 
 @pytest.mark.parametrize("is_released", [True, False])

@@ -1,0 +1,55 @@
+"""Looks at signs of life at every tick, and acts on what `hangs` decides."""
+
+from __future__ import annotations
+
+from rubato.engine.coordinator.ending import Ending
+from rubato.engine.coordinator.hangs import Hung, Lenience, decide_hung, decide_stuck
+from rubato.engine.coordinator.repair import Repair
+from rubato.engine.coordinator.state import JobState
+
+
+class Watch:
+    """Fences who hangs; ends a generation whose members all wait for each other."""
+
+    def __init__(self, job: JobState, repair: Repair, ending: Ending) -> None:
+        self._job = job
+        self._repair = repair
+        self._ending = ending
+        self._lenience = Lenience()
+        self._membership = (0, 0)
+        """The last generation revoked and the last one minted."""
+        self._changed_at = 0.0
+
+    def advance(self, now: float) -> None:
+        """One look."""
+        job, policy = self._job, self._job.terms.hangs
+        membership = (self._repair.through, job.highest)
+        if self._membership != membership:
+            self._membership, self._changed_at = membership, now
+        unchanged_s = now - self._changed_at
+        awaited = self._repair.unanswered() if self._repair.is_active else []
+        for hung in decide_hung(
+            list(job.roster), policy, now, lenience=self._lenience, revoked=awaited, revoked_s=unchanged_s
+        ):
+            self._fence(hung)
+        newest = job.pending or job.current
+        if newest is None or self._repair.has_revoked(newest.number):
+            return  # what is waited for is a worker, not a message
+        if decide_stuck(job.roster.of(newest), policy, unchanged_s):
+            self._repair.begin("all workers waited for each other past the deadline")
+        elif job.pending is not None and job.pending.follows and unchanged_s > policy.other_s:
+            # Its members train on; where not all have formed it nobody can have switched, and another supersedes it.
+            members = [*job.roster.of(job.pending), *job.roster.of(job.current)]
+            if any(worker.formed < job.pending.number for worker in members):
+                job.pending = None
+
+    def _fence(self, hung: Hung) -> None:
+        worker = self._job.roster.get(hung.incarnation)
+        if worker is None:
+            return
+        worker.hang = hung
+        self._lenience.grow(hung.stage)
+        self._job.kill(worker, f"hang: {hung.because}", with_stacks=True)
+        failure = self._job.verdicts.on_hang(hung)
+        if failure is not None:
+            self._ending.fail(self._job.located(failure, worker))

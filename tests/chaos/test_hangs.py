@@ -1,0 +1,111 @@
+"""Workers that hang, stop or are starved: who is fenced, who never is; the bits are the oracle's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from small_job import PLAIN, expected, job
+
+HANGING = """
+import ctypes
+
+def hang(how):
+    # PyDLL keeps the interpreter lock while the function runs.
+    library = ctypes.PyDLL(None) if how == "in C" else ctypes.CDLL(None)
+    library.sleep(1000)
+
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    mark = Path(run.config["home"]) / "hung"
+    for step in run.steps():
+        for x, y in step:
+            hangs = step.index == 8 and step.microbatch == 5
+            if hangs and not (run.config["once"] and mark.exists()):
+                mark.touch()
+                hang(run.config["how"])
+            step.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+LIMITS = {"hang_timeout": 6}
+
+
+@pytest.mark.parametrize("how", [pytest.param("in C", marks=pytest.mark.short), "without the lock"])
+def test_one_that_hangs_in_a_microbatch_is_fenced_and_the_event_names_the_place(tmp_path: Path, how: str) -> None:
+    config = {"steps": 14, "how": how, "once": True}
+    with job(tmp_path, HANGING, workers=3, config=config, limits=LIMITS) as run:
+        result = run.result()
+    (lost,) = run.events("worker.lost")
+    hang = lost["data"]["hang"]
+    assert (hang["stage"], hang["step"], hang["microbatch"]) == ("compute", 8, 5), run.told()
+    assert hang["seconds"] >= 6
+    assert "microbatch 5 of step 8" in lost["message"]
+    assert ("interpreter did not run" in lost["message"]) == (how == "in C")
+    assert any("in hang" in line for line in lost["data"]["last_output"]), "its stacks"
+    assert result == (14, expected(tmp_path, config))
+
+
+def test_one_that_hangs_whenever_it_is_tried_fails_the_job(tmp_path: Path) -> None:
+    with job(tmp_path, HANGING, workers=3, config={"steps": 14, "how": "in C", "once": False}, limits=LIMITS) as run:
+        run._thread.join(180)
+        assert run.outcome is not None, run.told()
+    failure = run.outcome.failure
+    assert failure is not None
+    assert (failure.failure_class, failure.reason, failure.step, failure.microbatch) == ("user", "hang", 8, 5)
+    assert "run.long_phase" in failure.message
+
+
+@pytest.mark.parametrize("stage", ["compute", "exchange"])
+def test_one_that_is_stopped_for_ever_is_fenced(tmp_path: Path, stage: str) -> None:
+    pace = 0.3 if stage == "compute" else 0.02
+    config = {"steps": 20, "pace": pace}
+    with job(tmp_path, PLAIN, workers=3, config=config, limits=LIMITS) as run:
+        run.wait_step(3)
+        run.wait(lambda: run.members()[1]["phase"] == stage, f"stage {stage}")
+        run.kill([1], signal.SIGSTOP)
+        run.wait(lambda: bool(run.events("worker.lost")), "the fence")
+        result = run.result()
+    (lost,) = run.events("worker.lost")
+    assert "interpreter did not run" in lost["message"] or "did not run" in lost["message"]
+    assert result == (20, expected(tmp_path, config))
+
+
+@contextmanager
+def burner() -> Iterator[None]:
+    """A process that takes all of a core."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_short_stops_and_busy_cores_cost_nobody(tmp_path: Path) -> None:
+    config = {"steps": 60, "pace": 0.01}
+    with ExitStack() as stack:
+        run = stack.enter_context(job(tmp_path, PLAIN, workers=4, config=config))
+        for _ in range(os.cpu_count() or 2):
+            stack.enter_context(burner())
+        for step, rank in zip(range(5, 50, 5), itertools.cycle(range(4))):
+            run.wait_step(step)
+            (pid,) = run.kill([rank], signal.SIGSTOP)
+            stopped_at = run.step
+            # The stop itself is what is tested: nothing happens that could be waited for.
+            signal.sigtimedwait([], 0.2)
+            os.kill(pid, signal.SIGCONT)
+            run.wait_step(stopped_at + 1)
+        result = run.result()
+    assert not run.events("worker.lost")
+    assert result == (60, expected(tmp_path, config))

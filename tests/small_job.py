@@ -1,0 +1,62 @@
+"""Small training programs that a test writes itself, and the jobs that run them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rubato import testing
+
+HEAD = """
+import os, time, torch, rubato
+from pathlib import Path
+
+X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+DATA = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
+
+def build(run):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer
+
+def until(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+def fit(run, step, model, optimizer):
+    for x, y in step:
+        time.sleep(run.config.get("pace", 0.0))
+        step.backward(torch.nn.functional.mse_loss(model(x), y))
+    optimizer.step()
+"""
+PLAIN = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
+    program = home / "program.py"
+    program.write_text(textwrap.dedent(HEAD + body))
+    return testing.LocalJob(
+        home,
+        program,
+        config={"steps": 6, "home": str(home), **(config or {})},
+        batch={"global_size": 16, "num_microbatches": 8},
+        workers={"initial": workers, "min": 1, "max": 4},
+        **spec,
+    )
+
+
+def expected(home: Path, config: dict[str, Any]) -> str:
+    """The digest of one undisturbed worker with the program of `job`, and the same configuration."""
+    return testing.oracle(
+        home / "program.py", config={"steps": 6, "home": str(home), **config}, batch=16, num_microbatches=8
+    )

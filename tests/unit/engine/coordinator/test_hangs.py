@@ -1,0 +1,150 @@
+"""Who is fenced, when, and who never is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.engine.coordinator.hangs import HangPolicy, Lenience, decide_hung, decide_stuck
+from rubato.engine.coordinator.roster import WorkerView
+from rubato.wire.progress import STAGES
+from rubato.wire.worker import Beat
+
+POLICY = HangPolicy()
+MEASURED = {"compute": 0.1, "fetch": 0.01, "exchange": 0.2, "update": 0.05}
+NOW = 1000.0
+
+
+def worker(
+    name: str,
+    stage: str,
+    seconds: float,
+    *,
+    microbatch: int | None = None,
+    silent: float = 0.0,
+    usual: dict[str, float] | None = None,
+    heard_at: float = NOW,
+) -> WorkerView:
+    beat = Beat(name, 2, 12, stage, seconds, microbatch, silent, MEASURED if usual is None else usual)
+    return WorkerView(f"w{name}", name, 1, 0.0, beat=beat, heard_at=heard_at)
+
+
+def waits(name: str, seconds: float) -> WorkerView:
+    return worker(name, "exchange", seconds)
+
+
+def fenced(*workers: WorkerView, policy: HangPolicy = POLICY, lenience: Lenience | None = None) -> list[str]:
+    return [one.incarnation for one in decide_hung(workers, policy, NOW, lenience=lenience)]
+
+
+def test_the_one_that_computes_while_others_wait_is_fenced_and_the_reason_names_the_place() -> None:
+    (hung,) = decide_hung([waits("1.1", 25), worker("1.2", "compute", 25.4, microbatch=3)], POLICY, NOW)
+    assert hung.incarnation == "1.2"
+    assert hung.because == ("made no progress for 25 s, in compute, microbatch 3 of step 12; the limit there is 20 s")
+    assert hung.facts["microbatch"] == 3
+
+
+def test_its_silence_is_told_too() -> None:
+    (hung,) = decide_hung([waits("1.1", 25), worker("1.2", "compute", 25, silent=25)], POLICY, NOW)
+    assert "and its interpreter did not run" in hung.because
+
+
+def test_who_waits_is_never_at_fault() -> None:
+    assert fenced(*(waits(f"1.{n}", 10_000) for n in range(4))) == []
+
+
+def test_where_nobody_waits_there_is_more_patience() -> None:
+    all_slow = [worker(f"1.{n}", "compute", 70) for n in range(4)]
+    assert fenced(*all_slow) == []
+    assert fenced(worker("1.1", "compute", 81)) == ["1.1"]
+
+
+def test_a_peer_must_have_waited_as_long() -> None:
+    assert fenced(waits("1.1", 2), worker("1.2", "compute", 30)) == []
+
+
+@pytest.mark.parametrize("stage", ["exchange", "standby", "done", "enter"])
+def test_who_does_not_even_wait_is_fenced(stage: str) -> None:
+    assert fenced(worker("1.1", stage, 100, silent=21), worker("1.2", stage, 100)) == ["1.1"]
+
+
+def test_a_supervisor_that_says_nothing() -> None:
+    assert fenced(worker("1.1", "standby", 1, heard_at=NOW - 31), worker("1.2", "standby", 1)) == ["1.1"]
+
+
+def test_deadlines_are_learned_from_the_slowest_worker() -> None:
+    slow = {**MEASURED, "compute": 30.0}
+    assert fenced(waits("1.1", 300), worker("1.2", "compute", 200), worker("1.3", "compute", 1, usual=slow)) == []
+    assert fenced(waits("1.1", 300), worker("1.2", "compute", 241), worker("1.3", "compute", 1, usual=slow)) == ["1.2"]
+
+
+@pytest.mark.parametrize("stage", ["setup", "first_batch", "evaluate", "checkpoint", "long_phase"])
+def test_slow_stages_have_their_own_deadline(stage: str) -> None:
+    assert fenced(waits("1.1", 700), worker("1.2", stage, 590)) == []
+    assert fenced(waits("1.1", 700), worker("1.2", stage, 610)) == ["1.2"]
+
+
+def test_what_was_not_measured_yet_may_be_slow() -> None:
+    assert fenced(worker("1.1", "exchange", 300, usual={}), worker("1.2", "compute", 300, usual={})) == []
+
+
+def test_what_the_user_says_is_the_deadline() -> None:
+    fixed = HangPolicy.fixed(3.0)
+    assert fenced(worker("1.2", "compute", 3.5, usual={"compute": 9.0}), policy=fixed) == ["1.2"]
+    assert fenced(worker("1.2", "first_batch", 100), policy=fixed) == []
+
+
+def test_after_a_fence_the_next_one_at_that_stage_comes_later() -> None:
+    lenience = Lenience()
+    lenience.grow("compute")
+    accused = [waits("1.1", 100), worker("1.2", "compute", 35)]
+    assert fenced(*accused) == ["1.2"]
+    assert fenced(*accused, lenience=lenience) == []
+    for _ in range(10):
+        lenience.grow("compute")
+    assert lenience.of("compute") <= 16
+
+
+def test_who_does_not_leave_a_revoked_generation_is_fenced() -> None:
+    workers = [worker("1.1", "enter", 70), worker("1.2", "exchange", 70)]
+    found = decide_hung(workers, POLICY, NOW, revoked=["1.2"], revoked_s=61)
+    assert [one.incarnation for one in found] == ["1.2"]
+    assert decide_hung(workers, POLICY, NOW, revoked=["1.2"], revoked_s=50) == []
+
+
+@given(
+    stages=st.lists(st.sampled_from(STAGES), min_size=1, max_size=6),
+    seconds=st.lists(st.floats(0, 10), min_size=6, max_size=6),
+    silent=st.lists(st.floats(0, 10), min_size=6, max_size=6),
+    usual=st.dictionaries(st.sampled_from(STAGES), st.floats(0.0001, 100)),
+)
+def test_a_stop_or_a_stall_of_ten_seconds_never_costs_a_worker(
+    stages: list[str], seconds: list[float], silent: list[float], usual: dict[str, float]
+) -> None:
+    workers = [
+        worker(f"1.{n}", stage, seconds[n], silent=silent[n], usual=usual, heard_at=NOW - silent[n])
+        for n, stage in enumerate(stages)
+    ]
+    assert fenced(*workers) == []
+    assert not decide_stuck(workers, POLICY, minted_s=10.0)
+
+
+def test_all_wait_for_each_other() -> None:
+    stuck = [waits("1.1", 61), waits("1.2", 70)]
+    assert decide_stuck(stuck, POLICY, minted_s=500)
+    assert not decide_stuck(stuck, POLICY, minted_s=30), "of this generation they have not"
+    assert not decide_stuck([waits("1.1", 61), worker("1.2", "compute", 70)], POLICY, minted_s=500)
+    assert not decide_stuck([], POLICY, minted_s=500)
+
+
+def test_entering_and_forming_may_be_stuck_too() -> None:
+    assert decide_stuck([worker("1.1", "enter", 61), waits("1.2", 61)], POLICY, minted_s=61)
+    assert decide_stuck([worker("1.1", "standby", 900), worker("1.2", "standby", 900)], POLICY, minted_s=61)
+    assert not decide_stuck([worker("1.1", "sync", 100), worker("1.2", "sync", 100)], POLICY, minted_s=100)
+
+
+def test_a_slow_network_is_learned() -> None:
+    slow = {**MEASURED, "exchange": 60.0}
+    assert not decide_stuck([worker("1.1", "exchange", 300, usual=slow)], POLICY, minted_s=900)
+    assert not decide_stuck([worker("1.1", "exchange", 300, usual={})], POLICY, minted_s=900), "not measured yet"
