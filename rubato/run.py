@@ -185,7 +185,7 @@ class Run:
                 processes,
                 upcoming=session.upcoming,
                 tell=session.tell,
-                alive=lambda: session.control.stage("fetch", session.step, session.present_microbatch),
+                alive=lambda: session.control.stage("fetch", microbatch=session.present_microbatch),
             )
         ) as ahead:
             yield ahead

@@ -192,6 +192,11 @@ class Control:
         with self._write_lock:
             self._write(message)
 
+    def say_committed(self, generation: int, step: int, rows: Sequence[MetricRow]) -> None:
+        """So many steps are done; the rows in as many messages as they need."""
+        for message in committed(self.start.incarnation, generation, step, rows):
+            self.say(message)
+
     def _write(self, *messages: wire.Message) -> None:
         """With the write lock held."""
         if self._connection is None:

@@ -21,7 +21,7 @@ from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan, check_order
 from rubato.engine.agreement import Agreement, Disagreement
 from rubato.engine.comm import Communicator
-from rubato.engine.control import Control, committed
+from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.flat import FlatLayout
@@ -385,12 +385,7 @@ class Session:
         row, self._last_row = self._last_row, None
         if row is not None:
             self.control.rows.append(row)
-        self._say_committed(self._unsent() if self.rank == 0 else ())
-
-    def _say_committed(self, rows: tuple[MetricRow, ...]) -> None:
-        assert self.record is not None
-        for message in committed(self.control.start.incarnation, self.record.number, self.step, rows):
-            self.control.say(message)
+        self.control.say_committed(self.record.number, self.step, self._unsent() if self.rank == 0 else ())
 
     def _unsent(self) -> tuple[MetricRow, ...]:
         """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
@@ -478,7 +473,7 @@ class Session:
                 self.membership.recover(str(error))
                 if self.rank == 0:
                     # The lowest rank may have gone with the last rows untold, and no other step will tell them.
-                    self._say_committed(self._unsent())
+                    self.control.say_committed(self.record.number, self.step, self._unsent())
             else:
                 break
         self.saver.wait()

@@ -117,12 +117,12 @@ class Step:
     def _open(self, leaf: int) -> Any:
         session = self._session
         session.present_microbatch, self._loss, self._weight = leaf, None, None
+        size = session.plan.sizes(self.index)[leaf]
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
         batch = to_device(self._source.read(self.index, leaf), session.device)
         session.data_ns += time.perf_counter_ns() - began
-        size = session.plan.sizes(self.index)[leaf]
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
         seed_all(session.spec.seed, self.index, leaf)

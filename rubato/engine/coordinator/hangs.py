@@ -130,7 +130,8 @@ def decide_hung(
         revoked_s: seconds since they were told to.
     """
     usual, lenience = usual_of(workers), lenience or Lenience()
-    waits = [one.beat.stage_seconds for one in workers if one.beat is not None and one.beat.stage in WAITING_STAGES]
+    beats = [one.beat for one in workers if one.beat is not None]
+    waits = [(one.generation, one.stage_seconds) for one in beats if one.stage in WAITING_STAGES]
     found = []
     for worker in workers:
         beat = worker.beat
@@ -147,7 +148,9 @@ def decide_hung(
                 found.append(_hung(worker, beat, "did not leave a revoked generation", revoked_s, policy.other_s))
         elif beat is not None:
             limit = policy.deadline_s(beat.stage, usual) * lenience.of(beat.stage)
-            is_waited_for = beat.stage in SLOW_STAGES or any(seconds > limit for seconds in waits)
+            is_waited_for = beat.stage in SLOW_STAGES or any(
+                number == beat.generation and seconds > limit for number, seconds in waits
+            )
             if beat.stage_seconds > limit * (1.0 if is_waited_for else policy.patience):
                 found.append(_hung(worker, beat, "made no progress", beat.stage_seconds, limit))
     return found
