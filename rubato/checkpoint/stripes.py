@@ -28,7 +28,7 @@ MAX_HEADER_BYTES = 100 * 2**20
 
 _SLICE_NAME = re.compile(r"(\d+)@(\d+)")
 
-_NAMES = {
+SAFETENSORS_NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -66,7 +66,8 @@ class Stripe:
         Raises:
             CheckpointError: the storage refused; no file is left.
         """
-        return folder.write(self.name, _safetensors(self.slices, self.data))
+        named = [(f"{piece.tensor}@{piece.start}", data) for piece, data in zip(self.slices, self.data, strict=True)]
+        return folder.write(self.name, safetensors_file(named, {"format": "pt"}))
 
 
 def cut(entries: Sequence[dict[str, Any]], index: int, count: int) -> list[Slice]:
@@ -176,24 +177,30 @@ def read_document(folder: Folder) -> tuple[dict[str, Any], list[dict[str, Any]]]
         raise CheckpointCorrupt(f"{DOCUMENT_NAME} of checkpoint {folder.name} cannot be read: {error!r}") from error
 
 
-def _safetensors(slices: Sequence[Slice], data: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
-    """The file in pieces: length of the header, header, data. By hand, because the library wants all bytes at once."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def safetensors_file(
+    tensors: Sequence[tuple[str, torch.Tensor]], metadata: dict[str, str]
+) -> Iterator[bytes | memoryview]:
+    """A safetensors file in pieces: length of the header, header, data; equal input, equal bytes.
+
+    By hand, because the library wants all bytes at once, and orders metadata by chance. Tensors of types that it does
+    not know are stored as flat bytes.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
-    for piece, dtype in zip(slices, (content.dtype for content in data), strict=True):
-        size = (piece.stop - piece.start) * dtype.itemsize
-        name = _NAMES.get(dtype)
-        header[f"{piece.tensor}@{piece.start}"] = {
+    for key, tensor in tensors:
+        size = tensor.numel() * tensor.itemsize
+        name = SAFETENSORS_NAMES.get(tensor.dtype)
+        header[key] = {
             "dtype": name or "U8",
-            "shape": [piece.stop - piece.start if name else size],
+            "shape": list(tensor.shape) if name else [size],
             "data_offsets": [offset, offset + size],
         }
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for content in data:
-        yield byte_view(content)
+    for _, tensor in tensors:
+        yield byte_view(tensor)
 
 
 class _Blocks:
@@ -281,8 +288,8 @@ def _place(tensors: Sequence[torch.Tensor], key: str, dtype: str, shape: Sequenc
         raise CheckpointCorrupt(f"{where} has a slice {key!r}, which is none of this state's {len(tensors)} tensors")
     index, start = int(match[1]), int(match[2])
     tensor = tensors[index]
-    expected = _NAMES.get(tensor.dtype, "U8")
-    width = tensor.itemsize if tensor.dtype in _NAMES else 1
+    expected = SAFETENSORS_NAMES.get(tensor.dtype, "U8")
+    width = tensor.itemsize if tensor.dtype in SAFETENSORS_NAMES else 1
     if dtype != expected or len(shape) != 1 or shape[0] * width != size or size % tensor.itemsize:
         raise CheckpointCorrupt(
             f"{where}: slice {key!r} is {dtype} {list(shape)} in {size} bytes, the layout says {expected}"

@@ -14,7 +14,7 @@ import httpx
 
 from rubato.client.models import Checkpoint, Cluster, Event, Job, JobUpdate, LogLine, MetricPoint, Worker, decode
 from rubato.client.transport import Transport
-from rubato.errors import ApiError, ServiceUnreachable
+from rubato.errors import ApiError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url
 from rubato.packaging import PackedFolder
 from rubato.wire.status import FINAL
@@ -229,6 +229,18 @@ class Client:
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """The job's checkpoints, as the service lists them."""
         return [decode(Checkpoint, item) for item in self._get(f"/jobs/{job}/checkpoints")["items"]]
+
+    def download(self, checkpoint_id: str, name: str, folder: Path) -> Path:
+        """Bring a file of a checkpoint here. `checkpoint_id` is the id, not the folder's name.
+
+        Raises:
+            UserError: the name is no plain file name, or the folder cannot be written to.
+        """
+        if name in ("", ".", "..") or "/" in name or "\\" in name:
+            raise UserError(f"the service names a file {name!r}, which is not a plain name")
+        target = folder / name
+        self._transport.download(f"{API}/checkpoints/{checkpoint_id}/files/{name}", target)
+        return target
 
     # --- packages, service --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -104,6 +105,24 @@ class Transport:
                 f"{method} {self.url}{path} answered with {kind}, not JSON; is this address a Rubato service?",
                 status=response.status_code,
             ) from error
+
+    def download(self, path: str, target: Path) -> None:
+        """One reply into a file, without holding it in memory.
+
+        Raises:
+            ServiceUnreachable: nothing answers, or the reply was cut off.
+            ApiError: the service refused it.
+        """
+        try:
+            with self._http.stream("GET", path, timeout=httpx.Timeout(READ_TIMEOUT_S)) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise refusal(response)
+                with target.open("wb") as file:
+                    for chunk in response.iter_bytes():
+                        file.write(chunk)
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
 
     def stream(
         self,

@@ -82,7 +82,7 @@ class Saver:
             generation=record.number,
             step=step,
             stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
-            document={"state": document, "extra": extra},
+            document={"state": document, "extra": extra, "models": state.state_dict_names()},
             layout=layout(tensors),
             terms={"code_digest": self._code_digest, "versions": versions(), "metrics": dict(metrics)},
             begun=begun,

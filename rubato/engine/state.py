@@ -81,6 +81,20 @@ class TrainingState:
         for prefix, model in self.models.items():
             yield from model.named_modules(prefix=prefix)
 
+    def state_dict_names(self) -> dict[str, dict[str, list[str]]]:
+        """By model, the keys of its `state_dict` and where `encode` has them: [parameters or buffers, name].
+
+        Tied parameters have several keys, and buffers that are not persistent none.
+        """
+        places = {id(parameter): ["parameters", name] for name, parameter in self.named_parameters()}
+        places |= {id(buffer): ["buffers", name] for name, buffer in self.named_buffers()}
+        return {
+            prefix: {
+                key: places[id(value)] for key, value in model.state_dict(keep_vars=True).items() if id(value) in places
+            }
+            for prefix, model in self.models.items()
+        }
+
     # --- out and in ---------------------------------------------------------------------------------------------------
 
     def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from small_job import PLAIN, expected, job
 
+from rubato.checkpoint.manifest import open_checkpoint
 from rubato.wire.cluster import Failure
 
 
@@ -162,3 +163,44 @@ def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_pa
         assert run.outcome.state == "paused"
         saved = run.events("checkpoint.committed")[-1]
         assert saved["step"] == run.rows()[-1]["step"]
+
+
+SLOW_WRITER = """
+from rubato.checkpoint.stripes import Stripe
+
+def hold_the_writer_of_stripe_1(home):
+    write = Stripe.write
+    def held(stripe, folder):
+        mark = home / "writer"
+        if stripe.index == 1 and not mark.exists():
+            (home / "writing").write_text(str(os.getpid()))
+            (home / "writing").rename(mark)
+            until(home / "never")
+        return write(stripe, folder)
+    Stripe.write = held
+
+def train(run):
+    hold_the_writer_of_stripe_1(Path(run.config["home"]))
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+"""
+
+
+@pytest.mark.short
+def test_a_checkpoint_outlives_the_worker_that_is_writing_it(tmp_path: Path) -> None:
+    steps = {"steps": 10**6, "pace": 0.01}
+    with job(tmp_path, SLOW_WRITER, workers=3, config=steps, checkpoint={"every_steps": 4, "keep_last": 9}) as run:
+        run.wait(lambda: (tmp_path / "writer").exists(), "a worker that is stuck in its write")
+        assert not run.events("checkpoint.committed")
+        os.kill(int((tmp_path / "writer").read_text()), signal.SIGKILL)
+        run.wait(lambda: bool(run.events("checkpoint.committed")), "the checkpoint that it was writing")
+        first = run.events("checkpoint.committed")[0]
+        assert len(run.events("worker.lost")) == 1
+    assert first["data"]["checkpoint_id"] == "1-4"
+    names = [file["name"] for file in first["data"]["files"]]
+    assert [name for name in names if name.startswith("stripe")] == [
+        f"stripe-0000{index}-of-00003.safetensors" for index in range(3)
+    ], "the cut of the three that were there"
+    open_checkpoint(run.run.checkpoints / "1-4")

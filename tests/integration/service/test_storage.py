@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from rubato.wire.cluster import Outcome, Result
@@ -179,6 +180,26 @@ async def test_checkpoints_are_listed_downloaded_and_forgotten(bench: Bench) -> 
     await controller.report(events=(controller.event("checkpoint.deleted", checkpoint_id="1-300"),))
     assert (await bench.get("/jobs/digits/checkpoints"))["items"] == []
     assert (await bench.client.get(f"{base}/stripe-0.safetensors")).status_code == 404
+
+
+async def test_checkpoints_in_an_object_store_are_downloaded_too(make_bench: MakeBench, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 40_000  # more than one request
+    async with make_bench(storage=f"memory://{tmp_path.name}") as bench:
+        controller = await bench.start()
+        assert controller.acquired is not None
+        assert controller.acquired.storage == f"memory://{tmp_path.name}"
+        store = fsspec.filesystem("memory")
+        store.pipe_file(f"/{tmp_path.name}/{controller.job_id}/1-300/stripe-0.safetensors", data)
+        files = [{"name": name, "bytes": 1, "sha256": ""} for name in ("stripe-0.safetensors", "gone.bin")]
+        committed = {"checkpoint_id": "1-300", "bytes": 7, "seconds": 0.1, "metrics": {}, "files": files}
+        await controller.report(step=300, events=(controller.event("checkpoint.committed", step=300, **committed),))
+        (listed,) = (await bench.get("/jobs/digits/checkpoints"))["items"]
+        base = f"/api/v1/checkpoints/{listed['id']}/files"
+        got = await bench.client.get(f"{base}/stripe-0.safetensors")
+        assert (got.status_code, got.headers["content-length"]) == (200, str(len(data)))
+        assert got.headers["content-disposition"] == 'attachment; filename="1-300-stripe-0.safetensors"'
+        assert got.content == data
+        assert (await bench.client.get(f"{base}/gone.bin")).status_code == 404
 
 
 async def test_a_job_starts_from_a_checkpoint_of_another(bench: Bench) -> None:

@@ -26,6 +26,8 @@ class Reply:
     body: Any = None
     status: int = 200
     stream: str | None = None
+    content: bytes | None = None
+    """A file instead of JSON."""
 
 
 Answer = Callable[[Request], Reply]
@@ -73,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = self.service.answer(Request(self.command, split.path, query, dict(self.headers), body))
         is_stream = reply.stream is not None and "event-stream" in self.headers.get("Accept", "")
         content = reply.stream.encode() if is_stream and reply.stream else json.dumps(reply.body).encode()
+        content = content if reply.content is None else reply.content
         self.send_response(reply.status)
         self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
         self.send_header("Content-Length", str(len(content)))

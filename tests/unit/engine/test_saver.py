@@ -26,6 +26,9 @@ class State:
     def encode(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
         return {"values": 0}, [self.tensor]
 
+    def state_dict_names(self) -> dict[str, Any]:
+        return {}
+
 
 def record(world: int, number: int = 1) -> wire.GenerationRecord:
     members = tuple(wire.Member(f"w{rank}", f"1.{rank}") for rank in range(world))
@@ -67,7 +70,7 @@ def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, said: Any,
     names = [file["name"] for part in parts for file in part.files if file["name"].startswith("stripe")]
     folder = LocalFolder(tmp_path / "1-5")
     document, layout = read_document(folder)
-    assert document == {"state": {"values": 0}, "extra": {"step": 5}}
+    assert document == {"state": {"values": 0}, "extra": {"step": 5}, "models": {}}
     assert torch.equal(read_stripes(folder, layout, names)[0], VALUES)
     for part in parts:
         assert 0 <= part.terms["stall_seconds"] <= part.terms["seconds"]

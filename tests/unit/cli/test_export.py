@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from rubato.checkpoint.manifest import JobTerms, commit_manifest
+from rubato.checkpoint.storage import LocalFolder
+from rubato.checkpoint.stripes import write_document, write_stripe
+from rubato.checkpoint.tree import encode
+from rubato.wire.codec import to_json
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> LocalFolder:
+    """A checkpoint as a worker and a controller leave it."""
+    model = nn.Linear(2, 3)
+    names = {key: ["parameters", key] for key in model.state_dict()}
+    document, tensors = encode({"parameters": dict(model.named_parameters()), "buffers": {}})
+    folder = LocalFolder(tmp_path / "stored" / "2-30")
+    layout = [{"dtype": "float32", "shape": list(tensor.shape)} for tensor in tensors]
+    full = {"state": document, "extra": {}, "models": {"": names}}
+    files = [write_document(folder, full, layout), *(write_stripe(folder, index, 2, tensors) for index in range(2))]
+    terms = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
+    manifest = terms.manifest("2-30", step=30, generation=1, files=to_json(files), terms={})
+    commit_manifest(folder, manifest)
+    return folder
+
+
+def serve(service: FakeService, folder: LocalFolder) -> None:
+    files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": ""} for path in sorted(folder.path.iterdir())]
+    newest = {"id": "ckpt_2", "attempt": 2, "step": 30, "checkpoint_id": "2-30", "files": files}
+    older = {"id": "ckpt_1", "attempt": 1, "step": 40, "checkpoint_id": "1-40", "files": []}
+    service.on("GET", "/jobs/digits/checkpoints", {"items": [older, newest]})
+    for file in files:
+        content = (folder.path / file["name"]).read_bytes()
+        service.on("GET", f"/checkpoints/ckpt_2/files/{file['name']}", Reply(content=content))
+
+
+def test_a_job_is_exported_through_the_service(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path
+) -> None:
+    serve(service, stored)
+    out = tmp_path / "model.safetensors"
+    done = rubato("export", "digits", "--out", str(out))
+    assert done.code == 0, done.err
+    assert "Downloading stripe-00001-of-00002.safetensors (4 of 4" in done.err
+    assert "step 30 of job_1" in done.err
+    nn.Linear(2, 3).load_state_dict(load_file(out))
+    again = tmp_path / "again.safetensors"
+    assert rubato("export", str(stored), "--out", str(again)).code == 0
+    assert again.read_bytes() == out.read_bytes()
+    assert all(torch.isfinite(value).all() for value in load_file(out).values())
+
+
+def test_what_was_damaged_on_the_way_is_not_exported(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path
+) -> None:
+    serve(service, stored)
+    name = "stripe-00001-of-00002.safetensors"
+    damaged = bytearray((stored.path / name).read_bytes())
+    damaged[-1] ^= 1
+    service.on("GET", f"/checkpoints/ckpt_2/files/{name}", Reply(content=bytes(damaged)))
+    done = rubato("export", "digits", "--out", str(tmp_path / "model.safetensors"))
+    assert done.code == 1
+    assert "its bytes changed" in done.err
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_what_is_not_there(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits/checkpoints", {"items": []})
+    assert "digits has no checkpoint yet" in rubato("export", "digits").err
+    assert rubato("export", "nobody").code == 102
+    assert "no whole checkpoint" in rubato("export", "run_nobody").err
+    assert "--step is for jobs" in rubato("export", "./somewhere", "--step", "3").err
+
+
+def test_a_service_that_names_no_plain_file_is_not_obeyed(service: FakeService, rubato: Rubato) -> None:
+    files = [{"name": "../../evil", "bytes": 1}]
+    item = {"id": "ckpt_1", "attempt": 1, "step": 4, "checkpoint_id": "1-4", "files": files}
+    service.on("GET", "/jobs/digits/checkpoints", {"items": [item]})
+    done = rubato("export", "digits")
+    assert (done.code, "not a plain name" in done.err) == (1, True)
