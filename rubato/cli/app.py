@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rubato.cli import export, job_commands, local, service_commands, starter, submit
+from rubato.cli import export, job_commands, local, pin, service_commands, starter, submit
 from rubato.cli.exits import ExitCode, code_for_error
 from rubato.cli.output import fail, note, put
 from rubato.errors import ApiUnauthenticated, RubatoError, SpecError
@@ -36,6 +36,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.cancel,
     job_commands.checkpoint,
     export.export,
+    pin.pin,
     job_commands.wait,
     service_commands.up,
     service_commands.down,

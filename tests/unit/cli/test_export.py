@@ -85,3 +85,12 @@ def test_a_service_that_names_no_plain_file_is_not_obeyed(service: FakeService, 
     service.on("GET", "/jobs/digits/checkpoints", {"items": [item]})
     done = rubato("export", "digits")
     assert (done.code, "not a plain name" in done.err) == (1, True)
+
+
+def test_pinning_and_taking_it_back(rubato: Rubato, stored: LocalFolder) -> None:
+    assert rubato("pin", str(stored)).code == 0
+    assert stored.exists("pinned")
+    assert rubato("pin", str(stored), "--undo").code == 0
+    assert not stored.exists("pinned")
+    refused = rubato("pin", str(stored.path.parent))
+    assert (refused.code, "never finished" in refused.err) == (1, True)

@@ -1,0 +1,136 @@
+"""What checkpoints cost the training: how long each held it up, and how much memory their copies take.
+
+Two workers train an MLP of 10 million parameters with SGD and momentum, and save every few seconds. *Stall* is what a
+worker's main thread spends on a checkpoint (encoding, copying, and waiting for the write before), as the workers report
+it: the slowest of each checkpoint. Its share at the default interval is stall / 30 s. Writing and hashing go on beside
+the training and take processor time from it where no core is free: that shows in the steps during which a write was
+under way, against all others.
+
+    python benchmarks/checkpoint_stall.py [--workers 2] [--every 3] [--seconds 60] [--storage URI] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rubato.testing import LocalJob
+
+PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
+BATCH, MICROBATCHES = 256, 8
+DEFAULT_INTERVAL_S = 30.0
+TARGET = 0.05
+NEVER_S = 10.0**6
+
+
+def resident_bytes(pid: int) -> int:
+    """High-water mark of a process's memory."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM:"))
+
+
+def measure(home: Path, workers: int, every_s: float, seconds: float, storage: str | None) -> dict[str, Any]:
+    """Checkpoints, rows and memory of one run."""
+    with LocalJob(
+        home,
+        PROGRAM,
+        checkpoint_dir=storage,
+        config={"steps": 10**6},
+        batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
+        workers={"initial": workers, "min": workers, "max": max(workers, 4)},
+        checkpoint={"every": every_s, "keep_last": 2},
+    ) as job:
+        job.wait_step(5)
+        deadline = time.monotonic() + seconds
+        is_saving = every_s < NEVER_S
+        job.wait(
+            lambda: time.monotonic() > deadline and (bool(job.events("checkpoint.committed")) or not is_saving),
+            "the end",
+        )
+        memory = [resident_bytes(one["pid"]) for one in job.members()]
+        return {"saved": job.events("checkpoint.committed"), "rows": job.rows(), "memory": memory}
+
+
+def moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def overlapping(rows: list[dict[str, Any]], saved: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Seconds of steps during which a checkpoint was written, and of all others."""
+    spans = [(moment(one["time"]) - one["data"]["seconds"], moment(one["time"])) for one in saved]
+    during: list[float] = []
+    between: list[float] = []
+    for row in rows[5:]:
+        end = moment(row["time"])
+        took = row["values"]["step_seconds"]
+        is_hit = any(begin <= end and end - took <= stop for begin, stop in spans)
+        (during if is_hit else between).append(took)
+    return during, between
+
+
+def report(flags: argparse.Namespace, found: dict[str, Any], plain: dict[str, Any]) -> str:
+    """Markdown."""
+    stalls = [one["data"]["stall_seconds"] for one in found["saved"]]
+    writes = [one["data"]["seconds"] for one in found["saved"]]
+    size = found["saved"][-1]["data"]["bytes"]
+    during, between = overlapping(found["rows"], found["saved"])
+    usual = statistics.median(between or during)
+    share = statistics.median(stalls) / DEFAULT_INTERVAL_S
+    worst = max(stalls) / DEFAULT_INTERVAL_S
+    more = (max(found["memory"]) - max(plain["memory"])) / 1e6
+    copies = min(2, flags.workers) / flags.workers
+    slower = f"{statistics.median(during):.3f} s ({len(during)} steps)" if during else "none seen"
+    return "\n".join(
+        [
+            f"{flags.workers} workers on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; state "
+            f"{size / 1e6:.0f} MB; {len(stalls)} checkpoints, one every {flags.every:g} s, to "
+            f"{flags.storage or 'a local folder'}",
+            "",
+            "| figure | median | worst |",
+            "|---|---|---|",
+            f"| stall of a checkpoint | {statistics.median(stalls) * 1e3:.0f} ms | {max(stalls) * 1e3:.0f} ms |",
+            f"| its share of the time at the default interval (30 s); target under {TARGET:.0%} "
+            f"| {share:.2%} | {worst:.2%} |",
+            f"| from the copy until the manifest was there | {statistics.median(writes):.2f} s | {max(writes):.2f} s |",
+            f"| step between checkpoints | {usual:.3f} s | |",
+            f"| step while one is written | {slower} | |",
+            "",
+            f"peak memory of a worker {max(found['memory']) / 1e6:.0f} MB, without checkpoints "
+            f"{max(plain['memory']) / 1e6:.0f} MB: {more:+.0f} MB; the copies are {copies:.2f} of the state, "
+            f"{copies * size / 1e6:.0f} MB",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what checkpoints cost the training.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between checkpoints, to see many of them")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--storage", default=None, help="folder or URI; default: a temporary folder")
+    parser.add_argument("--json", type=Path, default=None, help="also write the raw figures here")
+    flags = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {}
+    for name, every in (("plain", NEVER_S), ("saving", flags.every)):
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        seconds = 15.0 if name == "plain" else flags.seconds
+        with tempfile.TemporaryDirectory(prefix="rubato-bench-") as home:
+            storage = flags.storage if name == "saving" else None
+            found[name] = measure(Path(home), flags.workers, every, seconds, storage)
+    print(report(flags, found["saving"], found["plain"]))
+    if flags.json is not None:
+        flags.json.write_text(json.dumps(found["saving"]["saved"], indent=1))
+    stalls = [one["data"]["stall_seconds"] for one in found["saving"]["saved"]]
+    return 0 if statistics.median(stalls) / DEFAULT_INTERVAL_S < TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""`rubato pin`: keep a checkpoint whatever the job's retention says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rubato.cli.output import note
+from rubato.errors import CheckpointError, UserError
+
+
+def pin(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER|URI", help="Of the checkpoint: .../JOB/ATTEMPT-STEP.")],
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Leave it to the retention again.")] = False,
+) -> None:
+    """Keep a checkpoint: `keep_last` and `keep_best` do not count it, and it is never deleted."""
+    from rubato.checkpoint import retention
+    from rubato.checkpoint.storage import open_folder
+
+    try:
+        (retention.unpin if undo else retention.pin)(open_folder(folder))
+    except (CheckpointError, OSError) as error:
+        raise UserError(f"cannot change {folder}: {error}") from error
+    note(f"{folder} is {'no longer pinned' if undo else 'pinned'}.")
