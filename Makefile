@@ -107,6 +107,10 @@ bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS
 	@$(BIN)/python -m pip install --quiet --editable ".[bench]" || echo "torchft is not to be had here: it will be shown as failed"
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-prefetch
+bench-prefetch: setup ## Step time with and without reading ahead; ARGS="--rounds 1"
+	$(BIN)/python -m benchmarks.prefetch $(ARGS)
+
 .PHONY: bench-steady
 bench-steady: setup ## Take a steady step apart, beside DDP on the same model; ARGS="--workers 1,2"
 	$(BIN)/python -m benchmarks.steady $(ARGS)

@@ -4,7 +4,7 @@ The dataset takes about one millisecond a sample, once waiting (as for a disk or
 decoding). Runs with the same number of workers are repeated in turn, so that a busy machine is as busy
 for each of them; the digests of all must be equal.
 
-    python benchmarks/prefetch.py [--rounds 3] [--steps 200] [--sample-ms 1]
+    python -m benchmarks.prefetch [--rounds 3] [--steps 300] [--sample-ms 1] [--write]
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.document import DOCUMENT, insert
+from benchmarks.machine import machine, today
+from benchmarks.processes import nothing_left_behind
 from rubato.testing import LocalJob
 
 PROGRAM = Path(__file__).parent / "programs" / "slow_data.py"
@@ -41,30 +44,46 @@ def measure(kind: str, workers: int, prefetch: int, steps: int, sample_ms: float
         return statistics.median(row["values"]["step_seconds"] for row in rows), digest
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--sample-ms", type=float, default=1.0)
-    flags = parser.parse_args()
-    print(f"{os.cpu_count()} cores, {BATCH} samples a step of about {flags.sample_ms:g} ms, {flags.rounds} rounds")
-    print("| samples | workers | prefetch | step (median ms) | range |")
-    print("|---|---|---|---|---|")
+def report(flags: argparse.Namespace) -> str:
+    load = os.getloadavg()[0]
+    lines = [
+        f"{machine(load)}; {BATCH} samples a step of about {flags.sample_ms:g} ms, {flags.rounds} rounds; {today()}",
+        "",
+        "| a sample | workers | processes each | step, median ms | range |",
+        "|---|---|---|---|---|",
+    ]
     digests = set()
     for kind in ("wait", "compute"):
         for workers in (1, 2):
-            seconds: dict[int, list[float]] = {0: [], 1: [], 2: []}
+            steps_ms: dict[int, list[float]] = {0: [], 1: [], 2: []}
             for _ in range(flags.rounds):
-                for prefetch, measured in seconds.items():
-                    step, digest = measure(kind, workers, prefetch, flags.steps, flags.sample_ms)
-                    measured.append(step * 1000)
+                for prefetch, measured in steps_ms.items():
+                    step_s, digest = measure(kind, workers, prefetch, flags.steps, flags.sample_ms)
+                    measured.append(step_s * 1000)
                     digests.add(digest)
-            for prefetch, measured in seconds.items():
+            for prefetch, measured in steps_ms.items():
                 middle = statistics.median(measured)
-                print(f"| {kind} | {workers} | {prefetch} | {middle:.0f} | {min(measured):.0f}-{max(measured):.0f} |")
+                lines.append(
+                    f"| {kind}s | {workers} | {prefetch} | {middle:.0f} | {min(measured):.0f}-{max(measured):.0f} |"
+                )
+                print(lines[-1], file=sys.stderr, flush=True)
     if len(digests) != 1:
         sys.exit(f"the results differ: {sorted(digests)}")
-    print(f"one digest: {digests.pop()[:16]}...")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Step time with and without reading ahead.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--sample-ms", type=float, default=1.0)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
+    flags = parser.parse_args()
+    with nothing_left_behind():
+        text = report(flags)
+    print(text)
+    if flags.write:
+        insert(DOCUMENT, "prefetch", text)
 
 
 if __name__ == "__main__":

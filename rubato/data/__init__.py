@@ -1,6 +1,7 @@
 """Which samples a microbatch holds, the random numbers it sees, and how its rows are read.
 
-For users: `ShardedStream`, data in shards that is read one after the other.
+For users: `ShardedStream`, data in shards that is read one after the other; `CachedFiles`, remote files behind memory
+and disk.
 
 `order` the sample order as a function of the step · `randomness` seeds by key · `fetch` rows to fresh tensors ·
 `source` microbatches of datasets that are read by index, `stream` of those that are not · `prefetch` reading ahead in
@@ -13,11 +14,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rubato.data.cache import CachedFiles
     from rubato.data.stream import ShardedStream
 
-__all__ = ["ShardedStream"]
+__all__ = ["CachedFiles", "ShardedStream"]
 
-_PUBLIC = {"ShardedStream": "rubato.data.stream"}
+_PUBLIC = {"CachedFiles": "rubato.data.cache", "ShardedStream": "rubato.data.stream"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ class Completed:
 
     key: Key
     result: Reduced | torch.Tensor | None
-    """A reduction, or the float64 table of an evaluation; None: told by others (a join), not seen."""
+    """A reduction, or a float64 table in one row; None: told by others (a join), not seen."""
 
 
 def result_bytes(completed: Completed) -> int:

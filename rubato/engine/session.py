@@ -368,7 +368,7 @@ class Session:
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""
         if not self.knows_table(key):
-            self._complete(Completed(key, table.clone()))
+            self._complete(Completed(key, table.flatten().clone()))
 
     # --- the capture point --------------------------------------------------------------------------------------------
 
