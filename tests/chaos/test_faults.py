@@ -175,8 +175,8 @@ def test_sigkill_of_all(tmp_path: Path) -> None:
     [
         ("joiner dies while it warms up", "setup", "joiner"),
         ("joiner dies standing by", "say Standby", "joiner"),
-        ("joiner dies in sync", "during all_to_all enter", "joiner"),
-        ("member dies in sync", "during all_to_all enter", [0, 1]),
+        ("joiner dies in sync", "during all_to_all join", "joiner"),
+        ("member dies in sync", "during all_to_all join", [0, 1]),
         ("joiner dies in its first step", "say Entered", "joiner"),
     ],
 )

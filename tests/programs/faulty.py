@@ -6,7 +6,8 @@ and is not armed while `N.unarmed` lies there. Without faults this is an ordinar
 
 PLACE  "setup", "forward", "backward", "hook" (a gradient's), "update"
        "say MESSAGE": a message of `rubato.wire.worker` is about to be told
-       "before|during|after COLLECTIVE STAGE": a collective of the communicator, in that stage of the main thread
+       "before|during|after COLLECTIVE STAGE": a collective of the communicator, in that stage of the main thread, or
+       "join" in the thread that brings joiners up to date
        "call MODULE:QUALIFIED.NAME"
 WHO    a list of ranks, "joiner" (has no state yet), "any"
 """
@@ -19,6 +20,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +31,7 @@ from models import prepare
 from torch import nn
 
 import rubato
-from rubato.engine import session as session_module
+from rubato.engine import agreement
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 
@@ -156,7 +158,7 @@ def install(run: rubato.Run, model: nn.Module | None) -> Callable[[str], None]:
             fault.reach(place)
 
     if faults:
-        session_module.DIGEST_EVERY = run.config.get("digest_every", session_module.DIGEST_EVERY)
+        agreement.EVERY = run.config.get("digest_every", agreement.EVERY)
         _watch_messages(reach)
         run._session.saver._say = run._session.control.say  # bound before this process watched it
         _watch_collectives(run, reach)
@@ -185,8 +187,8 @@ def _watch_collective(run: rubato.Run, name: str, reach: Callable[[str], None]) 
     collective, start_and_poll = getattr(Communicator, name), Communicator._run
 
     def watched(self: Communicator, *arguments: Any) -> Any:
-        stage, _ = run._session.control._stage
-        place = f"{name} {stage}"
+        is_join = threading.current_thread().name.startswith("join-")
+        place = f"{name} {'join' if is_join else run._session.control._stage[0]}"
 
         def polled(start: Callable[[], Any]) -> None:
             def started() -> Any:
