@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.peers.peer import MAX_WORKERS, Peer, PeerFailed
-from benchmarks.timeline import Event, Row
+from benchmarks.timeline import Event, Row, gaps_s
 
 SETTLE_STEPS = 12
 """Committed steps between two events: the time of a step is the median of ten."""
@@ -63,6 +64,8 @@ def eventful(peer: Peer, tell: Tell, release: Callable[[], None]) -> Outcome:
         peer.scale(workers)
         wait_settled(peer, f"{workers} workers", partial(has_workers, now, workers), tell)
     before = peer.redone()
+    # Into the middle of a step: what the watching sees of it is its beginning.
+    time.sleep(statistics.median(gaps_s(peer.rows()[-SETTLE_STEPS:])) / 2)
     now, generation = time.time(), peer.rows()[-1].generation
     events.append(Event(KILL, now, MAX_WORKERS))
     peer.kill()
