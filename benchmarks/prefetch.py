@@ -39,6 +39,8 @@ def measure(kind: str, workers: int, prefetch: int, steps: int, sample_ms: float
             workers={"initial": workers, "min": 1, "max": 4},
         ) as job,
     ):
+        for step in range(0, steps, 10):  # patience is for one wait
+            job.wait_step(step)
         _, digest = job.result()
         rows = job.rows()[int(steps * SETTLE_SHARE) :]
         return statistics.median(row["values"]["step_seconds"] for row in rows), digest

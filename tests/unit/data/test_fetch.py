@@ -124,7 +124,7 @@ class BadLength(NoLength):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Stream(), "IterableDataset; this release needs one that is read by index"),
+        (Stream(), r"IterableDataset: .* or rubato.data.ShardedStream\(shards, open\)"),
         (NoLength(), r"a NoLength without __len__: len\(dataset\) must work"),
         (iter([1]), "without __getitem__"),
         (DataLoader(Noisy()), "not a DataLoader"),
