@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rubato.engine.comm import Communicator
@@ -192,9 +193,12 @@ class Control:
         with self._write_lock:
             self._write(message)
 
-    def say_committed(self, generation: int, step: int, rows: Sequence[MetricRow]) -> None:
+    def say_committed(
+        self, generation: int, step: int, rows: Sequence[MetricRow] = (), pace: tuple[tuple[int, int], ...] = ()
+    ) -> None:
         """So many steps are done; the rows in as many messages as they need."""
-        for message in committed(self.start.incarnation, generation, step, rows):
+        *before, last = committed(self.start.incarnation, generation, step, rows)
+        for message in (*before, replace(last, pace=pace)):
             self.say(message)
 
     def _write(self, *messages: wire.Message) -> None:

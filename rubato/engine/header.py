@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from rubato.errors import ProtocolError
@@ -122,6 +122,8 @@ class Decision:
     """Weighted mean over the step's microbatches, summed in float64 in the order of the microbatches."""
     weight: float
     """Samples (or the weights that stand for them) in the step."""
+    pace: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """No decision, for the controller alone. By rank: nanoseconds spent, on so many microbatches."""
 
 
 def decide(headers: Sequence[Header]) -> Decision:
@@ -150,6 +152,7 @@ def decide(headers: Sequence[Header]) -> Decision:
         is_finite=all(header.is_finite for header in headers),
         loss=weighted / weight if weight else 0.0,
         weight=weight,
+        pace=tuple((header.compute_ns, sum(weight != 0.0 for _, weight in header.slots)) for header in headers),
     )
 
 

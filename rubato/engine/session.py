@@ -385,7 +385,9 @@ class Session:
         row, self._last_row = self._last_row, None
         if row is not None:
             self.control.rows.append(row)
-        self.control.say_committed(self.record.number, self.step, self._unsent() if self.rank == 0 else ())
+        is_first = self.rank == 0
+        pace = self.decision.pace if is_first and self.decision is not None else ()
+        self.control.say_committed(self.record.number, self.step, self._unsent() if is_first else (), pace)
 
     def _unsent(self) -> tuple[MetricRow, ...]:
         """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""

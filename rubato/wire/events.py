@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
     WORKER_LEFT = "worker.left"  # worker_id, rank
     GENERATION_FORMED = "generation.formed"  # see GenerationFormed below
+    REBALANCED = "rebalanced"
+    # worker_id, rank: of the slow one; microbatches and milliseconds (each) by worker, gain: share of a step's compute
     CHECKPOINT_COMMITTED = "checkpoint.committed"
     # checkpoint_id, step, bytes, seconds, stall_seconds, metrics, files [{name, bytes, sha256}]
     CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id
@@ -41,6 +43,6 @@ class EventKind(StrEnum):
 
 
 # data of GENERATION_FORMED, written once the first step of the new generation has committed:
-#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "replace" | "restart"), workers, from_workers,
-#   step (the first one trained in it), paused_seconds (gap between the last commit before and the first after, less the
-#   median step), redone_microbatches, members [{worker_id, rank}]
+#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "replace" | "restart" | "rebalance"), workers,
+#   from_workers, step (the first one trained in it), paused_seconds (gap between the last commit before and the first
+#   after, less the median step), redone_microbatches, members [{worker_id, rank}]

@@ -14,7 +14,7 @@ from rubato.errors import ProtocolError
 from rubato.wire.cluster import MetricRow
 from rubato.wire.codec import from_json, to_json
 
-Cause = Literal["start", "scale_up", "scale_down", "recovery", "restart", "replace"]
+Cause = Literal["start", "scale_up", "scale_down", "recovery", "restart", "replace", "rebalance"]
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,8 @@ class Committed:
     step: int
     """Committed steps, counted from 1."""
     rows: tuple[MetricRow, ...] = ()
+    pace: tuple[tuple[int, int], ...] = ()
+    """Of the last step, by rank: nanoseconds spent, on so many microbatches. From the lowest rank only."""
 
 
 @dataclass(frozen=True)

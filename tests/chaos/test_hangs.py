@@ -69,16 +69,21 @@ def test_one_that_hangs_whenever_it_is_tried_fails_the_job(tmp_path: Path) -> No
 @pytest.mark.parametrize("stage", ["compute", "exchange"])
 def test_one_that_is_stopped_for_ever_is_fenced(tmp_path: Path, stage: str) -> None:
     pace = 0.3 if stage == "compute" else 0.02
-    config = {"steps": 20, "pace": pace}
+    steps = 20 if stage == "compute" else 200  # fast steps: it must not be over before it is stopped
+    config = {"steps": steps, "pace": pace}
     with job(tmp_path, PLAIN, workers=3, config=config, limits=LIMITS) as run:
         run.wait_step(3)
+        # While rank 0 stands still, rank 1 comes to the exchange and stays there.
+        held = run.kill([0], signal.SIGSTOP) if stage == "exchange" else []
         run.wait(lambda: run.members()[1]["phase"] == stage, f"stage {stage}")
         run.kill([1], signal.SIGSTOP)
+        for pid in held:
+            os.kill(pid, signal.SIGCONT)
         run.wait(lambda: bool(run.events("worker.lost")), "the fence")
         result = run.result()
     (lost,) = run.events("worker.lost")
     assert "interpreter did not run" in lost["message"] or "did not run" in lost["message"]
-    assert result == (20, expected(tmp_path, config))
+    assert result == (steps, expected(tmp_path, config))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.balancing import Balancing
 from rubato.engine.coordinator.ending import Ending
 from rubato.engine.coordinator.founding import Founding
 from rubato.engine.coordinator.orders import Order, Terms, Wish
@@ -53,6 +54,7 @@ class Coordinator:
         self._rows = RowBook(self.job, row_step)
         self._founding = Founding(self.job, self._rows)
         self._resizing = Resizing(self.job)
+        self._balancing = Balancing(self.job)
         self._repair = Repair(self.job)
         self._ending = Ending(self.job)
         self._watch = Watch(self.job, self._repair, self._ending)
@@ -231,19 +233,22 @@ class Coordinator:
         from_workers = job.current.world if job.current else 0
         if record.cause == "recovery":
             self._resizing.world_before_loss = max(self._resizing.world_before_loss, from_workers)
-        else:
+        elif record.cause != "rebalance":
             self._resizing.world_before_loss = record.world if record.cause != "replace" else from_workers
         if record.cause in ("scale_up", "scale_down"):
             job.scalings += 1
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
         self._repair.finish()
+        self._balancing.on_switched(record, event.step)
 
     def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:
         worker.step = max(worker.step, event.step)
         self.job.step = max(self.job.step, event.step)
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
+        if event.generation == self.job.number:
+            self._balancing.see(event.generation, event.pace, now)
 
     def _on_beat(self, worker: WorkerView, event: wire.Beat, now: float) -> None:
         worker.beat = event
@@ -466,6 +471,8 @@ class Coordinator:
             is_whole = len(job.entered) == job.current.world
             if is_whole and job.pending is None:
                 self._resizing.advance(now)
+            if is_whole and job.pending is None:
+                self._balancing.advance(now)
             request = job.ledger.next_request(now, job.number, is_settled=is_whole)
             if request is not None:
                 self._request_checkpoint(request)

@@ -100,14 +100,29 @@ class JobState:
             self.roster.add(WorkerView("w" + incarnation, incarnation, self._spawned, now, heard_at=now))
             self.put(orders.Spawn("w" + incarnation, incarnation))
 
-    def mint(self, workers: list[WorkerView], origin: wire.Origin, cause: wire.Cause, follows: int) -> None:
-        """Make the next generation and tell everybody who must act on it: old members, new members, leavers."""
+    def mint(
+        self,
+        workers: list[WorkerView],
+        origin: wire.Origin,
+        cause: wire.Cause,
+        follows: int,
+        owners: tuple[int, ...] | None = None,
+    ) -> None:
+        """Make the next generation and tell everybody who must act on it: old members, new members, leavers.
+
+        Args:
+            workers: the members, by rank.
+            origin: where the state comes from.
+            cause: why.
+            follows: the generation whose members switch to it; 0: none.
+            owners: the rank of each microbatch; None: equal shares.
+        """
         self.highest += 1
         record = wire.GenerationRecord(
             attempt=self.terms.attempt,
             number=self.highest,
             members=tuple(wire.Member(worker.worker_id, worker.incarnation) for worker in workers),
-            owners=balanced_owners(self.terms.num_microbatches, len(workers)),
+            owners=owners or balanced_owners(self.terms.num_microbatches, len(workers)),
             store=next((worker.hello.store for worker in workers if worker.hello is not None), ""),
             origin=origin,
             cause=cause,

@@ -54,6 +54,8 @@ describe("markersOf", () => {
   });
 
   it("tells a replacement from a scaling", () => {
+    const [moved] = markersOf([formed(2, "rebalance", { from_workers: 3 })], "step", 0);
+    expect(moved).toMatchObject({ kind: "balance", title: "Moved microbatches away from a slow worker" });
     const [marker] = markersOf([formed(2, "replace", { from_workers: 2 })], "step", 0);
     expect(marker).toMatchObject({ kind: "replace", title: "Replaced a lost worker 2 → 3 workers" });
   });

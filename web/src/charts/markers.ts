@@ -4,7 +4,7 @@ import { formatDuration, plural } from "../text/format";
 import type { JobEvent } from "../wire";
 import type { Range, XAxis } from "./data";
 
-export type MarkerKind = "up" | "down" | "replace" | "failure" | "restart" | "resume";
+export type MarkerKind = "up" | "down" | "replace" | "balance" | "failure" | "restart" | "resume";
 
 export interface Marker {
   position: number;
@@ -22,6 +22,7 @@ export const GLYPHS: Record<MarkerKind, string> = {
   up: "▲",
   down: "▼",
   replace: "+",
+  balance: "⇄",
   failure: "✕",
   restart: "↻",
   resume: "▶",
@@ -31,6 +32,7 @@ const KINDS: Record<string, MarkerKind> = {
   scale_up: "up",
   scale_down: "down",
   replace: "replace",
+  rebalance: "balance",
   recovery: "failure",
   restart: "restart",
 };
@@ -95,6 +97,8 @@ function titleOf(kind: MarkerKind, from: number | null, workers: number | null):
       return `Scaled down${change}`;
     case "replace":
       return `Replaced a lost worker${change}`;
+    case "balance":
+      return "Moved microbatches away from a slow worker";
     case "failure":
       return `Recovered from a loss${change}`;
     case "restart":

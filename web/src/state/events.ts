@@ -43,6 +43,7 @@ export type EventTone = "plain" | "good" | "change" | "bad";
 const GOOD = new Set(["checkpoint.committed"]);
 const CHANGE = new Set([
   "generation.formed",
+  "rebalanced",
   "job.scale_requested",
   "controller.attached",
   "attempt.acquired",

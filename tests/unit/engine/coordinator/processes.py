@@ -95,6 +95,8 @@ class Processes:
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.groups: dict[tuple[int, int], Group] = {}
+        self.slowness: dict[str, float] = {}
+        """By incarnation: times the usual duration of a microbatch."""
         self.raises_at: int | None = None
         """The step whose exchange raises on every worker, each time it is tried."""
 
@@ -391,6 +393,12 @@ class Processes:
         worker.completed = decision
         self._commit(worker)
 
+    def _pace(self, record: wire.GenerationRecord) -> tuple[tuple[int, int], ...]:
+        """What each member spent on its microbatches, with some noise."""
+        counts = [record.owners.count(rank) for rank in range(record.world)]
+        usual = [self.slowness.get(one.incarnation, 1.0) * self.random.uniform(9e6, 11e6) for one in record.members]
+        return tuple((int(time * count), count) for time, count in zip(usual, counts, strict=True))
+
     def _commit(self, worker: Worker) -> None:
         decision, record = worker.completed, worker.record
         assert decision is not None
@@ -402,7 +410,8 @@ class Processes:
         if record.rank_of(worker.incarnation) == 0:
             rows = tuple(worker.rows) if worker.rows_told_in != record.number else (worker.rows[-1],)
             worker.rows_told_in = record.number
-        worker.say(wire.Committed(worker.incarnation, record.number, worker.step, rows))
+        pace = self._pace(record) if record.rank_of(worker.incarnation) == 0 else ()
+        worker.say(wire.Committed(worker.incarnation, record.number, worker.step, rows, pace))
         if decision.request:
             worker.handled = max(worker.handled, decision.request)
         if decision.leaving:

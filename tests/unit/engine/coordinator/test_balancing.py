@@ -1,0 +1,117 @@
+"""Microbatches go away from slow workers, come back, and do not flap."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.engine.coordinator.balancing import SLACK, Pace, decide_owners, shares_for
+from rubato.engine.tree import Tree, balanced_owners
+from tests.unit.engine.coordinator.simulation import Cluster
+
+ENDLESS = 10**9
+
+
+def window(times: list[float], owners: tuple[int, ...], *, noise: float = 0.0, steps: int = 20) -> list[Pace]:
+    """Steps in which each rank takes so many milliseconds for a microbatch, give or take."""
+    dice = random.Random(1)
+    counts = [owners.count(rank) for rank in range(len(times))]
+    return [
+        tuple(
+            (int(time * 1e6 * count * dice.uniform(1 - noise, 1 + noise)), count)
+            for time, count in zip(times, counts, strict=True)
+        )
+        for _ in range(steps)
+    ]
+
+
+@given(st.lists(st.floats(0.5, 20.0), min_size=1, max_size=8), st.integers(0, 40))
+def test_shares_are_whole_and_nearly_the_best_possible(times: list[float], more: int) -> None:
+    count = len(times) + more
+    shares = shares_for(times, count)
+    assert sum(shares) == count
+    assert min(shares) >= 1
+    possible = sorted(time * number for time in times for number in range(1, count + 1))
+    best = next(
+        limit for limit in possible if limit >= max(times) and sum(int(limit / time + 1e-9) for time in times) >= count
+    )
+    assert max(time * share for time, share in zip(times, shares, strict=True)) <= SLACK * best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_equal_workers_keep_aligned_runs(world: int) -> None:
+    assert shares_for([1.0] * world, 16) == (16 // world,) * world
+
+
+def test_runs_are_aligned_where_that_costs_next_to_nothing() -> None:
+    shares = shares_for([1.0, 3.0], 8)
+    assert shares == (6, 2)
+    tree = Tree.of(8)
+    assert [len(tree.frontier(range(6), range(8))), len(tree.frontier(range(6, 8), range(8)))] == [2, 1]
+
+
+def test_a_slow_worker_gives_microbatches_away() -> None:
+    owners = balanced_owners(8, 2)
+    found = decide_owners(window([10, 30], owners, noise=0.1), owners)
+    assert found is not None
+    assert found.owners == (0, 0, 0, 0, 0, 0, 1, 1)
+    assert found.gain == pytest.approx(0.5, abs=0.1)
+
+
+def test_they_come_back_when_it_is_fast_again() -> None:
+    owners = (0, 0, 0, 0, 0, 0, 1, 1)
+    found = decide_owners(window([10, 10], owners, noise=0.1), owners)
+    assert found is not None
+    assert found.owners == balanced_owners(8, 2)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("noise", [0.0, 0.2, 0.5])
+def test_noise_moves_nothing(world: int, noise: float) -> None:
+    owners = balanced_owners(24, world)
+    assert decide_owners(window([10.0] * world, owners, noise=noise), owners) is None
+
+
+def test_a_few_slow_steps_move_nothing() -> None:
+    owners = balanced_owners(8, 2)
+    steps = window([10, 10], owners, steps=14) + window([10, 40], owners, steps=6)
+    assert decide_owners(steps, owners) is None
+
+
+def test_what_cannot_be_told_moves_nothing() -> None:
+    owners = balanced_owners(8, 2)
+    assert decide_owners([], owners) is None
+    assert decide_owners([((5, 8),)] * 20, (0,) * 8) is None
+    assert decide_owners([((0, 4), (0, 4))] * 20, owners) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_owners_follow_the_pace_of_the_workers(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS)
+    cluster.run(lambda: cluster.is_settled and cluster.coordinator.job.step > 3)
+    slow = cluster.living[1]
+    cluster.slowness[slow.incarnation] = 3.0
+    cluster.run(lambda: any(event.kind == "rebalanced" for event in cluster.events), limit=100_000)
+    (event,) = [one for one in cluster.events if one.kind == "rebalanced"]
+    assert event.message.startswith(f"w{slow.incarnation} takes ")
+    assert "2 of its 4 microbatches go to w" in event.message
+    record = cluster.coordinator.job.current
+    assert record is not None
+    assert (record.cause, record.world) == ("rebalance", 2)
+    assert [record.owners.count(rank) for rank in (0, 1)] == [6, 2]
+    assert cluster.coordinator.observed().scalings == 0
+    assert not cluster.revokes
+    cluster.slowness.clear()
+    cluster.run(lambda: len([one for one in cluster.events if one.kind == "rebalanced"]) == 2, limit=200_000)
+    record = cluster.coordinator.job.current
+    assert record is not None
+    assert record.owners == balanced_owners(8, 2)
+
+
+def test_equal_workers_are_left_alone() -> None:
+    cluster = Cluster(random.Random(9), workers=3, total_steps=ENDLESS)
+    cluster.run(lambda: cluster.coordinator.job.step > 1500, limit=200_000)
+    assert [record.cause for record in cluster.minted] == ["start"]
