@@ -186,7 +186,7 @@ def _watch_collective(run: rubato.Run, name: str, reach: Callable[[str], None]) 
 
     def watched(self: Communicator, *arguments: Any) -> Any:
         is_join = threading.current_thread().name.startswith("join-")
-        place = f"{name} {'join' if is_join else run._session.control._stage[0]}"
+        place = f"{name} {'join' if is_join else run._session.control.present_stage}"
 
         def polled(start: Callable[[], Any]) -> None:
             def started() -> Any:
