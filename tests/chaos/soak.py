@@ -1,7 +1,8 @@
 """Random churn for as long as you like: `make soak MINUTES=60`. Prints its seed; the same seed does the same.
 
-Each round is one job of 300 steps with one of the oracle's models, disturbed every few steps (every fourth round swings
-1 -> 8 -> 3 -> 5 -> 1), and checked like every chaos test. Ends with the pauses of all rounds, or at the first fault.
+Each round is one job (300 steps, some five minutes) with one of the oracle's models, disturbed every few steps (every
+fourth round swings 1 -> 8 -> 3 -> 5 -> 1), and checked like every chaos test. Ends with the pauses of all rounds, or at
+the first fault.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from churn import churn, swing  # noqa: E402 - from this checkout
 from invariants import Undisturbed, check, undisturbed  # noqa: E402
 from local_job import LocalJob  # noqa: E402
 
-STEPS = 300
 MODELS = ("mlp", "cnn", "transformer", "embedding")
 SPEC = {"batch": {"global_size": 64, "num_microbatches": 12}, "checkpoint": {"every_steps": 10}}
 
 
-def play(seed: str, number: int, known: dict[str, Undisturbed]) -> list[float]:
+def play(seed: str, number: int, steps: int, known: dict[str, Undisturbed]) -> list[float]:
     """One round; its pauses in seconds."""
     dice = random.Random(seed)
     model, swings = dice.choice(MODELS), number % 4 == 3
-    config = {"steps": STEPS, "model": model}
+    config = {"steps": steps, "model": model}
     if model not in known:
         known[model] = undisturbed("faulty", **SPEC, config=config)
     began = time.monotonic()
@@ -39,7 +39,7 @@ def play(seed: str, number: int, known: dict[str, Undisturbed]) -> list[float]:
         workers = {"initial": 1 if swings else dice.randint(1, 4), "min": 1, "max": 8}
         restart = {"backoff": {"initial": 0.1, "max": 1.0}, "max_restarts": 1000}
         with LocalJob(Path(home), "faulty", **SPEC, config=config, workers=workers, restart=restart) as run:
-            for told in swing(run, until=STEPS - 20) if swings else churn(run, dice, until=STEPS - 20):
+            for told in swing(run, until=steps - 20) if swings else churn(run, dice, until=steps - 20):
                 print(f"  {told}", flush=True)
             check(run, known[model], fault="1 -> 8 -> 3 -> 5 -> 1, every 5 steps" if swings else "random churn")
         formed = [event["data"] for event in run.events("generation.formed")]
@@ -53,6 +53,7 @@ def main() -> int:
     """Play rounds until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--steps", type=int, default=300, help="of one round")
     parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
     flags = parser.parse_args()
     seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
@@ -62,7 +63,7 @@ def main() -> int:
         if number and time.monotonic() >= ends:
             break
         try:
-            pauses += play(f"{seed}/{number}", number, known)
+            pauses += play(f"{seed}/{number}", number, flags.steps, known)
         except BaseException:
             print(f"round {number} of seed {seed} failed: --seed {seed} does it again", file=sys.stderr, flush=True)
             raise
