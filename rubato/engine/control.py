@@ -152,6 +152,10 @@ class Control:
             self._changed.notify_all()
 
     def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
+        if self._is_stale(record):
+            if communicator is not None:
+                communicator.bury()
+            return
         self._formed[record.number] = (record, communicator)
         self.formed = max(self.formed, record.number)
         if communicator is None or not record.joining:
@@ -276,6 +280,19 @@ class Control:
             self._changed.wait_for(lambda: self.is_released or self.is_revoked(number))
         if not self.is_released:
             raise GenerationLost("the generation was revoked")
+
+    def begin(self, record: wire.GenerationRecord) -> None:
+        """The main thread trains in this generation. Those that were to follow another one will not be."""
+        with self._changed:
+            self.record, self.broken = record, None
+            for number, (formed, communicator) in list(self._formed.items()):
+                if self._is_stale(formed):
+                    del self._formed[number]
+                    if communicator is not None:
+                        communicator.bury()
+
+    def _is_stale(self, record: wire.GenerationRecord) -> bool:
+        return self.record is not None and 0 < record.follows < self.record.number
 
     def _bury_below(self, number: int) -> None:
         for old in [one for one in self._formed if one < number]:

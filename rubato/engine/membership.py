@@ -145,7 +145,7 @@ class Membership:
         session.has_state = True
         session.owners_of_step = owners_of_step
         session.begin_generation(self.exchange_of(record.number, comm))
-        session.control.record, session.control.broken = record, None
+        session.control.begin(record)
         session.control.stage("update", session.step)
         session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))
 

@@ -418,7 +418,8 @@ class Session:
             self.save()
         if decision.feed:
             self.membership.feed(decision.feed)
-        if decision.switch_to > self.record.number and not self.control.is_revoked(decision.switch_to):
+        agreed = self.control.look(decision.switch_to)
+        if agreed is not None and not self.control.is_revoked(decision.switch_to):
             self._switch(decision.switch_to)
 
     def _switch(self, number: int) -> None:

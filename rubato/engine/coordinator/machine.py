@@ -209,7 +209,7 @@ class Coordinator:
         if job.pending is None or event.generation != job.pending.number:
             return
         if job.pending.follows:
-            job.pending = None  # members train on; the next generation supersedes this one
+            job.give_up_pending()  # members train on
         else:
             self._repair.begin(f"generation {event.generation} could not be formed: {event.cause}")
 
@@ -221,6 +221,7 @@ class Coordinator:
         if self._repair.has_revoked(event.generation):
             return  # the revoke had not reached it: `Broken` follows
         worker.state, worker.broken, worker.ended = WorkerState.ACTIVE, None, None
+        job.pending = job.given_up.get(event.generation, job.pending)
         if job.pending is not None and event.generation == job.pending.number:
             self._switch(job.pending, event, now)
         if event.generation == job.number:
@@ -239,6 +240,7 @@ class Coordinator:
             job.scalings += 1
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
+        job.given_up.clear()
         self._repair.finish()
         self._balancing.on_switched(record, event.step)
 
@@ -354,7 +356,7 @@ class Coordinator:
             if not self._repair.is_active:
                 self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
         elif is_pending:
-            job.pending = None  # a joiner: the next generation supersedes the one it was to be in
+            job.give_up_pending()  # a joiner
         # A predecessor may have released it already: an end that was asked for is no crash.
         was_released = worker.ended is not None and event.exit_code == 0
         if not worker.error and not worker.doom and not was_released and not self._ending.is_leaving:

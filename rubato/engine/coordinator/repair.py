@@ -61,8 +61,9 @@ class Repair:
         if self._through < job.highest:  # else another member says the same of the same generation
             job.verdicts.on_repair(job.step)
         self._through = job.highest
-        for record in (job.current, job.pending):
+        for record in (job.current, *job.given_up.values(), job.pending):
             self._involved |= {member.incarnation: None for member in record.members} if record else {}
+        job.given_up.clear()
         self._involved |= dict.fromkeys(also)
         for incarnation in self._involved:
             if job.roster.get(incarnation) is not None:

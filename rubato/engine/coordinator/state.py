@@ -26,6 +26,8 @@ class JobState:
         self.current: wire.GenerationRecord | None = None
         self.pending: wire.GenerationRecord | None = None
         """Minted, and not known to be trained in yet."""
+        self.given_up: dict[int, wire.GenerationRecord] = {}
+        """Pending once, by number: members may have agreed to switch before they could hear of it."""
         self.highest = 0
         """The highest number ever minted."""
         self.entered: set[str] = set()
@@ -134,6 +136,12 @@ class JobState:
         leavers = self.roster.of(self.current) if follows else []
         for incarnation in {worker.incarnation: None for worker in (*workers, *leavers)}:
             self.send(incarnation, wire.Prepare(self.terms.attempt, record))
+
+    def give_up_pending(self) -> None:
+        """The pending generation will not come about, as far as can be seen here; the next one supersedes it."""
+        if self.pending is not None:
+            self.given_up[self.pending.number] = self.pending
+        self.pending = None
 
     def flush(self) -> list[Order]:
         """The orders given since the last call."""

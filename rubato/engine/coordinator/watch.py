@@ -38,10 +38,10 @@ class Watch:
         if decide_stuck(job.roster.of(newest), policy, unchanged_s):
             self._repair.begin("all workers waited for each other past the deadline")
         elif job.pending is not None and job.pending.follows and unchanged_s > policy.other_s:
-            # Its members train on; where not all have formed it nobody can have switched, and another supersedes it.
+            # Its members train on; where not all have formed it hardly anybody can have switched.
             members = [*job.roster.of(job.pending), *job.roster.of(job.current)]
             if any(worker.formed < job.pending.number for worker in members):
-                job.pending = None
+                job.give_up_pending()
 
     def _fence(self, hung: Hung) -> None:
         worker = self._job.roster.get(hung.incarnation)

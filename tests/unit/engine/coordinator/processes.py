@@ -202,11 +202,17 @@ class Processes:
     def _formed(self, worker: Worker, group: Group) -> None:
         number = group.record.number
         worker.forming.pop(number)
+        if self._is_stale(worker, group.record):
+            return
         group.formed.add(worker.incarnation)
         worker.formed[number] = group.record
         if not group.record.joining or worker not in self._members(group):
             worker.ready = max(worker.ready, number)
         worker.say(wire.Formed(worker.incarnation, number))
+
+    def _is_stale(self, worker: Worker, record: wire.GenerationRecord) -> bool:
+        """It was to follow a generation that this worker is out of."""
+        return worker.record is not None and 0 < record.follows < worker.record.number
 
     def _form_failed(self, worker: Worker, number: int) -> None:
         worker.forming.pop(number)
@@ -331,6 +337,7 @@ class Processes:
         elif group.entry_completed is not None and not worker.has_state:
             worker.completed = group.entry_completed
         worker.has_state, worker.record, worker.entering, worker.broken = True, group.record, None, None
+        worker.formed = {one: other for one, other in worker.formed.items() if not self._is_stale(worker, other)}
         worker.say(wire.Entered(worker.incarnation, group.record.number, worker.step))
 
     def _wait_for_release(self, worker: Worker) -> Callable[[], None] | None:
@@ -419,7 +426,7 @@ class Processes:
             return
         if decision.request:
             self._save(worker)
-        if decision.switch_to > record.number and worker.revoked < decision.switch_to:
+        if decision.switch_to in worker.formed and worker.revoked < decision.switch_to:
             self._switch(worker, decision.switch_to)
 
     def _switch(self, worker: Worker, number: int) -> None:
