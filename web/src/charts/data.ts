@@ -13,7 +13,14 @@ export interface LaneData {
 }
 
 /** Metrics with a place of their own on the page; the rest are the user's. */
-const BUILT_IN = new Set(["samples", "step_seconds", "compute_seconds", "data_seconds", "samples_per_second", "epoch"]);
+const BUILT_IN = new Set([
+  "samples",
+  "step_seconds",
+  "compute_seconds",
+  "data_seconds",
+  "samples_per_second",
+  "epoch",
+]);
 
 /** Names of the metrics that can have a lane: loss first, then the user's by name. */
 export function metricNames(rows: readonly MetricRow[]): string[] {
