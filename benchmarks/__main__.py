@@ -175,8 +175,8 @@ def work_folder(kept: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def main() -> int:
-    flags = parse()
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = parse(arguments)
     load = os.getloadavg()[0]
     with nothing_left_behind(), work_folder(flags.keep) as folder:
         bench = Bench(flags, folder)
