@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.running_home import RunningHome, running_home
+from tests.s3_fixtures import s3, server
+
+__all__ = ["home", "running", "s3", "server"]
 
 
 @pytest.fixture(scope="session")

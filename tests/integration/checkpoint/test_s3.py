@@ -1,4 +1,4 @@
-"""Checkpoints in a real S3 server: the seam, and whole jobs that lose everything but what lies there."""
+"""Checkpoints in a real S3 server. Whole jobs with it: tests/chaos/test_s3.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from folder_contract import FolderContract, content, refuses_to_prepare
-from local_job import PROGRAMS, LocalJob, oracle
 from s3_server import S3Server
 
-from rubato.checkpoint.manifest import find_latest, open_checkpoint
 from rubato.checkpoint.storage import Folder, open_folder
 from rubato.errors import CheckpointError
 
@@ -41,81 +39,3 @@ class TestS3Folder(FolderContract):
         assert not folder.exists("a")
         subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert content(folder, "a") == b"x"
-
-
-def test_a_job_that_loses_all_workers_resumes_from_s3_with_the_same_bits(s3: S3Server, tmp_path: Path) -> None:
-    digest = oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
-    told = []
-    with LocalJob(
-        tmp_path,
-        "classifier",
-        checkpoint_dir="s3://jobs/all-lost",
-        config={"steps": STEPS},
-        batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
-        workers={"initial": 3, "min": 1, "max": 4},
-        checkpoint={"every_steps": 5, "keep_last": 2},
-    ) as run:
-        run.wait(lambda: len(run.events("checkpoint.committed")) >= 3, "three checkpoints")
-        run.kill(range(3))
-        run.wait(lambda: bool(run.events("job.restarting")), "the restart")
-        assert run.result() == (STEPS, digest)
-        told = run.events()
-    assert not [event for event in told if event["kind"] in ("checkpoint.failed", "checkpoint.corrupt")]
-    again = next(
-        event for event in told if event["kind"] == "generation.formed" and event["data"]["cause"] == "restart"
-    )
-    assert again["step"] > 10, "it did not begin anew"
-    kept = open_folder("s3://jobs/all-lost").folders()
-    assert len(kept) == 2, "older ones are deleted there, too"
-    assert not list((tmp_path / "runs").glob("*/checkpoints")), "nothing was kept on the disk"
-
-
-def test_a_script_goes_on_from_s3_with_another_worker_count_before(s3: S3Server, tmp_path: Path) -> None:
-    """Three workers, then one alone, then two: the bits of one that never stopped."""
-    uri = "s3://jobs/counts"
-
-    def job(steps: int, workers: int) -> tuple[int, str]:
-        home = tmp_path / f"{steps}"
-        home.mkdir()
-        with LocalJob(
-            home,
-            "classifier",
-            checkpoint_dir=uri,
-            config={"steps": steps},
-            batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
-            workers={"initial": workers, "min": workers, "max": 4},
-        ) as run:
-            return run.result()
-
-    def alone(steps: int, *more: str) -> str:
-        command = [sys.executable, "classifier.py", f"--config=steps={steps}", f"--batch={BATCH}", *more]
-        done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True)
-        return done.stderr
-
-    assert job(10, workers=3)[0] == 10
-    told = alone(20, f"--num-microbatches={MICROBATCHES}", "--checkpoint-dir", uri)
-    assert "going on from checkpoint 1-10 (step 10)" in told
-    result = job(STEPS, workers=2)
-    assert result == (STEPS, oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES))
-    refused = alone(50, "--num-microbatches=6", "--checkpoint-dir", uri)
-    assert "the number of microbatches was 12, now it is 6" in refused
-
-
-def test_a_flipped_bit_in_s3_is_told_and_the_one_before_is_taken(s3: S3Server, tmp_path: Path) -> None:
-    uri = "s3://jobs/flipped"
-    command = [sys.executable, "classifier.py", "--config=steps=5", f"--batch={BATCH}", "--checkpoint-dir", uri]
-    for _ in range(2):
-        done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    root = open_folder(uri)
-    newest, manifest = find_latest(root, lambda folder, cause: pytest.fail(cause)) or pytest.fail("none")
-    stripe = next(file.name for file in manifest.files if file.name.startswith("stripe"))
-    damaged = bytearray(content(newest, stripe))
-    damaged[-1] ^= 1
-    newest.write(stripe, [bytes(damaged)])
-    passed: list[str] = []
-    found = find_latest(root, lambda folder, cause: passed.append(cause))
-    assert found is not None
-    assert str(found[0]) == f"{uri}/1-5"
-    assert "its bytes changed" in passed[0]
-    open_checkpoint(found[0])

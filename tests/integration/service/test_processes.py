@@ -164,7 +164,8 @@ async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
     ("arguments", "environment", "says"),
     [
         (["--host", "0.0.0.0"], {}, "--behind-tls-proxy"),
-        ([], {"RUBATO_STORAGE": "s3://bucket"}, "file:///"),
+        ([], {"RUBATO_STORAGE": "checkpoints"}, "must be absolute"),
+        ([], {"RUBATO_STORAGE": "s3://"}, "s3://BUCKET/PREFIX"),
         ([], {"RUBATO_DATABASE_URL": "mysql://x"}, "postgresql+psycopg://"),
         (["--port", "99999"], {}, "65535"),
     ],
