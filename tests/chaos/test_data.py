@@ -102,7 +102,6 @@ def test_a_stream_has_the_same_bits_whatever_the_worker_count(tmp_path: Path, wo
         assert run.result() == (STEPS, streamed())
 
 
-@pytest.mark.short
 def test_a_lost_workers_streams_are_read_on_by_heirs(tmp_path: Path) -> None:
     with streaming(tmp_path, 3) as run:
         run.wait_step(3)

@@ -18,7 +18,7 @@ SPEC: dict[str, Any] = {
     "batch": {"global_size": 64, "num_microbatches": 6},
     "workers": {"initial": 3, "min": 1, "max": 3},
 }
-SHORT = {"fp16 autocast with GradScaler", "frozen parameters"}
+SHORT = {"fp16 autocast with GradScaler"}
 HABITS = (
     "bf16 autocast",
     "fp16 autocast with GradScaler",

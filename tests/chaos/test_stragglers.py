@@ -25,7 +25,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.short), 3])
+@pytest.mark.parametrize("workers", [2, 3])
 def test_microbatches_move_away_from_a_slow_worker(tmp_path: Path, workers: int) -> None:
     config = {"steps": 100, "pace": 0.03}
     with job(tmp_path, UNEVEN, workers=workers, config=config) as run:
