@@ -49,7 +49,6 @@ def has_dataset(pid: int) -> bool:
         return False
 
 
-@pytest.mark.short
 def test_scaling_and_kills_while_processes_read_ahead(tmp_path: Path) -> None:
     seen: set[int] = set()
     with job(tmp_path, workers=1) as run:

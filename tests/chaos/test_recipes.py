@@ -75,7 +75,7 @@ def test_scaling_while_it_trains(running: RunningHome, tmp_path: Path, recipe: s
     assert not job.events("worker.lost")
 
 
-@pytest.mark.parametrize("recipe", [pytest.param(CLASSIFIER, marks=SHORT), LANGUAGE_MODEL])
+@pytest.mark.parametrize("recipe", [CLASSIFIER, LANGUAGE_MODEL])
 def test_scaling_and_a_kill(running: RunningHome, tmp_path: Path, recipe: str) -> None:
     job = paced(running, tmp_path, recipe, workers=1)
     job.wait_step(3)
