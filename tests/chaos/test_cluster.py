@@ -40,7 +40,6 @@ def controller_of(job: ClusterJob) -> int:
     return pid
 
 
-@pytest.mark.short
 def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
     running: RunningHome, tmp_path: Path, digest: str
 ) -> None:

@@ -18,7 +18,6 @@ SPEC: dict[str, Any] = {
     "batch": {"global_size": 64, "num_microbatches": 6},
     "workers": {"initial": 3, "min": 1, "max": 3},
 }
-SHORT = {"fp16 autocast with GradScaler"}
 HABITS = (
     "bf16 autocast",
     "fp16 autocast with GradScaler",
@@ -64,7 +63,7 @@ def check_disturbed(run: LocalJob, undisturbed: Undisturbed) -> None:
     assert [one["workers"] for one in formed] == [3, 2, 3, 1]
 
 
-@pytest.mark.parametrize("habit", [pytest.param(one, marks=[pytest.mark.short] * (one in SHORT)) for one in HABITS])
+@pytest.mark.parametrize("habit", HABITS)
 def test_a_habit_has_the_bits_of_one_undisturbed_worker(tmp_path: Path, habit: str) -> None:
     with LocalJob(tmp_path, "habits", **spec(habit)) as run:
         disturb(run)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.figures import FIGURES
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 STORY = [figure.key for figure in FIGURES if figure.run == "story"]
 SHORT = ("--peers", "rubato", "--figures", ",".join(STORY), "--rounds", "1", "--width", "32", "--steps", "512")
 
