@@ -44,14 +44,7 @@ class Agreement:
     @property
     def joined(self) -> tuple[int, ...]:
         """Ranks that take part for the first time."""
-        if not self.is_first:
-            return ()
-        return tuple(rank for rank, one in enumerate(self.record.members) if one.incarnation in self.record.joining)
-
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """The others."""
-        return tuple(rank for rank in range(self.record.world) if rank not in self.joined)
+        return self.record.joiners if self.is_first else ()
 
     def digest(self, state: TrainingState) -> int | None:
         """What this worker says in its header."""
@@ -63,10 +56,11 @@ class Agreement:
 
     def expected(self, state: TrainingState) -> tuple[int, ...]:
         """What a joiner expects of the others; nothing for anybody else."""
-        return tuple(self._share(state, rank) for rank in self.holders) if self.rank in self.joined else ()
+        return tuple(self._share(state, rank) for rank in self.record.holders) if self.rank in self.joined else ()
 
     def _share(self, state: TrainingState, holder: int) -> int:
-        return state.quick_digest(self.holders.index(holder), len(self.holders))
+        holders = self.record.holders
+        return state.quick_digest(holders.index(holder), len(holders))
 
     def check(self, headers: Sequence[Header], expected: tuple[int, ...]) -> None:
         """Look at what all have said.
@@ -76,7 +70,7 @@ class Agreement:
         """
         digests = [header.digest for header in headers]
         if self.joined:
-            said = tuple(digests[rank] for rank in self.holders)
+            said = tuple(digests[rank] for rank in self.record.holders)
             if self.rank in self.joined and said != expected:
                 raise Disagreement(said)
             return

@@ -285,18 +285,17 @@ class Control:
         """The main thread trains in this generation. Those that were to follow another one will not be."""
         with self._changed:
             self.record, self.broken = record, None
-            for number, (formed, communicator) in list(self._formed.items()):
-                if self._is_stale(formed):
-                    del self._formed[number]
-                    if communicator is not None:
-                        communicator.bury()
+            self._bury([number for number, (formed, _) in self._formed.items() if self._is_stale(formed)])
 
     def _is_stale(self, record: wire.GenerationRecord) -> bool:
         return self.record is not None and 0 < record.follows < self.record.number
 
     def _bury_below(self, number: int) -> None:
-        for old in [one for one in self._formed if one < number]:
-            _, communicator = self._formed.pop(old)
+        self._bury([one for one in self._formed if one < number])
+
+    def _bury(self, numbers: list[int]) -> None:
+        for number in numbers:
+            _, communicator = self._formed.pop(number)
             if communicator is not None:
                 communicator.bury()
 

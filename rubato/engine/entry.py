@@ -90,8 +90,8 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
     """What to do, from where everybody stands.
 
     Raises:
-        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, joiners in a
-            recovery, or a microbatch held twice.
+        ProtocolError: standings that cannot be: of other generations, more than one exchange apart, members with and
+            without the state, or a microbatch held twice.
     """
     for standing in standings:
         if (standing.attempt, standing.generation) != (record.attempt, record.number):

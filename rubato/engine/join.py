@@ -45,9 +45,7 @@ class _Party:
     def __init__(self, record: GenerationRecord, comm: Communicator) -> None:
         self.record = record
         self._comm = comm
-        ranks = range(record.world)
-        self.joiners = tuple(rank for rank in ranks if record.members[rank].incarnation in record.joining)
-        self.holders = tuple(rank for rank in ranks if rank not in self.joiners)
+        self.joiners, self.holders = record.joiners, record.holders
         self._changed = threading.Condition()
         self._failure: GenerationLost | None = None
         self._thread = threading.Thread(target=self._run, name=f"join-{record.number}", daemon=True)

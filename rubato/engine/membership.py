@@ -14,6 +14,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
+from rubato.engine.shares import total_bytes
 from rubato.engine.sync import Snapshot
 from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost, LeaveTraining
@@ -52,7 +53,7 @@ class Membership:
 
     def _make_exchange(self, comm: Communicator | None) -> Exchange:
         session, flat = self._session, self._session.flat
-        integers = sum(buffer.numel() * buffer.element_size() for buffer in flat.other_buffers)
+        integers = total_bytes(flat.other_buffers)
         like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
         header = header_bytes(session.num_microbatches)
@@ -205,9 +206,9 @@ class Membership:
 
     def _bridge(self, record: wire.GenerationRecord) -> tuple[int, tuple[int, ...]] | None:
         """Owners of the first step with joiners: the others compute it, while these take in what they missed."""
-        holders = [rank for rank, one in enumerate(record.members) if one.incarnation not in record.joining]
-        if len(holders) == record.world:
+        if not record.joiners:
             return None
+        holders = record.holders
         owners = balanced_owners(len(record.owners), len(holders))
         return self._session.step, tuple(holders[index] for index in owners)
 

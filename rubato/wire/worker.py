@@ -57,6 +57,16 @@ class GenerationRecord:
         """Number of members."""
         return len(self.members)
 
+    @property
+    def joiners(self) -> tuple[int, ...]:
+        """Ranks of those that join."""
+        return tuple(rank for rank, member in enumerate(self.members) if member.incarnation in self.joining)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Ranks of the others."""
+        return tuple(rank for rank, member in enumerate(self.members) if member.incarnation not in self.joining)
+
     def rank_of(self, incarnation: str) -> int | None:
         """The rank of a worker in this generation; None where it is no member."""
         for rank, member in enumerate(self.members):
