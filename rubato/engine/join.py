@@ -170,7 +170,7 @@ class Feeder(_Party):
             self._snapshot.copy()
         finally:
             self._is_copied.set()
-        send_snapshot(self._comm, self._snapshot, self.holders, self.joiners)
+        send_snapshot(self._comm, self._snapshot, self.joiners)
         del self._snapshot
         sent, is_told, is_last = 0, False, False
         while not is_last:
@@ -239,7 +239,7 @@ class Follower(_Party):
             return self._results.popleft()
 
     def _work(self) -> None:
-        received = receive_snapshot(self._comm, self.holders, self.joiners)
+        received = receive_snapshot(self._comm, self.joiners)
         with self._changed:
             self._received = received
             self._changed.notify_all()

@@ -53,7 +53,7 @@ class Received:
     extra: dict[str, Any]
 
 
-def send_snapshot(comm: Communicator, snapshot: Snapshot, holders: Sequence[int], joiners: Sequence[int]) -> None:
+def send_snapshot(comm: Communicator, snapshot: Snapshot, joiners: Sequence[int]) -> None:
     """A member's side. Raises GenerationLost: a member was lost."""
     sizes = _gather_sizes(comm, len(snapshot.text), snapshot.share.numel())
     text = torch.frombuffer(bytearray(snapshot.text or b"\0"), dtype=torch.uint8)[: len(snapshot.text)]
@@ -62,7 +62,7 @@ def send_snapshot(comm: Communicator, snapshot: Snapshot, holders: Sequence[int]
         scatter_to(comm, joiner, snapshot.share, [int(size) for size in sizes[:, 1]])
 
 
-def receive_snapshot(comm: Communicator, holders: Sequence[int], joiners: Sequence[int]) -> Received:
+def receive_snapshot(comm: Communicator, joiners: Sequence[int]) -> Received:
     """A joiner's side. Raises GenerationLost: a member was lost."""
     sizes = _gather_sizes(comm, 0, 0)
     nothing = torch.empty(0, dtype=torch.uint8)

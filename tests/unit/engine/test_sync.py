@@ -49,9 +49,9 @@ def share(group: Sequence[Communicator], rank: int, state: TrainingState, holder
     if rank in holders:
         snapshot = Snapshot(state, {"step": 4, "from": rank}, holders.index(rank), len(holders))
         snapshot.copy()
-        send_snapshot(group[rank], snapshot, holders, joiners)
+        send_snapshot(group[rank], snapshot, joiners)
         return {}
-    received = receive_snapshot(group[rank], holders, joiners)
+    received = receive_snapshot(group[rank], joiners)
     state.install(received.document, received.tensors)
     return received.extra
 
@@ -94,9 +94,9 @@ def test_what_changes_before_the_copy_is_captured_at_once() -> None:
 
     def play(rank: int) -> None:
         if rank == 0:
-            send_snapshot(group[0], snapshot, [0], [1])
+            send_snapshot(group[0], snapshot, [1])
         else:
-            received = receive_snapshot(group[1], [0], [1])
+            received = receive_snapshot(group[1], [1])
             joiner.install(received.document, received.tensors)
 
     on_ranks(2, play)
