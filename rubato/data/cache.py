@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from rubato.errors import ModelError
 from rubato.wire.units import parse_size_bytes
@@ -35,6 +35,8 @@ _CHUNK_BYTES = 1 << 20
 _SLACK = 16
 """Room is made after each 1/16 of the bound that a process has written, down to 15/16: so the folder is looked through
 rarely, and grows beyond its bound by no more than a sixteenth for each process."""
+_LOCK_WAIT_S = 1.0
+"""Who makes room does not see what comes meanwhile, so the others wait for it; not for one that is stopped."""
 _ABANDONED_S = 3600.0
 """A fetch that takes longer has lost its process."""
 
@@ -196,15 +198,18 @@ class CachedFiles:
 
     def _make_room_after(self, size: int) -> None:
         with self._lock:
-            is_due = self._written is None or (self._written + size) * _SLACK > self.disk_bytes
-            self._written = 0 if is_due else (self._written or 0) + size
-        if is_due:
-            self._make_room()
+            written = self._written
+            is_due = written is None or (written + size) * _SLACK > self.disk_bytes
+            self._written = 0 if is_due else (written or 0) + size
+        if is_due and not self._make_room():
+            with self._lock:
+                self._written = (self._written or 0) + (written or 0) + size  # it is due again after the next fetch
 
-    def _make_room(self) -> None:
-        """Remove the least recently used, unless another process is at it."""
+    def _make_room(self) -> bool:
+        """Remove the least recently used. Returns False where another process is at it, and has been for long."""
         with contextlib.suppress(OSError), (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_taken_within(_LOCK_WAIT_S, lock):
+                return False
             entries = sorted(self._entries())
             total = sum(size for _, size, _ in entries)
             allowed = self.disk_bytes - self.disk_bytes // _SLACK
@@ -216,6 +221,7 @@ class CachedFiles:
             for new in self.folder.glob("new-*"):
                 if time.time() - new.stat().st_mtime > _ABANDONED_S:
                     new.unlink(missing_ok=True)
+        return True
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """(last use, size, path) of all that is there."""
@@ -250,6 +256,20 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise _CannotWrite(f"{error.strerror or error}") from error
+
+
+def _is_taken_within(seconds: float, lock: IO[str]) -> bool:
+    """Take the lock of a file, or see that somebody else keeps it."""
+    give_up_at = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(0.005)
+        else:
+            return True
 
 
 def _remove_entry(path: Path) -> None:

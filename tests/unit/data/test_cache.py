@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import pickle
@@ -182,6 +183,21 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     assert [one.wait(100) for one in running] == [0, 0, 0]
     assert sum(path.stat().st_size for path in on_disk(tmp_path)) <= 5000 * (1 + 3 / 16) + 3 * 700
     assert not list(tmp_path.glob("new-*"))
+
+
+def test_one_that_keeps_the_lock_for_long_holds_up_nobody_and_room_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rubato.data.cache._LOCK_WAIT_S", 0.02)
+    cached = files(tmp_path, Remote(), memory=0, disk=1000)
+    cached.read("100/first")
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for index in range(15):
+            cached.read(f"100/{index}")
+        assert len(on_disk(tmp_path)) == 16
+    cached.read("1/last")
+    assert len(on_disk(tmp_path)) == 10
 
 
 def environment() -> dict[str, str]:
