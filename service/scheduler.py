@@ -59,6 +59,8 @@ class Waiting:
     priority: int
     queued_at: datetime
     queue_timeout: timedelta | None = None
+    spare_workers: int = 0
+    """Kept warm besides the desired ones, where slots are left."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Start:
     job_id: str
     cluster_id: str
     workers: int
+    """Slots, those of spare workers among them."""
     because: str
 
 
@@ -156,7 +159,7 @@ def decide(view: View, now: datetime) -> list[Decision]:
         roomiest = max(free.values(), key=lambda left: left.fits(job.shape), default=None)
         room = max(0, roomiest.fits(job.shape)) if roomiest is not None else 0
         if can_ever and blocker is None and roomiest is not None and room >= job.min_workers:
-            workers = min(job.desired_workers, room)
+            workers = min(job.desired_workers + job.spare_workers, room)
             roomiest.take_anywhere(job.shape, workers)
             decisions.append(Start(job.job_id, roomiest.view.cluster_id, workers, _starting(job, workers, room)))
             continue

@@ -46,7 +46,7 @@ def _holding(job: Job, workers: list[dict[str, Any]], nodes: list[dict[str, Any]
         (node["node_id"], count) for node in nodes if (count := sum(is_on_node(worker, node) for worker in alive))
     )
     # Granted slots that the job does not use yet are still its own: its workers are on their way.
-    held = max(job.workers + job.joining, len(alive), min(job.granted_workers, job.desired_workers))
+    held = max(job.workers + job.joining, len(alive), min(job.granted_workers, job.desired_workers + _spares(job)))
     return Holding(job.cluster_id or "", job.name, shape_of(job), held, placed)
 
 
@@ -58,10 +58,16 @@ def _waiting(job: Job) -> Waiting:
         shape=shape_of(job),
         min_workers=job.min_workers,
         desired_workers=job.desired_workers,
+        spare_workers=_spares(job),
         priority=job.priority,
         queued_at=job.queued_at,
         queue_timeout=None if timeout is None else timedelta(seconds=timeout),
     )
+
+
+def _spares(job: Job) -> int:
+    """Workers that the job keeps warm besides those that train."""
+    return int(job.spec.get("workers", {}).get("standby", 0))
 
 
 def shape_of(job: Job) -> Shape:

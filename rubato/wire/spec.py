@@ -45,6 +45,8 @@ class WorkersSpec:
     """The job never trains with fewer; it queues until so many slots are free."""
     max: int | None = None
     """The job is never given more; default: 8, or `initial` where that is more."""
+    standby: int = 0
+    """Workers kept warm besides those that train, as far as slots are free: a lost one is replaced at once."""
     autoscale: Autoscale = "off"
     """`off`: only the user changes the count."""
 
@@ -55,6 +57,11 @@ class WorkersSpec:
         _check(
             (self.min >= 1, "min", f"must be at least 1, got {self.min}"),
             (self.max <= MAX_WORKERS, "max", f"must be at most {MAX_WORKERS}, got {self.max}"),
+            (
+                0 <= self.standby <= MAX_WORKERS,
+                "standby",
+                f"must lie in 0..{MAX_WORKERS} (one or two replace most losses at once), got {self.standby}",
+            ),
             (self.min <= self.max, "max", f"must be at least workers.min ({self.min}), got {self.max}"),
             (
                 self.min <= self.initial <= self.max,

@@ -39,11 +39,14 @@ def expected(model: str, steps: int = STEPS) -> Undisturbed:
 class Chaos:
     """One run of the faulty program, its dice and its faults."""
 
-    def __init__(self, home: Path, row: str, *, workers: int = 3, steps: int = STEPS, **spec: Any) -> None:
+    def __init__(
+        self, home: Path, row: str, *, workers: int = 3, spares: int = 0, steps: int = STEPS, **spec: Any
+    ) -> None:
         self.row = row
         self.home = home
         self.dice = random.Random(f"{SEED} {row}")
         self.workers = workers
+        self.spares = spares
         self.steps = steps
         self.model = self.dice.choice(MODELS)
         self.spec = spec
@@ -66,7 +69,7 @@ class Chaos:
             **self.spec.pop("config", {}),
         }
         print(f"seed {SEED}, {self.model}, {self.faults}")
-        workers = {"initial": self.workers, "min": 1, "max": 8}
+        workers = {"initial": self.workers, "min": 1, "max": 8, "standby": self.spares}
         return LocalJob(self.home, "faulty", **SPEC, **self.spec, config=config, workers=workers)
 
     def check(self, run: LocalJob) -> None:
@@ -192,6 +195,20 @@ def test_sigkill_in_a_join(tmp_path: Path, row: str, at: str, who: Any) -> None:
         run.wait_workers(4)
         chaos.check(run)
     assert len(run.events("worker.lost")) == 1
+
+
+def test_a_spare_worker_takes_the_place_of_one_that_is_killed(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "SIGKILL with a spare worker", spares=1)
+    marker = unarmed(chaos.fault("forward", "signal", "SIGKILL", step=0))
+    with chaos.start() as run:
+        run.wait(lambda: len(run.events("worker.ready")) == 4, "the spare")
+        arm(marker)
+        run.wait(lambda: "replace" in causes(run), "the replacement")
+        run.wait(lambda: len(run.events("worker.ready")) == 5, "another spare")
+        chaos.check(run)
+    first_four = {event["data"]["worker_id"] for event in run.events("worker.started")[:4]}
+    (replaced,) = [event["data"] for event in run.events("generation.formed") if event["data"]["cause"] == "replace"]
+    assert {member["worker_id"] for member in replaced["members"]} < first_four
 
 
 def test_a_leaver_is_killed_before_it_says_so(tmp_path: Path) -> None:

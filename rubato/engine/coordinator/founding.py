@@ -39,8 +39,9 @@ class Founding:
             self._has_asked = True
             job.put(orders.FindCheckpoint())
         usable = [worker for worker in job.roster if not worker.doom]
-        wanted, extra = usable[: job.wish.workers], usable[job.wish.workers :]
-        for worker in extra:
+        usable.sort(key=lambda one: one.state is not WorkerState.STANDBY)  # spares that outlived the others
+        wanted = usable[: job.wish.workers]
+        for worker in usable[job.wish.workers + job.terms.standby_workers :]:
             job.kill(worker, "no longer wanted")
         job.spawn(job.wish.workers - len(wanted), now)
         ready = [worker for worker in wanted if worker.state is WorkerState.STANDBY]

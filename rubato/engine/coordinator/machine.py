@@ -126,7 +126,7 @@ class Coordinator:
         """The whole view, for the service."""
         job = self.job
         training = [one for one in job.roster.of(job.current) if one.state is WorkerState.ACTIVE]
-        joining = [one for one in job.roster.outside(job.current) if one.state is not WorkerState.DRAINING]
+        missing = max(0, job.wish.workers - (job.current.world if job.current else 0))
         state: ObservedState = "running"
         if self._ending.is_leaving:
             state = "stopping"
@@ -137,7 +137,7 @@ class Coordinator:
             phase=self._phase().value,
             generation=job.number,
             workers=len(training),
-            joining=len(joining),
+            joining=min(len(job.roster.joinable(job.current)), missing),  # the others are spares
             step=job.step if job.highest else max(job.step, self._resume_step),
             total_steps=job.total_steps,
             restarts=job.restarts,

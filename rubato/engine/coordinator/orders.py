@@ -20,6 +20,8 @@ class Terms:
     num_microbatches: int
     min_workers: int = 1
     max_workers: int = 8
+    standby_workers: int = 0
+    """Kept warm besides those that train."""
     max_restarts: int = 5
     backoff_initial_s: float = 1.0
     backoff_factor: float = 2.0
@@ -46,6 +48,7 @@ class Terms:
             num_microbatches=spec.num_microbatches,
             min_workers=spec.workers.min,
             max_workers=spec.workers.upper,
+            standby_workers=spec.workers.standby,
             max_restarts=spec.restart.max_restarts,
             backoff_initial_s=spec.restart.backoff.initial,
             backoff_factor=spec.restart.backoff.factor,

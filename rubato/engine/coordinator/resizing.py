@@ -1,4 +1,7 @@
-"""Bring the membership to the wish while training goes on: let join, let leave, one generation at a time."""
+"""Bring the membership to the wish while training goes on: let join, let leave, one generation at a time.
+
+Spare workers (`workers.standby`) warm up after those that are to train, and wait for a loss or a scaling.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,23 @@ class Resizing:
         job = self._job
         assert job.current is not None
         members = job.roster.of(job.current)
-        joiners = [one for one in job.roster.outside(job.current) if one.state is not WorkerState.DRAINING]
-        room = max(0, job.wish.workers - len(members))
-        for worker in joiners[room:]:
+        outside = job.roster.joinable(job.current)
+        outside.sort(key=lambda one: one.state is not WorkerState.STANDBY)  # the warm ones are of most use
+        missing = max(0, job.wish.workers - len(members))
+        wanted = missing + job.terms.standby_workers
+        for worker in outside[wanted:]:
             job.kill(worker, "no longer wanted")
-        joiners = joiners[:room]
+        outside = outside[:wanted]
         if job.wish.workers < len(members):
             job.mint(members[: job.wish.workers], wire.Origin("members"), "scale_down", follows=job.current.number)
             return
         if now >= job.spawn_after:
-            job.spawn(room - len(joiners), now)
-        ready = [worker for worker in joiners if worker.state is WorkerState.STANDBY]
-        warming = [worker for worker in joiners if worker.state is WorkerState.WARMING]
-        unplaced = [worker for worker in joiners if worker.state is WorkerState.STARTING]
+            job.spawn(wanted - len(outside), now)
+        ready = [worker for worker in outside if worker.state is WorkerState.STANDBY][:missing]
+        warming = [worker for worker in outside if worker.state is WorkerState.WARMING][: missing - len(ready)]
+        unplaced = missing - len(ready) - len(warming)
         if job.spawn_after != float("inf"):
-            job.reason = (
-                f"{len(unplaced)} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
-            )
+            job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
         if ready and (not warming or now > min(one.standby_at for one in ready) + LAGGARD_GRACE_S):
             cause: wire.Cause = "replace" if len(members) + len(ready) <= self.world_before_loss else "scale_up"
             job.mint(members + ready, wire.Origin("members"), cause, follows=job.current.number)

@@ -99,7 +99,11 @@ class Roster:
         found = (self._workers.get(member.incarnation) for member in record.members)
         return [worker for worker in found if worker is not None]
 
-    def outside(self, record: GenerationRecord | None) -> list[WorkerView]:
-        """The living workers that are no members and are not being ended."""
+    def joinable(self, record: GenerationRecord | None) -> list[WorkerView]:
+        """The living workers that are no members, are not being ended, and are no leavers on their way out."""
         members = {member.incarnation for member in record.members} if record else set()
-        return [worker for worker in self if worker.incarnation not in members and not worker.doom]
+        return [
+            worker
+            for worker in self
+            if worker.incarnation not in members and not worker.doom and worker.state is not WorkerState.DRAINING
+        ]

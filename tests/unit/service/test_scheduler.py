@@ -40,6 +40,15 @@ def test_a_job_starts_with_what_is_free_between_its_minimum_and_its_wish() -> No
     )
 
 
+def test_spare_workers_get_what_is_left_and_are_held_for_the_job() -> None:
+    spared = replace(waiting("a", 2, 2), spare_workers=2)
+    assert decided(View((cluster(3),), (), (spared,)))["a"] == Start(
+        "job_a", "default", 3, "needed at least 2 slots, free 3"
+    )
+    behind = decided(View((cluster(4),), (), (spared, waiting("b", age=-1))))["b"]
+    assert isinstance(behind, Wait)
+
+
 def test_all_of_the_minimum_or_nothing_and_the_reason_names_the_holder() -> None:
     view = View((cluster(4),), (Holding("default", "digits", CPU, 2),), (waiting("a", 4),))
     assert decided(view)["a"] == Wait("job_a", 1, "needs 4 slots, free 2, held by digits")

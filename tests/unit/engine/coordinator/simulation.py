@@ -29,6 +29,7 @@ from rubato.engine.coordinator import (
 )
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow, Outcome
+from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.processes import Group, Processes, Worker
 
 
@@ -146,6 +147,13 @@ class Cluster(Processes):
         lines += [f"{worker}" for worker in self.workers.values() if not worker.gone]
         lines += [f"seen {view}" for view in job.roster]
         return "\n".join(lines)
+
+    @property
+    def is_as_wished(self) -> bool:
+        """As many train, and as many stand by, as they should."""
+        spares = [one for one in self.coordinator.job.roster if one.state is WorkerState.STANDBY]
+        is_full = len(self.living) == self.wish.workers + len(spares)
+        return self.is_settled and is_full and len(spares) == self.coordinator.job.terms.standby_workers
 
     @property
     def is_settled(self) -> bool:

@@ -65,9 +65,11 @@ def fault_lists(most_apart: int) -> st.SearchStrategy[list[tuple[int, str]]]:
 
 
 @PROPERTIES
-@given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), faults=fault_lists(250))
-def test_whatever_happens_the_job_ends_well(seed: int, workers: int, faults: list[tuple[int, str]]) -> None:
-    cluster = Cluster(random.Random(seed), workers=workers, total_steps=25, max_restarts=50)
+@given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), spares=st.integers(0, 2), faults=fault_lists(250))
+def test_whatever_happens_the_job_ends_well(
+    seed: int, workers: int, spares: int, faults: list[tuple[int, str]]
+) -> None:
+    cluster = Cluster(random.Random(seed), workers=workers, total_steps=25, max_restarts=50, standby_workers=spares)
     play(cluster, faults)
     cluster.run(lambda: cluster.outcome is not None)
     if failed_to_start(cluster):
@@ -83,15 +85,15 @@ def test_whatever_happens_the_job_ends_well(seed: int, workers: int, faults: lis
 
 
 @PROPERTIES
-@given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), faults=fault_lists(120))
+@given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), spares=st.integers(0, 2), faults=fault_lists(120))
 def test_when_nothing_fails_any_more_as_many_train_as_are_wished_for(
-    seed: int, workers: int, faults: list[tuple[int, str]]
+    seed: int, workers: int, spares: int, faults: list[tuple[int, str]]
 ) -> None:
-    cluster = Cluster(random.Random(seed), workers=workers, total_steps=ENDLESS, max_restarts=50)
-    play(cluster, faults)
-    cluster.run(
-        lambda: cluster.outcome is not None or (cluster.is_settled and len(cluster.living) == cluster.wish.workers)
+    cluster = Cluster(
+        random.Random(seed), workers=workers, total_steps=ENDLESS, max_restarts=50, standby_workers=spares
     )
+    play(cluster, faults)
+    cluster.run(lambda: cluster.outcome is not None or cluster.is_as_wished)
     assert cluster.outcome is None or failed_to_start(cluster)
 
 
@@ -327,6 +329,48 @@ def test_scaling_up_waits_for_slots_and_says_so() -> None:
     cluster.run(lambda: cluster.is_settled)
     assert cluster.coordinator.observed().workers == 5
     assert cluster.coordinator.observed().reason == ""
+
+
+def test_a_spare_worker_stands_by_and_replaces_a_lost_one_without_a_start() -> None:
+    cluster = Cluster(random.Random(7), workers=3, total_steps=ENDLESS, standby_workers=1)
+    cluster.run(lambda: cluster.is_as_wished)
+    seen = cluster.coordinator.observed()
+    assert (seen.workers, seen.joining, seen.phase) == (3, 0, "training")
+    members = {member.incarnation for member in cluster.minted[-1].members}
+    (spare,) = [worker for worker in cluster.living if worker.incarnation not in members]
+    cluster.die(next(worker for worker in cluster.living if worker.incarnation in members))
+    cluster.run(lambda: cluster.minted[-1].cause == "replace")
+    assert spare.incarnation in cluster.minted[-1].joining
+    cluster.run(lambda: cluster.is_as_wished)  # another one has taken its place
+    assert spare.alive
+
+
+def test_spare_workers_go_where_all_are_lost_and_are_not_counted_among_those_that_wait_for_a_slot() -> None:
+    cluster = Cluster(random.Random(8), workers=2, total_steps=ENDLESS, slots=3, standby_workers=2)
+    cluster.run(lambda: cluster.is_settled and len(cluster.living) == 3)
+    cluster.run(lambda: cluster.coordinator.job.step > 3)
+    assert cluster.coordinator.observed().reason == ""
+    members = {member.incarnation for member in cluster.minted[-1].members}
+    for worker in cluster.living:
+        if worker.incarnation in members:
+            cluster.die(worker)
+        else:
+            spare = worker.incarnation
+    cluster.run(lambda: cluster.minted[-1].cause == "restart")
+    assert spare in {member.incarnation for member in cluster.minted[-1].members}
+
+
+def test_fewer_workers_or_a_scaling_use_the_spares_first() -> None:
+    cluster = Cluster(random.Random(9), workers=1, total_steps=ENDLESS, standby_workers=2)
+    cluster.run(lambda: cluster.is_as_wished)
+    spares = {worker.incarnation for worker in cluster.living}
+    cluster.ask(workers=3)
+    cluster.run(lambda: cluster.minted[-1].world == 3)
+    assert {member.incarnation for member in cluster.minted[-1].members} == spares
+    cluster.run(lambda: cluster.is_as_wished)
+    cluster.ask(workers=1)
+    cluster.run(lambda: cluster.is_as_wished)
+    assert len(cluster.living) == 3
 
 
 def test_a_pause_saves_what_was_reached() -> None:

@@ -29,12 +29,12 @@ MOST_WORKERS = 5
 class Observed(Cluster):
     """A cluster whose commits are looked at, and that a superseded controller still talks to."""
 
-    def __init__(self, schedule: random.Random, workers: int) -> None:
+    def __init__(self, schedule: random.Random, workers: int, spares: int) -> None:
         self.commits: dict[str, dict[int, Decision]] = {}
         self.accepted: list[int] = []
         self.ghosts: list[Coordinator] = []
         self.late: list[tuple[Worker, wire.Command]] = []
-        super().__init__(schedule, workers=workers, total_steps=ENDLESS, max_restarts=10**6)
+        super().__init__(schedule, workers=workers, total_steps=ENDLESS, max_restarts=10**6, standby_workers=spares)
 
     def carry_out(self, orders: list[Order]) -> None:
         for order in orders:
@@ -76,9 +76,14 @@ class Observed(Cluster):
 class Membership(RuleBasedStateMachine):
     """Everything that may happen to the workers of a job and to its controller."""
 
-    @initialize(seed=st.integers(0, 2**32), workers=st.integers(1, MOST_WORKERS), steps=st.integers(0, 3))
-    def begin(self, seed: int, workers: int, steps: int) -> None:
-        self.cluster = Observed(random.Random(seed), workers)
+    @initialize(
+        seed=st.integers(0, 2**32),
+        workers=st.integers(1, MOST_WORKERS),
+        spares=st.integers(0, 2),
+        steps=st.integers(0, 3),
+    )
+    def begin(self, seed: int, workers: int, spares: int, steps: int) -> None:
+        self.cluster = Observed(random.Random(seed), workers, spares)
         if steps:  # else the start itself is disturbed
             self.cluster.run(lambda: self.cluster.coordinator.job.step >= steps)
 
@@ -164,7 +169,7 @@ class Membership(RuleBasedStateMachine):
         cluster.deliver_late()
         assert cluster.outcome is None or cluster.outcome.state == "failed", cluster.outcome
         if cluster.outcome is None:
-            cluster.run(lambda: cluster.outcome is not None or self._trains_as_wished())
+            cluster.run(lambda: cluster.outcome is not None or self.cluster.is_as_wished)
         if cluster.outcome is None:
             step = cluster.coordinator.job.step
             cluster.run(lambda: max(cluster.rows, default=0) >= step + 3)
@@ -172,9 +177,6 @@ class Membership(RuleBasedStateMachine):
         elif cluster.outcome.failure is not None:
             assert cluster.outcome.failure.reason == "start_failed", cluster.outcome
         self.look()
-
-    def _trains_as_wished(self) -> bool:
-        return self.cluster.is_settled and len(self.cluster.living) == self.cluster.wish.workers
 
 
 TestMembership = Membership.TestCase
