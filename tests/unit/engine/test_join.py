@@ -136,13 +136,13 @@ def test_members_are_ready_only_when_the_joiner_is_close() -> None:
     """A joiner that takes nothing keeps them from switching, for a while."""
     group, record = fake_group(2), joining(2, (1,))
     ready: list[int] = []
-    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
     feeder = Feeder(
         record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
     )
     feeder.wait_copied()
     for count in range(CLOSE + 4):
         feeder.add(result(count, 0, pieces=1))
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
     follower.snapshot()
     threading.Event().wait(0.2)
     assert ready == []
