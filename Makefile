@@ -37,6 +37,10 @@ test: setup unit integration e2e chaos-short ## All tests: unit, integration, br
 unit: setup ## Unit tests
 	$(PYTEST) tests/unit -q -n $(JOBS) --dist loadfile
 
+.PHONY: properties
+properties: setup ## The property tests with new random examples, ten times as many
+	RUBATO_NEW_EXAMPLES=1 $(PYTEST) tests/unit -q -n $(JOBS) --dist loadfile
+
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
 	$(PYTEST) tests/integration -q

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
-# Clocks are no part of a property: a busy machine must not fail what holds.
-settings.register_profile("rubato", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rubato")
+# Clocks are no part of a property: a busy machine must not fail what holds. And a change is judged by the same examples
+# as the one before; `make properties` looks for others.
+shared = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same examples", shared, derandomize=True)
+settings.register_profile("new examples", shared, max_examples=1000, print_blob=True)
+settings.load_profile("new examples" if os.environ.get("RUBATO_NEW_EXAMPLES") else "same examples")
