@@ -39,14 +39,15 @@ CHECKPOINT_EVERY_S = 30.0
 TrainFunction = Callable[[Run], Any]
 
 
-def make_reproducible(spec: JobSpec) -> torch.device:
-    """Fix everything of this process that the bits depend on; the device to train on."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+def prepare_torch(spec: JobSpec) -> torch.device:
+    """Fix everything of this process that the bits depend on, unless the job gives them up; the device to train on."""
     torch.set_num_threads(max(1, int(spec.resources_per_worker.cpu)))
-    torch.use_deterministic_algorithms(True)
+    if spec.reproducible:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     # Filling every torch.empty costs more than a reduction does, and no kernel here reads what it has not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = not spec.reproducible
     # torch.compile: code for each of the few sizes of a microbatch, not for sizes in general from the second one on,
     # which would depend on what this process happened to see. Optimizers load this module anyhow.
     torch._dynamo.config.automatic_dynamic_shapes = False
@@ -146,7 +147,7 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     if folder is not None:
         folder.prepare()
         check_terms(folder, job_terms("local", spec))
-    device = make_reproducible(spec)
+    device = prepare_torch(spec)
     start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
     control = _Alone(start, spec, folder)
     session = Session(control, spec, device, start.host, _code_digest(sys.modules[train.__module__]))

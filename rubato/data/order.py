@@ -73,18 +73,18 @@ class BatchPlan:
         base, larger = divmod(size, filled)
         return (base + 1,) * larger + (base,) * (filled - larger) + (0,) * (self.num_microbatches - filled)
 
-    def samples(self, step: int, v: int) -> list[int]:
-        """Sample ids of microbatch `v` of the step, a fresh list; empty where the microbatch is.
+    def samples(self, step: int, v: int, count: int = 1) -> list[int]:
+        """Sample ids of microbatch `v` of the step and of the `count - 1` after it, a fresh list; empty where they are.
 
         Raises:
-            IndexError: `v` is not in 0..num_microbatches-1.
+            IndexError: one of them is not in 0..num_microbatches-1.
         """
-        if not 0 <= v < self.num_microbatches:
-            raise IndexError(f"microbatch {v} is not in 0..{self.num_microbatches - 1}")
+        if not 0 <= v <= v + count - 1 < self.num_microbatches:
+            raise IndexError(f"microbatches {v}..{v + count - 1} are not all in 0..{self.num_microbatches - 1}")
         sizes = self.sizes(step)
         first = self._start(step) + sum(sizes[:v])
         order = Permutation(self.num_samples, self.seed, self.epoch_of(step))
-        return [order[position] for position in range(first, first + sizes[v])]
+        return [order[position] for position in range(first, first + sum(sizes[v : v + count]))]
 
     def _start(self, step: int) -> int:
         """Position of the step's first sample in its epoch."""

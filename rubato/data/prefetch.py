@@ -4,7 +4,7 @@ Processes, because torch's generator is global: a thread that reads samples woul
 fresh interpreter that inherits one end of a socket (a forked one would hold all sockets of the job) and has a copy of
 the dataset. It is told, whole, what it is to read; it answers with segments of memory.
 
-A microbatch is a function of (step, v), so what was read ahead is right whenever it is wanted at all: a resize or a
+What is read is a function of (step, v), so what was read ahead is right whenever it is wanted at all: a resize or a
 recovery only changes what is wanted. Whatever a process does not deliver (it is still starting, was killed, hangs, or
 the dataset raised) the training process reads itself: nothing here decides whether a job goes on, or with what bits.
 """
@@ -36,8 +36,8 @@ from rubato.errors import ModelError
 from rubato.launch.tether import PARENT_VARIABLE
 from rubato.wire.events import EventKind
 
-Key = tuple[int, int]
-"""(step, microbatch)."""
+Key = tuple[int, int, int]
+"""(step, microbatch, how many from there on)."""
 Tell = Callable[[EventKind, str], None]
 
 AHEAD = 2
@@ -78,8 +78,8 @@ class _Reader:
     child: subprocess.Popen[bytes]
     connection: socket.socket
     is_ready: bool = False
-    told: tuple[Key, ...] = ()
-    """The wish as it was told last."""
+    told: tuple[process.Wish, ...] = ()
+    """What it was told last to deliver."""
 
 
 @dataclass
@@ -117,6 +117,8 @@ class Prefetcher:
     def __post_init__(self) -> None:
         self._readers: dict[int, _Reader] = {}
         self._owed: dict[Key, int] = {}
+        self._tickets: dict[Key, int] = {}
+        self._last_ticket = 0
         self._arrived: dict[Key, _Arrival] = {}
         self._last_number = self._losses = self._failures = 0
         self._payload: tuple[int, ...] = _pack_payload(self.source)
@@ -125,9 +127,9 @@ class Prefetcher:
 
     # --- what the engine calls ----------------------------------------------------------------------------------------
 
-    def read(self, step: int, v: int) -> Any:
+    def read(self, step: int, v: int, count: int = 1) -> Any:
         """See `Source`."""
-        key = (step, v)
+        key = (step, v, count)
         self._take_in(timeout_s=0)
         self._plan(key)
         arrival = self._await(key)
@@ -136,7 +138,7 @@ class Prefetcher:
             self.read_ahead += 1
             return _open(arrival)
         self.read_here += 1
-        batch = self.source.read(step, v)
+        batch = self.source.read(step, v, count)
         if arrival is not None:
             self._only_here(key, _open(arrival))
         return batch
@@ -176,17 +178,22 @@ class Prefetcher:
         # What nobody has begun is read here, at once, if it is needed now.
         missing = [key for key in wanted if key not in self._arrived and (key != now or key in self._owed)]
         ready = [number for number, reader in self._readers.items() if reader.is_ready]
-        self._owed = share_out(missing, self._owed, ready)
+        before, self._owed = self._owed, share_out(missing, self._owed, ready)
+        for key, number in self._owed.items():
+            if before.get(key) != number:
+                self._last_ticket += 1
+                self._tickets[key] = self._last_ticket
+        self._tickets = {key: self._tickets[key] for key in self._owed}
         for number in ready:
             self._tell_wish(self._readers[number])
 
     def _tell_wish(self, reader: _Reader) -> None:
-        wish = tuple(key for key, number in self._owed.items() if number == reader.number)
-        if wish == reader.told:
+        wishes = tuple((self._tickets[key], *key) for key, number in self._owed.items() if number == reader.number)
+        if wishes == reader.told:
             return
-        reader.told = wish
+        reader.told = wishes
         with contextlib.suppress(OSError):  # it is gone: the next look at its socket tells
-            reader.connection.sendall(json.dumps(wish).encode() + b"\n")
+            reader.connection.sendall(json.dumps(wishes).encode() + b"\n")
 
     # --- arrivals -----------------------------------------------------------------------------------------------------
 
@@ -223,10 +230,11 @@ class Prefetcher:
         if message is None:
             self._lose(reader)
             return
-        kind, key, descriptor = message
+        kind, ticket, descriptor = message
+        key = next((key for key in self._owed if self._tickets[key] == ticket), None)
         if kind == process.READY:
             reader.is_ready = True
-        elif self._owed.get(key) == reader.number:
+        elif key is not None:
             del self._owed[key]
             self._arrived[key] = _Arrival(descriptor, is_failure=kind == process.FAILED)
             self._losses = 0

@@ -1,8 +1,11 @@
 """One prefetch process, `python -m rubato.data.prefetch_process`: reads what it is told to until its socket closes.
 
-from the training process    one line of JSON: all the keys that it is to deliver, in the order of need
-to it                        READY once; then for each key DELIVERED with a segment that holds the batch, or FAILED
+from the training process    one line of JSON: all that it is to deliver, (ticket, step, microbatch, count) each, in the
+                             order of need
+to it                        READY once; then for each ticket DELIVERED with a segment that holds the batch, or FAILED
                              with one that holds the traceback
+
+What was withdrawn and is wanted again has another ticket: what was on its way meanwhile answers the old one.
 """
 
 from __future__ import annotations
@@ -29,9 +32,10 @@ from rubato.launch.tether import tether_to_supervisor
 
 PREFETCH_VARIABLE = "RUBATO_PREFETCH_FDS"
 READY, DELIVERED, FAILED = 0, 1, 2
-_HEADER = struct.Struct("<qqq")
+_HEADER = struct.Struct("<2q")
 
-Key = tuple[int, int]
+Wish = tuple[int, int, int, int]
+"""(ticket, step, microbatch, count)."""
 
 
 @dataclass(frozen=True)
@@ -52,61 +56,62 @@ class Settings:
         torch.set_default_dtype(self.dtype)
 
 
-def send(connection: socket.socket, kind: int, key: Key = (0, 0), descriptor: int | None = None) -> None:
+def send(connection: socket.socket, kind: int, ticket: int = 0, descriptor: int | None = None) -> None:
     """Send a message, with a segment's descriptor or without."""
     rights = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-    connection.sendmsg([_HEADER.pack(kind, *key)], rights)
+    connection.sendmsg([_HEADER.pack(kind, ticket)], rights)
 
 
-def receive(connection: socket.socket) -> tuple[int, Key, int] | None:
-    """Receive a message: kind, key, descriptor (-1: none). None where the other end is gone."""
+def receive(connection: socket.socket) -> tuple[int, int, int] | None:
+    """Receive a message: kind, ticket, descriptor (-1: none). None where the other end is gone."""
     data, descriptors, _, _ = socket.recv_fds(connection, _HEADER.size, 1)
     while data and len(data) < _HEADER.size:
         more = connection.recv(_HEADER.size - len(data))
         data = data + more if more else b""
     if not data:
         return None
-    kind, step, v = _HEADER.unpack(data)
-    return kind, (step, v), descriptors[0] if descriptors else -1
+    kind, ticket = _HEADER.unpack(data)
+    return kind, ticket, descriptors[0] if descriptors else -1
 
 
 class Wishes:
-    """The newest wish, and what of it was answered."""
+    """The newest wishes, and the tickets of those that were answered."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._rest = b""
-        self._wished: list[Key] = []
-        self._answered: set[Key] = set()
+        self._wished: list[Wish] = []
+        self._answered: set[int] = set()
 
-    def next(self) -> Key | None:
-        """The first key that is wished for and not answered; blocks while there is none. None: nobody wishes more."""
+    def next(self) -> Wish | None:
+        """The first that is not answered; blocks while there is none. None: nobody wishes more."""
         while True:
-            open_keys = [key for key in self._wished if key not in self._answered]
-            readable, _, _ = select.select([self._connection], (), (), 0 if open_keys else None)
+            unanswered = [wish for wish in self._wished if wish[0] not in self._answered]
+            readable, _, _ = select.select([self._connection], (), (), 0 if unanswered else None)
             if not readable:
-                self._answered.add(open_keys[0])
-                return open_keys[0]
+                self._answered.add(unanswered[0][0])
+                return unanswered[0]
             data = self._connection.recv(1 << 16)
             if not data:
                 return None
             *lines, self._rest = (self._rest + data).split(b"\n")
             if lines:
-                self._wished = [(step, v) for step, v in json.loads(lines[-1])]
-                self._answered.intersection_update(self._wished)
+                self._wished = [(ticket, *key) for ticket, *key in json.loads(lines[-1])]
+                self._answered.intersection_update(wish[0] for wish in self._wished)
 
 
 def serve(connection: socket.socket, source: Source) -> None:
     """Answer wishes until the other end closes."""
     send(connection, READY)
     wishes = Wishes(connection)
-    while (key := wishes.next()) is not None:
+    while (wish := wishes.next()) is not None:
+        ticket, *key = wish
         try:
             kind, descriptor = DELIVERED, write_segment(source.read(*key))
         except Exception:
             kind, descriptor = FAILED, write_segment(traceback.format_exc())
         try:
-            send(connection, kind, key, descriptor)
+            send(connection, kind, ticket, descriptor)
         finally:
             os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Where microbatches come from: a function of (step, microbatch), whoever calls it and however often."""
+"""Where microbatches come from: a function of (step, microbatches), whoever calls it and however often."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rubato.data.order import BatchPlan
 class Source(Protocol):
     """What a step reads its microbatches from."""
 
-    def read(self, step: int, v: int) -> Any:
-        """Microbatch `v` of the step, on the CPU, its tensors fresh; moves the global generators.
+    def read(self, step: int, v: int, count: int = 1) -> Any:
+        """Microbatch `v` of the step and the `count - 1` after it as one batch; moves the global generators.
+
+        The batch is on the CPU, its tensors are fresh.
 
         Raises:  whatever the user's dataset raises.
         """
@@ -28,7 +30,7 @@ class MapSource:
     collate: Collate | None
     plan: BatchPlan
 
-    def read(self, step: int, v: int) -> Any:
+    def read(self, step: int, v: int, count: int = 1) -> Any:
         """See `Source`."""
-        ids = self.plan.samples(step, v)
+        ids = self.plan.samples(step, v, count)
         return fetch(self.dataset, ids, collate=self.collate, seed=self.plan.seed, epoch=self.plan.epoch_of(step))

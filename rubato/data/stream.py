@@ -101,10 +101,10 @@ class StreamSource:
         self._readers: dict[int, _Reader] = {}
         self._ends: dict[int, Position] = {}
 
-    def read(self, step: int, v: int) -> Any:
+    def read(self, step: int, v: int, count: int = 1) -> Any:
         """See `Source`; `step` is the present one."""
-        rows = self._take(v)
-        return collate_rows(rows, self.collate, f"stream {v}")
+        rows = [row for one in range(v, v + count) for row in self._take(one)]
+        return collate_rows(rows, self.collate, f"stream {v}" + (f" to {v + count - 1}" if count > 1 else ""))
 
     def end_of(self, v: int) -> Position:
         """Where stream v stands after the present step; reads it where this worker has not."""

@@ -1,13 +1,13 @@
-"""One reduction of a step over the members of a generation: the canonical tree, cut in chunks.
+"""One reduction of a step over the members of a generation, cut in chunks.
 
 Names: W workers, L elements of a flat vector, S its bytes, C = ceil(L/W) elements of a chunk (a multiple of 16), F the
-frontier: the tree nodes a worker holds (1 each where W divides V into aligned runs).
+frontier: the nodes a worker holds (1 each where W divides V into aligned runs, and where the order of the sum is free).
 
 Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the
-order of the tree. A missing or doubled node is an error: this is the exactly-once check. Sent: F * S * (W-1)/W bytes.
+order of the job. A missing or doubled node is an error: this is the exactly-once check. Sent: F * S * (W-1)/W bytes.
 Phase B, all-gather: worker c gives its reduced chunk, its header, and its integer buffers to all. Sent: S * (W-1)/W.
 
-Where W divides V into aligned runs this is what a ring sends, and every survivor sees a peer's death directly in A.
+With one node a worker this is what a ring sends, and every survivor sees a peer's death directly in A.
 Source of the cost of the ring: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
 """
 
@@ -21,7 +21,7 @@ import torch
 
 from rubato.engine.comm import Communicator
 from rubato.engine.header import ALIGNMENT, Header
-from rubato.engine.tree import Node, Partials, Tree
+from rubato.engine.tree import Node, Order, Partials
 from rubato.errors import ProtocolError
 
 _LABEL = struct.Struct("<6q")
@@ -68,12 +68,12 @@ class Exchange:
         self._gathered: list[torch.Tensor] = []
         self._turn = 1
 
-    def touch(self, tree: Tree, owners: Sequence[int]) -> None:
+    def touch(self, order: Order, owners: Sequence[int]) -> None:
         """Touch the memory of the buffers that a step with these owners needs, before anybody waits for it."""
         if self._comm is None:
             return
         frontiers = [
-            tree.frontier([leaf for leaf, owner in enumerate(owners) if owner == rank], range(len(owners)))
+            order.frontier([leaf for leaf, owner in enumerate(owners) if owner == rank], range(len(owners)))
             for rank in range(self._world)
         ]
         sent, received = self._message_sizes(frontiers)
@@ -129,11 +129,11 @@ class Exchange:
     def _phase_a(
         self, partials: Partials[torch.Tensor], owners: Sequence[int], present: list[int], header: Header
     ) -> torch.Tensor:
-        """All-to-all of chunks; the sum of this rank's chunk, in the order of the tree."""
+        """All-to-all of chunks; the sum of this rank's chunk, in the order of the job."""
         assert self._comm is not None
-        tree, size = partials.tree, self._element_bytes
+        order, size = partials.order, self._element_bytes
         frontiers = [
-            tree.frontier([leaf for leaf in present if owners[leaf] == rank], present) for rank in range(self._world)
+            order.frontier([leaf for leaf in present if owners[leaf] == rank], present) for rank in range(self._world)
         ]
         mine = frontiers[self._rank]
         if sorted(mine) != sorted(partials.nodes):
@@ -147,7 +147,7 @@ class Exchange:
         for rank, (begin, end) in enumerate(bounds):
             if rank == self._rank:
                 continue
-            self._put(source, offset, self._label(header, self._rank, mine, tree, present))
+            self._put(source, offset, self._label(header, self._rank, mine, order, present))
             at = offset + ALIGNMENT
             for node in mine:
                 self._typed(source, at, end - begin).copy_(partials.nodes[node][begin:end])
@@ -155,10 +155,10 @@ class Exchange:
             offset += sent[rank]
         self._comm.all_to_all(out, source, received, sent)
 
-        whole: Partials[torch.Tensor] = Partials(tree, present, lambda left, right: left.add_(right))
+        whole: Partials[torch.Tensor] = Partials(order, present, lambda left, right: left.add_(right))
         offset, own_at = 0, 0
         for rank in range(self._world):
-            label, at = self._label(header, rank, frontiers[rank], tree, present), offset + ALIGNMENT
+            label, at = self._label(header, rank, frontiers[rank], order, present), offset + ALIGNMENT
             if rank != self._rank and self._get(out, offset, len(label)) != label:
                 raise ProtocolError(f"rank {rank} sent parts of another step or other nodes than the owners say")
             for node in frontiers[rank]:
@@ -227,10 +227,10 @@ class Exchange:
     def _get(self, buffer: torch.Tensor, offset: int, size: int) -> bytes:
         return bytes(buffer[offset : offset + size].cpu().numpy())
 
-    def _label(self, header: Header, sender: int, nodes: list[Node], tree: Tree, present: list[int]) -> bytes:
+    def _label(self, header: Header, sender: int, nodes: list[Node], order: Order, present: list[int]) -> bytes:
         covered, existing = 0, set(present)
         for node in nodes:
-            for leaf in tree.leaves(node):
+            for leaf in order.leaves(node):
                 covered ^= (leaf + 1) * 0x9E3779B97F4A7C15 if leaf in existing else 0
         folded = covered & (2**63 - 1)
         return _LABEL.pack(header.attempt, header.generation, header.step, sender, len(nodes), folded)

@@ -40,7 +40,7 @@ class Membership:
         job = session.control.start.job_id
         comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
         exchange = self._make_exchange(comm)
-        exchange.touch(session.tree, record.owners)
+        exchange.touch(session.order, record.owners)
         self._prepared[record.number] = exchange
         return comm
 

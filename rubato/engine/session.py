@@ -31,7 +31,7 @@ from rubato.engine.membership import Membership
 from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
-from rubato.engine.tree import Partials, Tree, balanced_owners
+from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, runs
 from rubato.errors import Diverged, GenerationLost, LeaveTraining, ModelError
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -48,7 +48,7 @@ class Session:
         self.device = device
         self.host = host
         self.num_microbatches = spec.num_microbatches
-        self.tree = Tree.of(self.num_microbatches)
+        self.order: Order = Tree.of(self.num_microbatches) if spec.reproducible else AnyOrder()
         self.membership = Membership(self)
         self.record: wire.GenerationRecord | None = None
         self.rank = 0
@@ -147,7 +147,7 @@ class Session:
         if self.partial_sums is None:
             sizes = self.plan.sizes(self.step)
             present = [leaf for leaf, size in enumerate(sizes) if size]
-            self.partial_sums = Partials(self.tree, present, lambda left, right: left.add_(right), self._free.append)
+            self.partial_sums = Partials(self.order, present, lambda left, right: left.add_(right), self._free.append)
         return self.partial_sums
 
     def vector(self) -> torch.Tensor:
@@ -216,24 +216,24 @@ class Session:
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
-    def next_microbatch(self) -> int | None:
-        """The lowest microbatch of this step that is this worker's to compute and is not held yet."""
+    def next_pass(self) -> range:
+        """The lowest microbatches of this step that are this worker's to compute next, in one pass; empty: none."""
         self.check()
-        partials, owners = self.partials, self._owners()
-        for leaf in sorted(partials.present - partials.held):
-            if owners[leaf] == self.rank:
-                return leaf
-        return None
+        return next(self._passes(self.step, self._owners(), self.partials.held), range(0))
 
-    def upcoming(self) -> Iterator[tuple[int, int]]:
-        """(step, microbatch) of all that this worker is to compute from now on, in order, if the membership stays."""
+    def upcoming(self) -> Iterator[tuple[int, int, int]]:
+        """(step, first microbatch, count) of all passes that this worker is to make, if the membership stays."""
         assert self.record is not None
         owners, held = self._owners(), self.partials.held
         for step in range(self.step, self._total_steps):
-            for leaf, size in enumerate(self.plan.sizes(step)):
-                if size and owners[leaf] == self.rank and leaf not in held:
-                    yield step, leaf
+            for leaves in self._passes(step, owners, held):
+                yield step, leaves.start, len(leaves)
             owners, held = self.record.owners, set()
+
+    def _passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
+        sizes = self.plan.sizes(step)
+        mine = [leaf for leaf, size in enumerate(sizes) if size and owners[leaf] == self.rank and leaf not in held]
+        return runs(mine) if self.order.takes_several else (range(leaf, leaf + 1) for leaf in mine)
 
     def _owners(self) -> tuple[int, ...]:
         assert self.record is not None

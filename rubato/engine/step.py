@@ -87,12 +87,12 @@ class Step:
         integers = b""
         session.compute_ns = session.data_ns = 0
         while True:
-            leaf = session.next_microbatch()
-            if leaf is not None and not session.is_caught_up():
+            leaves = session.next_pass()
+            if leaves and not session.is_caught_up():
                 began = time.perf_counter_ns()
                 self._restore(before_float, before_other)
-                yield self._open(leaf)
-                if self._close(leaf, before_float):
+                yield self._open(leaves)
+                if self._close(leaves, before_float):
                     integers = b"".join(bytes(raw_bytes(one).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
@@ -114,36 +114,39 @@ class Step:
         for _, parameter in flat.parameters:
             parameter.grad = None
 
-    def _open(self, leaf: int) -> Any:
-        session = self._session
+    def _open(self, leaves: range) -> Any:
+        session, leaf = self._session, leaves.start
         session.present_microbatch, self._loss, self._weight = leaf, None, None
-        size = session.plan.sizes(self.index)[leaf]
+        size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
-        batch = to_device(self._source.read(self.index, leaf), session.device)
+        batch = to_device(self._source.read(self.index, leaf, len(leaves)), session.device)
         session.data_ns += time.perf_counter_ns() - began
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
         seed_all(session.spec.seed, self.index, leaf)
         return batch
 
-    def _close(self, leaf: int, before_float: list[torch.Tensor]) -> bool:
-        """Take the gradients of a microbatch into the tree. Returns whether it is the step's lowest."""
+    def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:
+        """Take the gradients of a pass into the sum. Returns whether the step's lowest microbatch was in it."""
         session = self._session
-        size = session.plan.sizes(self.index)[leaf]
+        sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
+        size = sum(sizes)
         weight = float(size) if self._weight is None else self._weight
         vector = session.vector()
         has_gradient = session.flat.pack(vector, before_float, weight / session.plan.nominal)
         if not has_gradient:
             raise ModelError(
-                f"microbatch {leaf} of step {self.index} left no gradient: call step.backward(loss) in the loop, with "
-                "a loss that depends on the prepared model's parameters"
+                f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
+                "loop, with a loss that depends on the prepared model's parameters"
             )
-        session.partials.put((0, leaf), vector)
-        self._slots[leaf] = (float("nan") if self._loss is None else self._loss, weight)
+        session.partials.put(session.order.node_of(leaves), vector)
+        loss = float("nan") if self._loss is None else self._loss
+        for leaf, part in zip(leaves, sizes, strict=True):
+            self._slots[leaf] = (loss, weight if part == size else weight * part / size)
         session.present_microbatch = None
-        return leaf == 0
+        return 0 in leaves
 
     def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> None:
         session = self._session

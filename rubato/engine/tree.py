@@ -1,4 +1,4 @@
-"""The canonical reduction tree over microbatches.
+"""How the gradients of microbatches are added up: the canonical tree, or in any order.
 
 Floating-point addition is not associative: the order decides the bits. So the order is a property of the job, never of
 the workers: a fixed mixed-radix tree over the V microbatches, level by level. A worker holds *nodes* of it (sums over
@@ -12,16 +12,77 @@ same.
 
 A node is (level, index). Microbatches that are empty in a step (the tail of an epoch) are absent: a node is the sum of
 its children that are present.
+
+Jobs that give up equal bits (`reproducible: false`) add up in any order: a node is then whatever one worker holds,
+named by its microbatches, and one backward pass may go over several of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-Node = tuple[int, int]
+Node = tuple[int, ...]
+"""Of a tree (level, index); where the order is free, the microbatches under it."""
 B = TypeVar("B")
+
+
+class Order(Protocol):
+    """Which sums a worker may form."""
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether one backward pass may go over several microbatches."""
+        ...
+
+    def node_of(self, leaves: Sequence[int]) -> Node:
+        """The node that a backward pass over these microbatches gives."""
+        ...
+
+    def leaves(self, node: Node) -> Iterable[int]:
+        """The microbatches under a node; in a tree also those that are empty."""
+        ...
+
+    def frontier(self, held: Iterable[int], present: Iterable[int]) -> list[Node]:
+        """The fewest nodes that cover exactly the leaves `held`, where only `present` leaves exist."""
+        ...
+
+    def next_sum(self, node: Node, held: Collection[Node], present: Collection[int]) -> tuple[Node, list[Node]] | None:
+        """What a worker that holds `node` among others can add up next: the sum, and its parts in order."""
+        ...
+
+    def root(self, present: Iterable[int]) -> Node:
+        """The node over all of them."""
+        ...
+
+
+class AnyOrder:
+    """Whatever is there is added at once: the least memory and work, but the bits follow the membership."""
+
+    takes_several = True
+
+    def node_of(self, leaves: Sequence[int]) -> Node:
+        """See `Order`."""
+        return tuple(leaves)
+
+    def leaves(self, node: Node) -> Iterable[int]:
+        """See `Order`."""
+        return node
+
+    def frontier(self, held: Iterable[int], present: Iterable[int]) -> list[Node]:
+        """See `Order`."""
+        both = sorted(set(held).intersection(present))
+        return [tuple(both)] if both else []
+
+    def next_sum(self, node: Node, held: Collection[Node], present: Collection[int]) -> tuple[Node, list[Node]] | None:
+        """See `Order`."""
+        others = [other for other in held if other != node]
+        return (tuple(sorted((*others[0], *node))), [others[0], node]) if others else None
+
+    def root(self, present: Iterable[int]) -> Node:
+        """See `Order`."""
+        return tuple(sorted(present))
 
 
 def radices_of(num_microbatches: int) -> tuple[int, ...]:
@@ -41,9 +102,10 @@ def radices_of(num_microbatches: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Tree:
-    """The shape of the canonical tree: fixed for a job."""
+    """The shape of the canonical tree: fixed for a job. Legend of nodes: (level, index)."""
 
     radices: tuple[int, ...]
+    takes_several = False
 
     @classmethod
     def of(cls, num_microbatches: int) -> Tree:
@@ -67,6 +129,15 @@ class Tree:
             leaves *= radix
         return leaves
 
+    def node_of(self, leaves: Sequence[int]) -> Node:
+        """See `Order`."""
+        (leaf,) = leaves
+        return 0, leaf
+
+    def root(self, present: Iterable[int]) -> Node:
+        """See `Order`."""
+        return self.depth, 0
+
     def leaves(self, node: Node) -> range:
         """The leaves under a node."""
         span = self.span(node[0])
@@ -80,6 +151,14 @@ class Tree:
         """The nodes below, in the order in which they are added."""
         radix = self.radices[node[0] - 1]
         return [(node[0] - 1, node[1] * radix + offset) for offset in range(radix)]
+
+    def next_sum(self, node: Node, held: Collection[Node], present: Collection[int]) -> tuple[Node, list[Node]] | None:
+        """See `Order`. The parent, where all its children that exist are held."""
+        if node[0] == self.depth:
+            return None
+        parent = self.parent(node)
+        children = [child for child in self.children(parent) if any(leaf in present for leaf in self.leaves(child))]
+        return (parent, children) if all(child in held for child in children) else None
 
     def frontier(self, held: Iterable[int], present: Iterable[int]) -> list[Node]:
         """The fewest nodes that cover exactly the leaves `held`, where only `present` leaves exist.
@@ -111,35 +190,39 @@ def balanced_owners(num_microbatches: int, world: int) -> tuple[int, ...]:
     return tuple(leaf * world // num_microbatches for leaf in range(num_microbatches))
 
 
-def heirs(owners: Sequence[int | None], world: int) -> tuple[int, ...]:
-    """Give every microbatch without an owner (None) to the rank with the least to do for them, lowest rank first.
+def runs(numbers: Sequence[int]) -> Iterator[range]:
+    """Ascending numbers as runs without gaps."""
+    begin = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            yield range(numbers[begin], numbers[end - 1] + 1)
+            begin = end
 
-    Only the orphans count as work: what survivors hold is computed already.
+
+def heirs(owners: Sequence[int | None], world: int) -> tuple[int, ...]:
+    """Share out the microbatches without an owner (None), in runs whose lengths differ by at most one.
+
+    Only these orphans count as work: what survivors hold is computed already.
     """
-    load = [0] * world
-    result: list[int] = []
-    for owner in owners:
-        if owner is None:
-            owner = min(range(world), key=lambda rank: (load[rank], rank))
-            load[owner] += 1
-        result.append(owner)
-    return tuple(result)
+    orphans = [leaf for leaf, owner in enumerate(owners) if owner is None]
+    heir_of = dict(zip(orphans, balanced_owners(len(orphans), world), strict=True))
+    return tuple(heir_of[leaf] if owner is None else owner for leaf, owner in enumerate(owners))
 
 
 class Partials(Generic[B]):
-    """The nodes a worker holds of one step's tree, combined as far as they go.
+    """The nodes a worker holds of one step's sum, combined as far as they go.
 
     Args:
-        tree: the job's tree.
+        order: the job's tree, or any order.
         present: leaves that exist in this step.
         add: `add(left, right)` adds right into left and returns left; right may be reused by the caller.
         release: called with each buffer that is no longer needed.
     """
 
     def __init__(
-        self, tree: Tree, present: Iterable[int], add: Callable[[B, B], B], release: Callable[[B], None] | None = None
+        self, order: Order, present: Iterable[int], add: Callable[[B, B], B], release: Callable[[B], None] | None = None
     ) -> None:
-        self.tree = tree
+        self.order = order
         self.present = frozenset(present)
         self.nodes: dict[Node, B] = {}
         self.held: set[int] = set()
@@ -152,33 +235,24 @@ class Partials(Generic[B]):
         Raises:
             ValueError: a leaf under it is held already (a microbatch counted twice).
         """
-        leaves = [leaf for leaf in self.tree.leaves(node) if leaf in self.present]
+        leaves = [leaf for leaf in self.order.leaves(node) if leaf in self.present]
         doubled = self.held.intersection(leaves)
         if doubled or not leaves:
-            raise ValueError(f"microbatches {sorted(doubled) or list(self.tree.leaves(node))} counted twice or absent")
+            raise ValueError(f"microbatches {sorted(doubled) or list(self.order.leaves(node))} counted twice or absent")
         self.held.update(leaves)
         self.nodes[node] = value
-        while node[0] < self.tree.depth:
-            node = self.tree.parent(node)
-            if not self._combine(node):
-                return
+        while (found := self.order.next_sum(node, self.nodes, self.present)) is not None:
+            node, parts = found
+            self.nodes[node] = self._sum(parts)
 
-    def _combine(self, node: Node) -> bool:
-        """Add the children of a node where all that exist are held; whether it could."""
-        children = [child for child in self.tree.children(node) if self._exists(child)]
-        if any(child not in self.nodes for child in children):
-            return False
-        total = self.nodes.pop(children[0])
-        for child in children[1:]:
-            right = self.nodes.pop(child)
+    def _sum(self, parts: Sequence[Node]) -> B:
+        total = self.nodes.pop(parts[0])
+        for part in parts[1:]:
+            right = self.nodes.pop(part)
             total = self._add(total, right)
             if self._release is not None:
                 self._release(right)
-        self.nodes[node] = total
-        return True
-
-    def _exists(self, node: Node) -> bool:
-        return any(leaf in self.present for leaf in self.tree.leaves(node))
+        return total
 
     def root(self) -> B:
         """The sum over all present leaves.
@@ -186,7 +260,7 @@ class Partials(Generic[B]):
         Raises:
             ValueError: leaves are missing (a microbatch not counted).
         """
-        root = (self.tree.depth, 0)
+        root = self.order.root(self.present)
         if root not in self.nodes:
             raise ValueError(f"microbatches {sorted(self.present - self.held)} are missing")
         return self.nodes[root]

@@ -51,7 +51,7 @@ class ArchiveTerms:
 def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
     """What the manifests of a job have in common."""
     count = spec.num_microbatches
-    return JobTerms(job_id, count, radices_of(count), spec.seed, spec.batch.global_size)
+    return JobTerms(job_id, count, radices_of(count) if spec.reproducible else (), spec.seed, spec.batch.global_size)
 
 
 def check_terms(root: Folder, terms: JobTerms) -> None:

@@ -60,7 +60,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
     from rubato.engine.control import Control
     from rubato.engine.session import Session
     from rubato.errors import CheckpointError, Diverged, LeaveTraining, RubatoError, UserError
-    from rubato.program import load_entrypoint, make_reproducible
+    from rubato.program import load_entrypoint, prepare_torch
     from rubato.run import Run
 
     spec = parse_spec(start.spec)
@@ -68,7 +68,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
     store, address = open_store(start.host)
     where, session = "import", None
     try:
-        device = make_reproducible(spec)
+        device = prepare_torch(spec)
         seed_all(spec.seed, "setup")
         train, code_digest = load_entrypoint(spec)
         session = Session(control, spec, device, start.host, code_digest)

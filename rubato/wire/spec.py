@@ -257,7 +257,7 @@ class JobSpec:
     seed: int = 0
     """Of the sample order and of every random number."""
     reproducible: bool = True
-    """Bit-identical weights whatever the worker count. `false` is not supported by this release."""
+    """Bit-identical weights whatever the worker count. `false`: faster; see `docs/how-to/write-a-job.md`."""
     on_non_finite: NonFinite = "deliver"
     """What to do with a gradient that is not finite: deliver it as it is, skip the step's, or fail the job."""
     device: Device = "auto"
@@ -303,7 +303,6 @@ class JobSpec:
                 "must be the SHA-256 (64 hexadecimal digits) that PUT /api/v1/packages/{sha256} took",
             ),
             (0 <= self.seed < 2**63, "seed", f"must lie in 0..2**63-1, got {self.seed}"),
-            (self.reproducible, "reproducible", "false is not supported by this release; leave it out"),
             (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
             (self.workers.autoscale == "off", "workers.autoscale", "only 'off' is supported by this release"),
             (self.limits.max_duration is None, "limits.max_duration", "not supported by this release; leave it out"),
@@ -337,7 +336,8 @@ class JobSpec:
         count = self.batch.num_microbatches
         if count != "auto":
             return count
-        return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper)
+        smallest = ROOMY if self.reproducible else 1  # one pass goes over all of a worker's: small ones cost nothing
+        return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper, smallest)
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -355,17 +355,21 @@ def spec_to_json(spec: JobSpec) -> dict[str, Any]:
     return dict(to_json(resolved))
 
 
-def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: int) -> int:
+ROOMY = 32
+"""Samples: smaller microbatches use a core badly."""
+
+
+def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: int, smallest: int = ROOMY) -> int:
     """Choose V for `num_microbatches: auto`.
 
-    Of the counts 2^a and 3*2^a with at least one microbatch a worker and at least 32 samples a microbatch, the one that
+    Of the counts 2^a and 3*2^a with at least one microbatch a worker and `smallest` samples a microbatch, the one that
     keeps the worker counts min..max busiest on average (W workers take ceil(V/W) rounds, so V/(W*ceil(V/W)) of their
-    time is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves 32
-    samples, the smallest that gives every worker one.
+    time is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves so
+    many samples, the smallest that gives every worker one.
     """
     counts = sorted({factor << power for factor in (1, 3) for power in range(14)})
     enough = [count for count in counts if max_workers <= count <= global_size] or [global_size]
-    roomy = [count for count in enough if count * 32 <= global_size] or enough[:1]
+    roomy = [count for count in enough if count * smallest <= global_size] or enough[:1]
 
     def busy(count: int) -> float:
         worlds = range(min_workers, max_workers + 1)

@@ -157,7 +157,7 @@ def test_a_count_below_one_is_refused(name: str) -> None:
 
 def test_a_microbatch_or_step_out_of_range_is_refused() -> None:
     plan = BatchPlan(num_samples=8, global_size=4, num_microbatches=2, seed=0)
-    with pytest.raises(IndexError, match=r"microbatch 2 is not in 0\.\.1"):
+    with pytest.raises(IndexError, match=r"microbatches 2..2 are not all in 0\.\.1"):
         plan.samples(0, 2)
     with pytest.raises(ValueError, match="counted from 0"):
         plan.samples(-1, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ PLAN = BatchPlan(num_samples=40, global_size=16, num_microbatches=4, seed=5)
 
 def keys_from(step: int, owned: Container[int] = range(4)) -> Iterator[Key]:
     for later in itertools.count(step):
-        yield from ((later, v) for v, size in enumerate(PLAN.sizes(later)) if size and v in owned)
+        yield from ((later, v, 1) for v, size in enumerate(PLAN.sizes(later)) if size and v in owned)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ class Reading:
     def __init__(self, dataset: Any, count: int = 2, collate: Any = None) -> None:
         self.source = MapSource(dataset, collate, PLAN)
         self.told: list[tuple[EventKind, str]] = []
-        self.key: Key = (0, 0)
+        self.key: Key = (0, 0, 1)
         self.owned = [0, 1, 2, 3]
         self.ahead = Prefetcher(self.source, count, self.upcoming, lambda kind, text: self.told.append((kind, text)))
 
@@ -140,6 +141,26 @@ def test_what_is_not_wanted_any_more_is_dropped(reading: Reading) -> None:
         for _ in range(3):
             check(reading.read())
         assert len(reading.ahead._arrived) + len(reading.ahead._owed) <= 1 + prefetch.AHEAD * 2
+
+
+def test_what_was_withdrawn_while_it_was_on_its_way_is_delivered_again(reading: Reading) -> None:
+    def wish(key: Key) -> None:
+        reading.key = key
+        reading.ahead._plan((key[0] - 1, 3, 1))
+
+    while reading.ahead._owed:
+        reading.ahead._take_in(0.1)
+    wanted = (reading.key[0] + 2, 0, 1)
+    wish(wanted)
+    reader = reading.ahead._readers[reading.ahead._owed[wanted]]
+    assert select.select([reader.connection], (), (), PATIENCE_S)[0], "it is on its way"
+    os.kill(reader.child.pid, signal.SIGSTOP)  # so that it sees only the last wish
+    wish((wanted[0] + 9, 0, 1))
+    reading.ahead._take_in(0)  # it has arrived, and is dropped
+    wish(wanted)
+    os.kill(reader.child.pid, signal.SIGCONT)
+    check(reading.read())
+    assert not reading.told
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -242,7 +263,7 @@ from rubato.data.source import MapSource
 
 if __name__ == "__main__":
     source = MapSource(Noisy(), None, BatchPlan(40, 16, 4, 5))
-    ahead = Prefetcher(source, 2, lambda: iter([(0, 1), (0, 2)]), print)
+    ahead = Prefetcher(source, 2, lambda: iter([(0, 1, 1), (0, 2, 1)]), print)
     while not ahead.read_ahead:
         ahead.read(0, 0); ahead.read(0, 1)
         time.sleep(0.01)
@@ -278,7 +299,7 @@ def is_alive(pid: int) -> bool:
 
 # --- who reads what ---------------------------------------------------------------------------------------------------
 
-keys = st.tuples(st.integers(0, 3), st.integers(0, 3))
+keys = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 2))
 
 
 @given(st.lists(keys, unique=True), st.dictionaries(keys, st.integers(0, 4)), st.sets(st.integers(0, 4)))

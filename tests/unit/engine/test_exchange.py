@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rubato.engine.comm import Communicator
 from rubato.engine.exchange import Exchange, Reduced
 from rubato.engine.header import Header, Leaving, decide, header_bytes
-from rubato.engine.tree import Partials, Tree, balanced_owners
+from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners
 from rubato.errors import GenerationLost, ProtocolError
 
 CPU = torch.device("cpu")
@@ -31,16 +31,18 @@ class Case:
     integer_bytes: int = 5
     step: int = 3
     gradients: int | None = None
+    is_free: bool = False
+    """Whether the order of the sum is."""
 
     @property
     def num_microbatches(self) -> int:
         return len(self.values)
 
     def partials(self, leaves: Sequence[int]) -> Partials[torch.Tensor]:
-        tree = Tree.of(self.num_microbatches)
-        held: Partials[torch.Tensor] = Partials(tree, self.present, lambda left, right: left.add_(right))
+        order: Order = AnyOrder() if self.is_free else Tree.of(self.num_microbatches)
+        held: Partials[torch.Tensor] = Partials(order, self.present, lambda left, right: left.add_(right))
         for leaf in leaves:
-            held.put((0, leaf), self.values[leaf].clone())
+            held.put(order.node_of([leaf]), self.values[leaf].clone())
         return held
 
     def mine(self, rank: int) -> list[int]:
@@ -105,6 +107,16 @@ def cases(draw: st.DrawFn) -> Case:
 def test_any_ownership_gives_the_bits_of_one_worker(one: Case) -> None:
     group = fake_group(one.world)
     check(one, on_ranks(one.world, lambda rank: one.reduce(one.exchange(group[rank]), rank)))
+
+
+@given(cases())
+def test_any_ownership_in_any_order_gives_the_sum_and_equal_results(one: Case) -> None:
+    one, group = replace(one, is_free=True), fake_group(one.world)
+    results = on_ranks(one.world, lambda rank: one.reduce(one.exchange(group[rank]), rank))
+    for result in results:
+        assert torch.equal(whole(result), whole(results[0]))
+        torch.testing.assert_close(whole(result), one.values[one.present].sum(0), rtol=1e-5, atol=1e-2)
+        assert decide(result.headers) == decide(one.alone().headers)
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

@@ -1,9 +1,11 @@
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.engine.tree import Partials, Tree, balanced_owners, heirs, radices_of
+from rubato.engine.tree import AnyOrder, Partials, Tree, balanced_owners, heirs, radices_of, runs
 
 counts = st.integers(1, 48)
 
@@ -85,5 +87,35 @@ def test_a_power_of_two_world_holds_one_node_each() -> None:
             assert len(tree.frontier([leaf for leaf in range(16) if owners[leaf] == rank], range(16))) == 1
 
 
-def test_orphans_go_to_those_with_the_least_of_them() -> None:
-    assert heirs((0, None, None, 1, None), 2) == (0, 0, 1, 1, 0)
+def test_orphans_are_shared_out_in_runs() -> None:
+    assert heirs((0, None, None, 1, None), 2) == (0, 0, 0, 1, 1)
+    assert heirs((None, None, 1, None, None), 2) == (0, 0, 1, 1, 1)
+    assert heirs((0, 0, 1), 2) == (0, 0, 1)
+
+
+@given(st.data(), counts, st.integers(1, 8))
+def test_in_any_order_a_worker_holds_one_sum_and_each_microbatch_counts_once(
+    data: st.DataObject, count: int, world: int
+) -> None:
+    order = AnyOrder()
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    owners = data.draw(st.lists(st.integers(0, world - 1), min_size=count, max_size=count))
+    whole: Partials[int] = Partials(order, present, lambda left, right: left + right)
+    for rank in range(world):
+        mine = [leaf for leaf in present if owners[leaf] == rank]
+        part: Partials[int] = Partials(order, present, lambda left, right: left + right)
+        for leaves in runs(mine):  # one backward pass goes over each
+            part.put(order.node_of(leaves), sum(3**leaf for leaf in leaves))
+        assert list(part.nodes) == order.frontier(mine, present)
+        for node, value in part.nodes.items():
+            whole.put(node, value)
+    assert whole.root() == sum(3**leaf for leaf in present)
+    with pytest.raises(ValueError, match="counted twice"):
+        whole.put(order.node_of([present[0]]), 1)
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_runs_have_no_gaps_and_as_few_as_there_can_be(numbers: set[int]) -> None:
+    found = list(runs(sorted(numbers)))
+    assert [number for run in found for number in run] == sorted(numbers)
+    assert all(later.start > earlier.stop for earlier, later in itertools.pairwise(found))
