@@ -2,6 +2,7 @@
 
 token, cluster-token, ray-token   secrets, 0600
 rubato.db, logs/, packages/, checkpoints/   the service's
+database-url                       0600: where the database is, if not in rubato.db; may hold a password
 run.json   which processes serve this home right now; there only while it is up
 """
 
@@ -135,6 +136,20 @@ class Home:
     def write_record(self, record: RunRecord) -> None:
         """Replace the run record in one stroke: a reader sees the old or the new, never a part."""
         write_atomically(self.run_file, json.dumps(to_json(record), indent=2) + "\n", mode=0o600)
+
+    def keep_database_url(self, named: str | None) -> str | None:
+        """The database of this home: the one that is named now, which is remembered, else the one named last.
+
+        Returns: None: none was ever named; the service then uses `rubato.db`.
+        """
+        path = self.path / "database-url"
+        if named:
+            write_atomically(path, named, mode=0o600)
+            return named
+        try:
+            return path.read_text().strip() or None
+        except OSError:
+            return None
 
     def read_token(self) -> str | None:
         """The admin token, or None where there is none yet."""

@@ -145,8 +145,9 @@ def service_command() -> list[str]:
 
 
 def service_environment(layout: Layout, environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Where the service listens, and the database that the keeper's own environment names."""
-    database = {DATABASE_URL: inherited[DATABASE_URL]} if DATABASE_URL in inherited else {}
+    """Where the service listens, and its database: the one that the keeper is told now, else the last one."""
+    url = layout.home.keep_database_url(inherited.get(DATABASE_URL))
+    database = {DATABASE_URL: url} if url else {}
     return {**environment, **database, "RUBATO_HOST": HOST, "RUBATO_PORT": str(layout.port)}
 
 

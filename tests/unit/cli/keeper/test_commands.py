@@ -51,7 +51,19 @@ def test_only_the_service_learns_the_database(layout: commands.Layout) -> None:
     service = commands.service_environment(layout, shared, shell)
     assert service["RUBATO_DATABASE_URL"] == shell["RUBATO_DATABASE_URL"]
     assert service["RUBATO_PORT"] == "8700"
-    assert "RUBATO_DATABASE_URL" not in commands.service_environment(layout, shared, {})
+
+
+def test_a_home_keeps_its_database(layout: commands.Layout) -> None:
+    def url_of(**shell: str) -> str | None:
+        return commands.service_environment(layout, {}, shell).get("RUBATO_DATABASE_URL")
+
+    assert url_of() is None
+    for name in ("a", "b"):
+        url = f"postgresql+psycopg://me:secret@db/{name}"
+        assert url_of(RUBATO_DATABASE_URL=url) == url
+        assert url_of() == url, "not an empty SQLite"
+    file = layout.home.path / "database-url"
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_two_plans_share_no_port(layout: commands.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
