@@ -74,9 +74,14 @@ async def make_login_link(request: Request, context: Parts, caller: Caller) -> A
 @top_router.get("/login", response_class=RedirectResponse, status_code=303, responses=errors())
 @public
 async def sign_in_by_link(code: str, context: Parts) -> RedirectResponse:
-    """Sign a browser in by a one-time link."""
-    async with context.database.write() as session:
-        cookie = await context.authority.redeem_login_code(session, code, context.clock())
+    """Sign a browser in by a one-time link; a spent one leads to the page, which says so."""
+    try:
+        async with context.database.write() as session:
+            cookie = await context.authority.redeem_login_code(session, code, context.clock())
+    except ServiceError as error:
+        if error.kind is not ErrorKind.UNAUTHENTICATED:
+            raise
+        return RedirectResponse("/sign-in?link=spent", status_code=303)
     response = RedirectResponse("/", status_code=303)
     _set_cookie(context, response, cookie)
     return response

@@ -37,12 +37,15 @@ def positions(page: Page) -> list[int]:
 
 def test_a_person_signs_in_by_token_and_out(own_service: Service, new_page: NewPage) -> None:
     page = new_page(own_service, is_signed_in=False)
+    page.goto(f"{own_service.url}/login?code=used")
+    expect(page.get_by_role("alert")).to_contain_text("was used before or has expired")
     page.get_by_label("Token").fill("rbt_wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).not_to_be_empty()
     page.get_by_label("Token").fill(own_service.token)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
+    expect(page).to_have_url(f"{own_service.url}/")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     page.reload()

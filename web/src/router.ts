@@ -11,7 +11,7 @@ export type Route =
   | { view: "unknown"; path: string };
 
 export function parseRoute(path: string, hash: string): Route {
-  if (path === "/" || path === "/jobs" || path === "/jobs/") return { view: "jobs" };
+  if (["/", "/jobs", "/jobs/", "/sign-in"].includes(path)) return { view: "jobs" };
   const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
   if (!match) return { view: "unknown", path };
   const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";

@@ -144,10 +144,13 @@ async def test_a_login_link_works_once(bench: Bench, browser: httpx.AsyncClient)
     assert (response.status_code, response.headers["location"]) == (303, "/")
     assert (await browser.get("/api/v1/me")).status_code == 200
     browser.cookies.clear()
-    assert (await browser.get(link["url"])).status_code == 401
     late = await bench.post("/login-links", 201)
     bench.clock.advance(16 * 60)
-    assert (await browser.get(late["url"])).status_code == 401
+    for spent in (link, late):
+        response = await browser.get(spent["url"])
+        assert (response.status_code, response.headers["location"]) == (303, "/sign-in?link=spent")
+        assert "set-cookie" not in response.headers
+    assert (await browser.get("/api/v1/me")).status_code == 401
 
 
 async def test_a_foreign_page_cannot_use_the_cookie(bench: Bench, browser: httpx.AsyncClient) -> None:

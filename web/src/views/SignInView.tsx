@@ -1,11 +1,16 @@
 import { useState } from "preact/hooks";
 import { post } from "../live/api";
 import { Icon } from "../parts/Icon";
+import { navigate } from "../router";
+
+const LINK_SPENT =
+  "This sign-in link was used before or has expired. `rubato login` makes a new one; or paste a token.";
 
 /** Asks for a token and trades it for a cookie that scripts cannot read. */
 export function SignInView({ onDone }: { onDone: () => void }) {
   const [token, setToken] = useState("");
-  const [error, setError] = useState<string | null>(null);
+  const isLinkSpent = new URLSearchParams(location.search).get("link") === "spent";
+  const [error, setError] = useState<string | null>(isLinkSpent ? LINK_SPENT : null);
   const [isBusy, setBusy] = useState(false);
   const submit = async (event: Event) => {
     event.preventDefault();
@@ -13,6 +18,7 @@ export function SignInView({ onDone }: { onDone: () => void }) {
     setError(null);
     try {
       await post("/session", { token: token.trim() });
+      if (location.pathname === "/sign-in") navigate("/");
       onDone();
     } catch (failure) {
       setError(failure instanceof Error ? failure.message : String(failure));
