@@ -22,8 +22,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "char-lm": {"steps": STEPS, "width": 32, "layers": 1, "max_characters": 100_000},
 }
 EACH_RECIPE = pytest.mark.parametrize("recipe", list(CONFIGS))
-CLASSIFIER, LANGUAGE_MODEL = CONFIGS
-SHORT = pytest.mark.short
 
 
 @functools.cache
@@ -75,7 +73,7 @@ def test_scaling_while_it_trains(running: RunningHome, tmp_path: Path, recipe: s
     assert not job.events("worker.lost")
 
 
-@pytest.mark.parametrize("recipe", [CLASSIFIER, LANGUAGE_MODEL])
+@EACH_RECIPE
 def test_scaling_and_a_kill(running: RunningHome, tmp_path: Path, recipe: str) -> None:
     job = paced(running, tmp_path, recipe, workers=1)
     job.wait_step(3)
@@ -103,7 +101,7 @@ def test_sigkill_of_some(running: RunningHome, tmp_path: Path, recipe: str, rank
     assert not job.events("job.restarting")
 
 
-@pytest.mark.parametrize("recipe", [CLASSIFIER, pytest.param(LANGUAGE_MODEL, marks=SHORT)])
+@EACH_RECIPE
 def test_sigkill_of_all_resumes_from_the_manifest(running: RunningHome, tmp_path: Path, recipe: str) -> None:
     job = paced(running, tmp_path, recipe, workers=2, checkpoint={"every_steps": 7})
     job.wait_events("checkpoint.committed")
