@@ -3,6 +3,7 @@
 one computes, others wait     it is fenced once its stage takes much longer than that stage ever does
 all compute                   nobody waits for anybody: the machine is slow, or all hang alike; more patience
 one does not run at all       stopped, or its interpreter lock is held, while it should only wait: fenced
+a joiner does not catch up    it waits for results that the members have long completed: fenced, they go on
 all wait for each other       a message was lost: the generation is revoked, nobody is fenced
 """
 
@@ -132,6 +133,7 @@ def decide_hung(
     usual, lenience = usual_of(workers), lenience or Lenience()
     beats = [one.beat for one in workers if one.beat is not None]
     waits = [(one.generation, one.stage_seconds) for one in beats if one.stage in WAITING_STAGES]
+    ahead = max((one.step for one in beats), default=0)
     found = []
     for worker in workers:
         beat = worker.beat
@@ -142,8 +144,11 @@ def decide_hung(
             found.append(Hung(worker.incarnation, f"no sign of life for {silence:.0f} s", seconds=silence))
         elif beat is not None and beat.stage in WAITING_STAGES | IDLE_STAGES:
             limit = policy.stage_s * lenience.of(beat.stage)
+            sync_limit = policy.deadline_s("sync", usual) * lenience.of("sync")
             if beat.silent_seconds > limit:
                 found.append(_hung(worker, beat, "did not run", beat.silent_seconds, limit))
+            elif beat.stage == "sync" and ahead > beat.step + 1 and beat.stage_seconds > sync_limit:
+                found.append(_hung(worker, beat, "was not brought up to date", beat.stage_seconds, sync_limit))
             elif worker.incarnation in revoked and min(revoked_s, beat.stage_seconds) > policy.other_s:
                 found.append(_hung(worker, beat, "did not leave a revoked generation", revoked_s, policy.other_s))
         elif beat is not None:

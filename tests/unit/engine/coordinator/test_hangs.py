@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,20 @@ def test_a_peer_must_have_waited_as_long() -> None:
 @pytest.mark.parametrize("stage", ["exchange", "standby", "done", "enter"])
 def test_who_does_not_even_wait_is_fenced(stage: str) -> None:
     assert fenced(worker("1.1", stage, 100, silent=21), worker("1.2", stage, 100)) == ["1.1"]
+
+
+def test_a_joiner_that_does_not_catch_up_is_fenced_but_not_one_that_waits_for_the_members() -> None:
+    def joins(seconds: float, behind: int) -> WorkerView:
+        found = worker("1.3", "sync", seconds)
+        assert found.beat is not None
+        found.beat = replace(found.beat, step=found.beat.step - behind)
+        return found
+
+    members = [worker("1.1", "compute", 0.1), worker("1.2", "compute", 0.1)]
+    assert fenced(*members, joins(599, 5)) == []
+    assert fenced(*members, joins(601, 5)) == ["1.3"]
+    assert fenced(*members, joins(601, 1)) == [], "the members are at a long step"
+    assert fenced(*members, joins(601, 5), lenience=Lenience({"sync": 2.0})) == []
 
 
 def test_a_supervisor_that_says_nothing() -> None:
