@@ -10,7 +10,7 @@ Legend of shapes: L elements of the vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,12 +85,18 @@ class FlatLayout:
     def _buffer_pieces(self) -> list[Piece]:
         return self.pieces[len(self.parameters) :]
 
-    def pack(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], share: float) -> bool:
+    def pack(
+        self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], share: float, *, adds: bool = False
+    ) -> bool:
         """Copy gradients and buffer changes of a microbatch into the vector, and drop the gradients.
 
-        Args:    share: what the microbatch counts against a full one; 1.0 is not multiplied by.
+        Args:
+            share: what the microbatch counts against a full one; 1.0 is not multiplied by.
+            adds: add them to what the vector holds; the bits are those of a vector of their own that is added to it.
+                Needs a share of 1.0.
         Returns: whether any parameter had a gradient.
         """
+        assert share == 1.0 or not adds
         flags = []
         sources, targets = [], []
         for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
@@ -98,23 +104,29 @@ class FlatLayout:
             flags.append(0.0 if gradient is None else 1.0)
             view = self._view(vector_L, piece)
             if gradient is None:
-                view.zero_()
+                view.add_(0.0) if adds else view.zero_()
             else:
                 sources.append(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
                 targets.append(view)
             parameter.grad = None
         with torch.no_grad():
             if targets:
-                torch._foreach_copy_(targets, sources)
-            for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
-                view = self._view(vector_L, piece).copy_(buffer)
-                view.sub_(torch.where(torch.isfinite(before), before, 0.0))
-            self._view(vector_L, self.flags).copy_(torch.tensor(flags, dtype=self.dtype))
+                (torch._foreach_add_ if adds else torch._foreach_copy_)(targets, sources)
+            others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags)]
+            changes = [*self._changes(buffers_before), torch.tensor(flags, dtype=self.dtype)]
+            for view, change in zip(others, changes, strict=True):
+                view.add_(change) if adds else view.copy_(change)
             if share == 0.0:
                 vector_L[: self.flags.start].zero_()  # nan times 0 is nan: the mean over nothing must count nothing
             elif share != 1.0:
                 vector_L[: self.flags.start].mul_(share)
         return bool(targets)
+
+    def _changes(self, buffers_before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """What each float buffer has changed by, in the vector's type; its value, where it was not finite."""
+        for buffer, before in zip(self.float_buffers, buffers_before, strict=True):
+            change = buffer.to(self.dtype, copy=True)
+            yield change.sub_(torch.where(torch.isfinite(before), before, 0.0))
 
     def deliver(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], *, skip: bool = False) -> None:
         """Give the reduced vector to the model: gradients become views of it, buffers take their mean change.

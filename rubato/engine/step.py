@@ -134,14 +134,19 @@ class Step:
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
         size = sum(sizes)
         weight = float(size) if self._weight is None else self._weight
-        vector = session.vector()
-        has_gradient = session.flat.pack(vector, before_float, weight / session.plan.nominal)
+        share, node = weight / session.plan.nominal, session.order.node_of(leaves)
+        left = session.partials.left_of(node) if share == 1.0 else None
+        vector = session.vector() if left is None else left
+        has_gradient = session.flat.pack(vector, before_float, share, adds=left is not None)
         if not has_gradient:
             raise ModelError(
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
                 "loop, with a loss that depends on the prepared model's parameters"
             )
-        session.partials.put(session.order.node_of(leaves), vector)
+        if left is None:
+            session.partials.put(node, vector)
+        else:
+            session.partials.put_added(node)
         loss = float("nan") if self._loss is None else self._loss
         for leaf, part in zip(leaves, sizes, strict=True):
             self._slots[leaf] = (loss, weight if part == size else weight * part / size)

@@ -229,18 +229,44 @@ class Partials(Generic[B]):
         self._add = add
         self._release = release
 
+    def left_of(self, node: Node) -> B | None:
+        """What a value put at `node` is added to at once, and by itself; None: nothing, or others are added as well."""
+        found = self.order.next_sum(node, {*self.nodes, node}, self.present)
+        if found is None or found[1][1:] != [node]:
+            return None
+        return self.nodes[found[1][0]]
+
+    def put_added(self, node: Node) -> None:
+        """Take in a node whose value the caller has added to `left_of(node)`, and combine upwards.
+
+        Raises:
+            ValueError: as `put`.
+        """
+        self._hold(node)
+        found = self.order.next_sum(node, {*self.nodes, node}, self.present)
+        assert found is not None
+        total, (left, _) = found
+        self.nodes[total] = self.nodes.pop(left)
+        self._combine(total)
+
     def put(self, node: Node, value: B) -> None:
         """Take in a node and combine upwards.
 
         Raises:
             ValueError: a leaf under it is held already (a microbatch counted twice).
         """
+        self._hold(node)
+        self.nodes[node] = value
+        self._combine(node)
+
+    def _hold(self, node: Node) -> None:
         leaves = [leaf for leaf in self.order.leaves(node) if leaf in self.present]
         doubled = self.held.intersection(leaves)
         if doubled or not leaves:
             raise ValueError(f"microbatches {sorted(doubled) or list(self.order.leaves(node))} counted twice or absent")
         self.held.update(leaves)
-        self.nodes[node] = value
+
+    def _combine(self, node: Node) -> None:
         while (found := self.order.next_sum(node, self.nodes, self.present)) is not None:
             node, parts = found
             self.nodes[node] = self._sum(parts)

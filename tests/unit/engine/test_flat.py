@@ -222,6 +222,34 @@ def test_batch_norm_follows_its_own_arithmetic() -> None:
         torch.testing.assert_close(buffer, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_adding_in_place_gives_the_bits_of_a_vector_that_is_added(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(5, 33), nn.BatchNorm1d(33), nn.Linear(33, 3)).to(dtype)
+    model.register_buffer("limit", torch.tensor([INF, 1.0]))
+    flat = layout_of(model)
+    start = before(flat)
+
+    def compute(seed: int) -> None:
+        x = torch.randn(7, 5, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        model(x).square().sum().backward()
+        model.get_buffer("limit")[1] += seed
+        if seed == 2:
+            model[2].weight.grad = None
+
+    def packed(vector: torch.Tensor, seed: int, *, adds: bool) -> torch.Tensor:
+        with torch.no_grad():
+            for buffer, old in zip(flat.float_buffers, start, strict=True):
+                buffer.copy_(old)
+        compute(seed)
+        flat.pack(vector, start, 1.0, adds=adds)
+        return vector
+
+    for first, second in ((1, 2), (2, 1), (1, 3)):
+        apart = packed(flat.empty(), first, adds=False).add_(packed(flat.empty(), second, adds=False))
+        added = packed(packed(flat.empty(), first, adds=False), second, adds=True)
+        assert added.numpy().tobytes() == apart.numpy().tobytes()
+
+
 def test_a_share_counts_gradients_but_not_flags() -> None:
     model = nn.Linear(2, 1, bias=False)
     flat = layout_of(model)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.engine.tree import AnyOrder, Partials, Tree, balanced_owners, heirs, radices_of, runs
+from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, heirs, radices_of, runs
 
 counts = st.integers(1, 48)
 
@@ -52,6 +52,28 @@ def test_bits_do_not_depend_on_who_held_what(data: st.DataObject, count: int, wo
         for node in tree.frontier(mine, present):
             whole.put(node, part.nodes[node])
     assert torch.equal(whole.root(), reduce_in(tree, present, present, values))
+
+
+@pytest.mark.parametrize("kind", ["tree", "any order"])
+@given(st.data(), counts)
+def test_what_is_added_in_place_gives_the_same_bits(kind: str, data: st.DataObject, count: int) -> None:
+    order: Order = Tree.of(count) if kind == "tree" else AnyOrder()
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    values = torch.randn(count, 7, generator=torch.Generator().manual_seed(count)) * 1e3
+    put: Partials[torch.Tensor] = Partials(order, present, lambda left, right: left.add_(right))
+    added: Partials[torch.Tensor] = Partials(order, present, lambda left, right: left.add_(right))
+    for leaf in data.draw(st.permutations(present)):
+        node = order.node_of([leaf])
+        put.put(node, values[leaf].clone())
+        left = added.left_of(node)
+        if left is None:
+            added.put(node, values[leaf].clone())
+        else:
+            left.add_(values[leaf])
+            added.put_added(node)
+        assert added.nodes.keys() == put.nodes.keys()
+        assert added.held == put.held
+    assert torch.equal(added.root(), put.root())
 
 
 def test_a_doubled_microbatch_is_an_error() -> None:
