@@ -115,6 +115,10 @@ bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS
 bench-prefetch: setup ## Step time with and without reading ahead; ARGS="--rounds 1"
 	$(BIN)/python -m benchmarks.prefetch $(ARGS)
 
+.PHONY: bench-allocator
+bench-allocator: setup ## What keeping freed memory is worth
+	$(BIN)/python -m benchmarks.allocator $(ARGS)
+
 .PHONY: bench-steady
 bench-steady: setup ## Take a steady step apart, beside DDP on the same model; ARGS="--workers 1,2"
 	$(BIN)/python -m benchmarks.steady $(ARGS)

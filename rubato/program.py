@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from rubato.allocator import keep_freed_memory
 from rubato.checkpoint.manifest import commit_manifest, find_latest
 from rubato.checkpoint.retention import Retention, prune
 from rubato.checkpoint.storage import Folder, open_folder
@@ -40,7 +41,8 @@ TrainFunction = Callable[[Run], Any]
 
 
 def prepare_torch(spec: JobSpec) -> torch.device:
-    """Fix everything of this process that the bits depend on, unless the job gives them up; the device to train on."""
+    """Set up this process: all that the bits depend on, unless the job gives them up. Returns the device to use."""
+    keep_freed_memory()
     torch.set_num_threads(max(1, int(spec.resources_per_worker.cpu)))
     if spec.reproducible:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
