@@ -115,6 +115,10 @@ bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS
 bench-prefetch: setup ## Step time with and without reading ahead; ARGS="--rounds 1"
 	$(BIN)/python -m benchmarks.prefetch $(ARGS)
 
+.PHONY: bench-joins
+bench-joins: setup ## The pause of a join, by the size of the model; ARGS="--widths 1780 --rounds 1"
+	$(BIN)/python -m benchmarks.join_size $(ARGS)
+
 .PHONY: bench-allocator
 bench-allocator: setup ## What keeping freed memory is worth
 	$(BIN)/python -m benchmarks.allocator $(ARGS)
