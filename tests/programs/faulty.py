@@ -14,6 +14,7 @@ WHO    a list of ranks, "joiner" (has no state yet), "any"
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -112,7 +113,8 @@ class Fault:
     def do_reset_links(self) -> None:
         """Connections to the other workers end, as by a switch that restarts."""
         for link in _links(self.run).values():
-            link.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # a peer that noticed the first has ended the others already
+                link.shutdown(socket.SHUT_RDWR)
 
     def do_throttle_links(self, bytes_per_second: int) -> None:
         """Connections to the other workers become slow: the kernel paces what is sent."""
