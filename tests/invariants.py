@@ -29,8 +29,9 @@ from rubato.checkpoint.manifest import find_latest
 
 TIMINGS = ("_seconds", "_per_second")
 """Ends of the names of values that no two runs share."""
-RECORD = "RUBATO_CHAOS_RECORD"
-"""Names a file to which each checked run adds a line; `scripts/fault_table.py` makes docs/faults.md of it."""
+RECORD = os.environ.get("RUBATO_CHAOS_RECORD")
+"""A file to which each checked run adds a line; `scripts/fault_table.py` makes docs/faults.md of it. Read at once: a
+home that runs takes such variables away."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ def _is_of(run: LocalJob, pid: int) -> bool:
 
 def record(run: LocalJob, fault: str) -> None:
     """Note what the fault cost, where somebody wants to know."""
-    path = os.environ.get(RECORD)
-    if not path:
+    if not RECORD:
         return
     formed = [event["data"] for event in run.events("generation.formed")]
     changes = [one for one in formed if one["cause"] not in ("start", "restart")]
@@ -165,5 +165,5 @@ def record(run: LocalJob, fault: str) -> None:
         "restarts": len(run.events("job.restarting")),
         "step_seconds": sorted(steps)[len(steps) // 2] if steps else math.nan,
     }
-    with Path(path).open("a") as file:
+    with Path(RECORD).open("a") as file:
         file.write(json.dumps(line) + "\n")
