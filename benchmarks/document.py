@@ -20,3 +20,10 @@ def insert(document: Path, name: str, text: str) -> None:
     if not (found and closed):
         raise ValueError(f"{document} has no {begin.strip()} ... {end}: nothing was written")
     document.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")
+
+
+def publish(name: str, text: str, *, writes: bool) -> None:
+    """Print what was measured, and put it between the markers of that name if that was asked for."""
+    print(text)
+    if writes:
+        insert(DOCUMENT, name, text)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.document import DOCUMENT, insert
+from benchmarks.document import publish
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, nothing_left_behind
 from benchmarks.programs.workload import Network, Workload
@@ -99,10 +99,7 @@ def main() -> int:
             with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-join-") as folder:
                 joins.append(measure(width, Path(folder)))
         lines.append(line(width, joins))
-    text = "\n".join(lines)
-    print(text)
-    if flags.write:
-        insert(DOCUMENT, "joins", text)
+    publish("joins", "\n".join(lines), writes=flags.write)
     return 0
 
 

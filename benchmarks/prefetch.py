@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.document import DOCUMENT, insert
+from benchmarks.document import publish
 from benchmarks.machine import machine, today
 from benchmarks.processes import nothing_left_behind
 from rubato.testing import LocalJob
@@ -83,9 +83,7 @@ def main() -> None:
     flags = parser.parse_args()
     with nothing_left_behind():
         text = report(flags)
-    print(text)
-    if flags.write:
-        insert(DOCUMENT, "prefetch", text)
+    publish("prefetch", text, writes=flags.write)
 
 
 if __name__ == "__main__":

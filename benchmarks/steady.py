@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.document import DOCUMENT, insert
+from benchmarks.document import publish
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
 from benchmarks.programs.phases import ORDER
@@ -134,8 +134,7 @@ def report(runs: dict[int, Runs], flags: argparse.Namespace, load: float) -> str
         "|---|---|---|---|---|---|---|",
     ]
     for workers, one in runs.items():
-        pairs = [f"{beside(one.ddp_once, one.fast)}", f"{beside(one.ddp_same, one.rubato)}"]
-        lines.append(f"| {workers} | {' | '.join(pairs)} |")
+        lines.append(f"| {workers} | {beside(one.ddp_once, one.fast)} | {beside(one.ddp_same, one.rubato)} |")
     lines += [
         "",
         "| workers | memory: DDP, one pass | Rubato, `reproducible: false` | DDP, same passes | Rubato |",
@@ -176,10 +175,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-steady-") as flags.folder:
         runs = {workers: measure(workers, flags) for workers in flags.workers}
-    text = report(runs, flags, load)
-    print(text)
-    if flags.write:
-        insert(DOCUMENT, "steady", text)
+    publish("steady", report(runs, flags, load), writes=flags.write)
     return 0
 
 
