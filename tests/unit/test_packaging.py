@@ -298,7 +298,16 @@ def test_an_encrypted_entry_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, bytes(content), "is encrypted")
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\5\6", zip_of(("a", b"12345" * 9))[:-30]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"no zip at all", id="text"),
+        pytest.param(b"PK\5\6", id="only a signature"),
+        # Named, because the bytes hold the time: two test processes would give it two names.
+        pytest.param(zip_of(("a", b"12345" * 9))[:-30], id="cut off"),
+    ],
+)
 def test_what_is_no_zip_is_refused(tmp_path: Path, content: bytes) -> None:
     refuse(tmp_path, content, "no zip|damaged")
 
