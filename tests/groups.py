@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rubato.engine.comm import Communicator, form, open_store
+from rubato.engine.comm import Communicator, Pending, form, open_store
 from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord, Member, Origin
@@ -21,45 +21,79 @@ HOST = "127.0.0.1"
 PATIENCE_S = 30.0
 
 
+class FakePending(Pending):
+    """A message per rank that is taken in when it is waited for."""
+
+    def __init__(self, receive: Callable[[], None]) -> None:
+        super().__init__(None, lambda: False)
+        self._receive = receive
+
+    def wait(self) -> None:
+        self._receive()
+
+
 class FakeCommunicator(Communicator):
     """The collectives over queues: a message that has another size than the receiver expects fails the test."""
 
-    def __init__(self, rank: int, world: int, lines: dict[tuple[int, int], queue.Queue[torch.Tensor | None]]) -> None:
+    def __init__(self, rank: int, world: int, lines: dict[tuple[int, int], Line]) -> None:
         super().__init__(None, rank, world, lambda: False)
         self._lines = lines
+        self._calls = 0
 
-    def all_to_all(
+    def start_all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
+    ) -> Pending:
         assert sum(out_sizes) == out.numel()
+        call = self._call()
         for rank, part in enumerate(source.split(list(source_sizes))):
-            self._lines[self.rank, rank].put(part.clone())
-        for rank, part in enumerate(out.split(list(out_sizes))):
-            received = self._receive(rank)
-            assert received.numel() == part.numel(), f"rank {self.rank} expects other bytes of {rank}"
-            part.copy_(received)
+            self._lines[self.rank, rank].send(call, part.clone())
+
+        def receive() -> None:
+            for rank, part in enumerate(out.split(list(out_sizes))):
+                received = self._lines[rank, self.rank].receive(call)
+                assert received.numel() == part.numel(), f"rank {self.rank} expects other bytes of {rank}"
+                part.copy_(received)
+
+        return FakePending(receive)
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
+        call = self._call()
         for rank in range(self.world):
-            self._lines[self.rank, rank].put(source.clone())
+            self._lines[self.rank, rank].send(call, source.clone())
         for rank, part in enumerate(out.split(source.numel())):
-            part.copy_(self._receive(rank))
+            part.copy_(self._lines[rank, self.rank].receive(call))
 
     def bury(self) -> None:
         for rank in range(self.world):
-            self._lines[self.rank, rank].put(None)
+            self._lines[self.rank, rank].send(-1, None)
 
-    def _receive(self, rank: int) -> torch.Tensor:
-        received = self._lines[rank, self.rank].get(timeout=PATIENCE_S)
-        if received is None:
-            raise GenerationLost(f"rank {rank} is gone")
-        return received
+    def _call(self) -> int:
+        self._calls += 1
+        return self._calls
+
+
+class Line:
+    """From one rank to another: messages by the sender's number of the collective."""
+
+    def __init__(self, sender: int) -> None:
+        self._sender = sender
+        self._queue: queue.Queue[tuple[int, torch.Tensor | None]] = queue.Queue()
+        self._early: dict[int, torch.Tensor] = {}
+
+    def send(self, call: int, message: torch.Tensor | None) -> None:
+        self._queue.put((call, message))
+
+    def receive(self, call: int) -> torch.Tensor:
+        while call not in self._early:
+            sent, message = self._queue.get(timeout=PATIENCE_S)
+            if message is None:
+                raise GenerationLost(f"rank {self._sender} is gone")
+            self._early[sent] = message
+        return self._early.pop(call)
 
 
 def fake_group(world: int) -> list[Communicator]:
-    lines: dict[tuple[int, int], queue.Queue[torch.Tensor | None]] = {
-        (one, other): queue.Queue() for one in range(world) for other in range(world)
-    }
+    lines = {(one, other): Line(one) for one in range(world) for other in range(world)}
     return [FakeCommunicator(rank, world, lines) for rank in range(world)]
 
 

@@ -21,27 +21,25 @@ HOOKS = (
     ("fetch", "rubato.data.source", "MapSource.read"),
     ("seed", "rubato.engine.step", "seed_all"),
     ("restore", "rubato.engine.step", "Step._restore"),
-    ("pack", "rubato.engine.flat", "FlatLayout.pack"),
+    ("pack", "rubato.engine.sums", "Sums.take"),
+    ("rest of the overlap", "rubato.engine.sums", "Sums.take_begun"),
     ("tree sum", "rubato.engine.tree", "Partials.put"),
-    ("phase A", "rubato.engine.exchange", "Exchange._phase_a"),
-    ("phase B", "rubato.engine.exchange", "Exchange._phase_b"),
-    ("wire", "rubato.engine.comm", "Communicator.all_to_all"),
-    ("wire", "rubato.engine.comm", "Communicator.all_gather"),
-    ("finite", "rubato.engine.exchange", "_with_finite"),
-    ("deliver", "rubato.engine.session", "Session._deliver_vector"),
+    ("send parts", "rubato.engine.reduction", "Reduction._send_parts"),
+    ("send sums", "rubato.engine.reduction", "Reduction._send_sum"),
+    ("wire", "rubato.engine.comm", "Pending.wait"),
+    ("finite", "rubato.engine.reduction", "is_finite"),
+    ("deliver", "rubato.engine.sums", "Sums.deliver"),
     ("deliver", "rubato.engine.flat", "FlatLayout.deliver"),
     ("commit", "rubato.engine.session", "Session.commit"),
     ("commit", "rubato.engine.session", "Session.boundary"),
 )
-"""(phase, module, attribute). What runs inside `phase A` and `phase B` is told under their names."""
-OUTER = ("phase A", "phase B")
+"""(phase, module, attribute)."""
 REST = "rest"
 ORDER = (
-    "restore", "fetch", "seed", "forward, backward", "pack", "tree sum",
-    "phase A", "phase A: wire", "phase A: tree sum", "finite", "phase B", "phase B: wire",
-    "deliver", "optimizer", "commit", REST,
+    "restore", "fetch", "seed", "forward, backward", "pack", "rest of the overlap", "send parts", "tree sum", "finite",
+    "send sums", "wire", "deliver", "optimizer", "commit", REST,
 )  # fmt: skip
-"""All phases there are, as a step goes through them; the sums of chunks are those of phase A."""
+"""All phases there are, as a step goes through them."""
 
 Moment = tuple[int, int]
 """Nanoseconds of the wall clock, and of the main thread's CPU time."""
@@ -64,9 +62,8 @@ class PhaseClock:
         if threading.get_ident() != self._thread:
             yield
             return
-        outer = self._open[-1].split(": ")[0]
         self._count()
-        self._open.append(f"{outer}: {name}" if outer in OUTER else name)
+        self._open.append(name)
         try:
             yield
         finally:

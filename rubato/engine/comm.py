@@ -28,20 +28,57 @@ dist: Any = importlib.import_module("torch.distributed")
 
 FORM_TIMEOUT_S = 30.0
 """For building a group: all members are alive and warm when it is asked for."""
+GLOO_THREADS = 4
+"""Collectives of a group that can be under way at once."""
 BACKSTOP_S = 24 * 3600.0
 """An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is useless."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
 
+class Pending:
+    """A collective under way. Whoever gives it up drops it: it keeps the group, whose end is the abort."""
+
+    def __init__(self, work: Any, is_revoked: Callable[[], bool]) -> None:
+        self._work = work
+        self._is_revoked = is_revoked
+
+    def wait(self) -> None:
+        """Poll until it is over: here, and only here, the engine waits for peers.
+
+        Raises:  GenerationLost: a peer died, or the generation was revoked; what it was to fill is then undefined.
+        """
+        try:
+            pause = _POLL_MIN_S
+            while not self._work.is_completed():
+                if self._is_revoked():
+                    raise GenerationLost("the generation was revoked")
+                time.sleep(pause)
+                pause = min(pause * 1.5, _POLL_MAX_S)
+            self._work.wait()
+        except RuntimeError as error:
+            raise _lost(error) from None
+        finally:
+            self._work = None  # a traceback keeps frames alive
+
+
 class Communicator:
-    """The collectives of one generation. Buffers handed to it must not be touched until the call returns."""
+    """The collectives of one generation. Buffers handed to it must not be touched until the call returns.
+
+    All members make the same calls in the same order.
+    """
 
     def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool]) -> None:
         self._group = group
         self.rank = rank
         self.world = world
         self._is_revoked = is_revoked
+
+    def start_all_to_all(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> Pending:
+        """As `all_to_all`, without waiting for it."""
+        return self._start(lambda: self._group.alltoall_base(out, source, list(out_sizes), list(source_sizes)))
 
     def all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
@@ -51,33 +88,22 @@ class Communicator:
         Shapes:  out (sum(out_sizes),), source (sum(source_sizes),), both contiguous.
         Raises:  GenerationLost: a peer died, or the generation was revoked; out is then undefined.
         """
-        self._run(lambda: self._group.alltoall_base(out, source, list(out_sizes), list(source_sizes)))
+        self.start_all_to_all(out, source, out_sizes, source_sizes).wait()
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
         """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements.
 
         Raises:  GenerationLost: as above.
         """
-        self._run(lambda: self._group._allgather_base(out, source))
+        self._start(lambda: self._group._allgather_base(out, source)).wait()
 
-    def _run(self, start: Callable[[], Any]) -> None:
-        """Start an operation and poll it; the one place where the engine waits for peers."""
+    def _start(self, start: Callable[[], Any]) -> Pending:
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
-        work = None
         try:
-            work = start()
-            pause = _POLL_MIN_S
-            while not work.is_completed():
-                if self._is_revoked():
-                    raise GenerationLost("the generation was revoked")
-                time.sleep(pause)
-                pause = min(pause * 1.5, _POLL_MAX_S)
-            work.wait()
+            return Pending(start(), self._is_revoked)
         except RuntimeError as error:
-            raise GenerationLost(f"a peer was lost: {str(error).splitlines()[0]}") from None
-        finally:
-            work = None  # a traceback keeps frames alive, and the work keeps the group: it must drop with `bury`
+            raise _lost(error) from None
 
     def bury(self) -> None:
         """Drop the group. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
@@ -86,6 +112,10 @@ class Communicator:
             grave = [group]
             del group
             threading.Thread(target=grave.clear, name="graveyard", daemon=True).start()
+
+
+def _lost(error: RuntimeError) -> GenerationLost:
+    return GenerationLost(f"a peer was lost: {str(error).splitlines()[0]}")
 
 
 def open_store(host: str) -> tuple[Any, str]:
@@ -134,7 +164,7 @@ def _gloo(store: Any, rank: int, record: GenerationRecord, host: str) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = timedelta(seconds=FORM_TIMEOUT_S)
-    options._threads = 2
+    options._threads = GLOO_THREADS
     group = dist.ProcessGroupGloo(store, rank, record.world, options)
     group._set_default_timeout(timedelta(seconds=BACKSTOP_S))
     return group

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
+from rubato.engine.buckets import ALIGN, cut
 from rubato.errors import ModelError
 
-ALIGN = 16
-"""Elements: 64 bytes of float32."""
+BUCKET_BYTES = 8 << 20
+"""Of the vector, exchanged at once. Small: what is left when a backward pass ends is not overlapped."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,13 @@ class FlatLayout:
         last = self.pieces[len(tensors) - 1]
         self.gradients = last.start + last.numel
         """Elements that are gradients: the first of the vector. Whether a step is finite is asked of these only."""
+        self.tail = self.pieces[len(tensors)].start if self.float_buffers else end
+        """Element at which the gradients end, with their padding, and the changes of buffers begin."""
         self.flags = Piece(end, len(tensors), torch.Size([len(tensors)]))
         self.length = end + -(-len(tensors) // ALIGN) * ALIGN
+        starts = [piece.start for piece in self.pieces[: len(tensors)]]
+        self.buckets = cut(starts, self.tail, self.length, BUCKET_BYTES // self.dtype.itemsize)
+        """In which the vector is exchanged; the last one holds what is not gradients."""
 
     def check_frozen(self) -> None:
         """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.
@@ -97,11 +103,10 @@ class FlatLayout:
         Returns: whether any parameter had a gradient.
         """
         assert share == 1.0 or not adds
-        flags = []
+        touched = [parameter.grad is not None for _, parameter in self.parameters]
         sources, targets = [], []
         for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
             gradient = parameter.grad
-            flags.append(0.0 if gradient is None else 1.0)
             view = self._view(vector_L, piece)
             if gradient is None:
                 view.add_(0.0) if adds else view.zero_()
@@ -112,15 +117,44 @@ class FlatLayout:
         with torch.no_grad():
             if targets:
                 (torch._foreach_add_ if adds else torch._foreach_copy_)(targets, sources)
-            others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags)]
-            changes = [*self._changes(buffers_before), torch.tensor(flags, dtype=self.dtype)]
+            if not adds:
+                weigh(vector_L[: self.tail], share)
+        self.pack_tail(vector_L, buffers_before, touched, share, adds=adds)
+        return any(touched)
+
+    def pack_one(self, vector_L: torch.Tensor, index: int, share: float) -> None:
+        """Copy the gradient of one parameter into the vector, as `pack` does; it stays where it is."""
+        gradient = self.parameters[index][1].grad
+        view = self._view(vector_L, self.pieces[index])
+        with torch.no_grad():
+            if gradient is None:
+                view.zero_()
+            elif gradient.dtype == view.dtype and gradient.layout is torch.strided and share != 0.0:
+                view.copy_(gradient) if share == 1.0 else torch.mul(gradient, share, out=view)
+            else:
+                view.copy_(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
+                weigh(view, share)
+
+    def pack_tail(
+        self,
+        vector_L: torch.Tensor,
+        buffers_before: Sequence[torch.Tensor],
+        touched: Sequence[bool],
+        share: float,
+        *,
+        adds: bool = False,
+    ) -> None:
+        """Copy buffer changes and touched flags of a microbatch into the vector.
+
+        Args:    touched: whether each parameter had a gradient.  share, adds: as in `pack`.
+        """
+        others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags)]
+        changes = [*self._changes(buffers_before), torch.tensor(touched, dtype=self.dtype)]
+        with torch.no_grad():
             for view, change in zip(others, changes, strict=True):
                 view.add_(change) if adds else view.copy_(change)
-            if share == 0.0:
-                vector_L[: self.flags.start].zero_()  # nan times 0 is nan: the mean over nothing must count nothing
-            elif share != 1.0:
-                vector_L[: self.flags.start].mul_(share)
-        return bool(targets)
+            if not adds:
+                weigh(vector_L[self.tail : self.flags.start], share)
 
     def _changes(self, buffers_before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """What each float buffer has changed by, in the vector's type; its value, where it was not finite."""
@@ -144,3 +178,11 @@ class FlatLayout:
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
                 base = torch.where(torch.isfinite(before), before, 0.0)
                 buffer.copy_(base + self._view(vector_L, piece).to(buffer.dtype))
+
+
+def weigh(vector: torch.Tensor, share: float) -> None:
+    """Have a vector count as much as its microbatch does."""
+    if share == 0.0:
+        vector.zero_()  # nan times 0 is nan: the mean over nothing must count nothing
+    elif share != 1.0:
+        vector.mul_(share)

@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from rubato.errors import ProtocolError
 
-_FIXED = struct.Struct("<12q")
+_FIXED = struct.Struct("<13q")
 _SLOT = struct.Struct("<dd")
 ALIGNMENT = 64
 """Bytes; vector kernels treat unaligned heads in another order."""
@@ -50,6 +50,8 @@ class Header:
     """Spent in forward and backward of its own microbatches."""
     slots: tuple[tuple[float, float], ...]
     """(loss, weight) of each microbatch; (0, 0) where another worker computed it."""
+    again: bool = False
+    """Whether it sent gradients that changed afterwards: all exchange the step's gradients once more."""
 
     def pack(self) -> bytes:
         """`header_bytes(V)` bytes."""
@@ -67,6 +69,7 @@ class Header:
             self.compute_ns,
             len(self.slots),
             self.formed,
+            int(self.again),
         )
         body = fixed + b"".join(_SLOT.pack(*slot) for slot in self.slots)
         return body.ljust(header_bytes(len(self.slots)), b"\0")
@@ -97,6 +100,7 @@ class Header:
             digest=fields[8] if fields[7] else None,
             compute_ns=fields[9],
             slots=slots,
+            again=bool(fields[12]),
         )
 
 

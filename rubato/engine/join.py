@@ -23,7 +23,7 @@ import torch
 
 from rubato.engine.comm import Communicator
 from rubato.engine.entry import Key
-from rubato.engine.exchange import Reduced
+from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed, pack_result, unpack_result
 from rubato.engine.sync import Received, Snapshot, receive_snapshot, scatter_to, send_snapshot
 from rubato.errors import GenerationLost

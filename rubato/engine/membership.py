@@ -57,12 +57,13 @@ class Membership:
         like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
         header = header_bytes(session.num_microbatches)
-        return Exchange(multi, like, header, integers, flat.device, flat.gradients)
+        return Exchange(multi, like, header, integers, flat.device, flat.gradients, flat.buckets)
 
     def recover(self, cause: str) -> None:
         """The generation is over: leave it, say so, and enter the next one."""
         session = self._session
         assert session.record is not None
+        session.sums.abandon()
         if session.comm is not None:
             session.comm.bury()
         self.bury_former()
@@ -220,8 +221,8 @@ class Membership:
             has_state=session.has_state,
             last=session.completed.key,
             result_bytes=result_bytes(session.completed),
-            working_on=session.step if session.partial_sums is not None else -1,
-            held=frozenset(session.partial_sums.held) if session.partial_sums is not None else frozenset(),
+            working_on=session.step if session.sums.held is not None else -1,
+            held=session.sums.held or frozenset(),
         )
         size = standing_bytes(session.num_microbatches)
         table = torch.zeros(size * comm.world, dtype=torch.uint8)

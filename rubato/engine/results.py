@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from rubato.engine.entry import Key
-from rubato.engine.exchange import Reduced
 from rubato.engine.header import Header
+from rubato.engine.reduction import Reduced
 
 _HEAD = struct.Struct("<5q")
 

@@ -11,6 +11,7 @@ Only here, and in code called from here, may a generation change; user code neve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -23,15 +24,17 @@ from rubato.engine.agreement import Agreement, Disagreement
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
-from rubato.engine.exchange import Exchange, Reduced
+from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.membership import Membership
+from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
-from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, runs
+from rubato.engine.sums import Sums
+from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, runs
 from rubato.errors import Diverged, GenerationLost, LeaveTraining, ModelError
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -71,10 +74,7 @@ class Session:
         """After a recovery: the step that was interrupted, and who holds or computes its microbatches."""
         self.decision: Decision | None = None
         """Of the step whose reduction is known."""
-        self.reduced: torch.Tensor | None = None
-        """Its vector (L,), divided: gradients are views of it."""
-        self.partial_sums: Partials[torch.Tensor] | None = None
-        self._free: list[torch.Tensor] = []
+        self._sums: Sums | None = None
         self._is_first_of_generation = True
         self.has_state = False
         self.feeder: Feeder | None = None
@@ -142,23 +142,17 @@ class Session:
         return self.completed.key
 
     @property
-    def partials(self) -> Partials[torch.Tensor]:
-        """Of the step that is trained now."""
-        if self.partial_sums is None:
-            sizes = self.plan.sizes(self.step)
-            present = [leaf for leaf, size in enumerate(sizes) if size]
-            self.partial_sums = Partials(self.order, present, lambda left, right: left.add_(right), self._free.append)
-        return self.partial_sums
-
-    def vector(self) -> torch.Tensor:
-        """A flat vector (L,) to fill; its content is undefined."""
-        return self._free.pop() if self._free else self.flat.empty()
+    def sums(self) -> Sums:
+        """Set by `start`."""
+        assert self._sums is not None
+        return self._sums
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self, state: TrainingState, flat: FlatLayout, plan: BatchPlan, total_steps: int) -> None:
         """Stand by until the first generation of this worker, and enter it."""
         self._state, self._flat, self._plan, self._total_steps = state, flat, plan, total_steps
+        self._sums = Sums(self.order, flat, plan)
         if self.control.is_alone:
             self._begin_alone()
             return
@@ -219,12 +213,12 @@ class Session:
     def next_pass(self) -> range:
         """The lowest microbatches of this step that are this worker's to compute next, in one pass; empty: none."""
         self.check()
-        return next(self._passes(self.step, self._owners(), self.partials.held), range(0))
+        return next(self._passes(self.step, self._owners(), self.sums.of(self.step).held), range(0))
 
     def upcoming(self) -> Iterator[tuple[int, int, int]]:
         """(step, first microbatch, count) of all passes that this worker is to make, if the membership stays."""
         assert self.record is not None
-        owners, held = self._owners(), self.partials.held
+        owners, held = self._owners(), self.sums.of(self.step).held
         for step in range(self.step, self._total_steps):
             for leaves in self._passes(step, owners, held):
                 yield step, leaves.start, len(leaves)
@@ -249,6 +243,22 @@ class Session:
         elif self.control.is_revoked(self.record.number):
             self.membership.recover("the controller revoked the generation")
 
+    def overlap(self, leaves: range) -> None:
+        """Exchange the gradients of the pass that begins while it computes them, where that helps and nothing forbids.
+
+        Each worker does so or not as it sees fit. In the first step of a generation the group may be busy yet.
+        """
+        record, exchange = self.record, self.exchange
+        assert record is not None
+        is_plain = not self._is_first_of_generation and self._owners() is record.owners
+        if is_plain and self.comm is not None and self.world > 1 and self.device.type == "cpu" and exchange is not None:
+            rest = [leaf for leaf, owner in enumerate(record.owners) if owner == self.rank and leaf >= leaves.stop]
+            sizes = self.plan.sizes(self.step)
+            if self.sums.may_overlap and not any(sizes[leaf] for leaf in rest):
+                stamp = record.attempt, record.number, self.step
+                partials = self.sums.of(self.step)
+                self.sums.overlap(self.step, leaves, exchange.begin(self.order, partials.present, record.owners, stamp))
+
     def is_caught_up(self) -> bool:
         """Whether the reduction of the present step is known already: from a recovery, or to a joiner."""
         return self.completed.key == (self.step, 0)
@@ -267,7 +277,9 @@ class Session:
                 agreement = Agreement(self.record, self.rank, self.step, self._is_first_of_generation)
                 header, expected = self._header(slots, agreement.digest(self.state)), agreement.expected(self.state)
                 self._finish_feeding()
-                result = self.exchange.reduce(self.partials, self._owners(), header, integers)
+                begun, was_wrong = self.sums.take_begun()
+                header = replace(header, again=was_wrong)
+                result = self.exchange.reduce(self.sums.of(self.step), self._owners(), header, integers, begun)
                 agreement.check(result.headers, expected)
                 self._complete(Completed((self.step, 0), result))
                 self._is_first_of_generation = False
@@ -283,25 +295,12 @@ class Session:
         known = self.completed.result
         assert isinstance(known, Reduced)
         self.decision = decide(known.headers)
-        self._deliver_vector(known)
-        self.control.stage("update")
-        return known
-
-    def _deliver_vector(self, result: Reduced) -> None:
-        """The reduced vector in one piece, divided by the step's weight; partial sums give their buffers back."""
-        assert self.decision is not None
-        if self.reduced is None:
-            self.reduced = self.flat.empty()
-        torch.cat([chunk.reshape(-1) for chunk in result.chunks], out=self.reduced)
-        divisor = self.decision.weight / self.plan.nominal
-        if divisor not in (0.0, 1.0):
-            # In one piece, whatever the worker count: vector kernels may round the ends of a piece differently.
-            self.reduced[: self.flat.flags.start].div_(divisor)
-        self.partials.clear()
-        self.partial_sums = None
+        self.sums.deliver(self.step, known, self.decision.weight)
         if self.world == 1:
             # Nobody can have missed it, and its buffer is in use again.
             self.completed = Completed(self.completed.key, None)
+        self.control.stage("update")
+        return known
 
     def _complete(self, completed: Completed) -> None:
         self.completed = completed

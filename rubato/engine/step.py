@@ -39,6 +39,8 @@ class Step:
         self._slots: dict[int, tuple[float, float]] = {}
         self._loss: float | None = None
         self._weight: float | None = None
+        self._size = 0
+        """Samples of the present pass."""
 
     @property
     def microbatch(self) -> int | None:
@@ -69,9 +71,12 @@ class Step:
         if weight is not None and not 0 <= float(weight) < math.inf:
             raise ModelError(f"step.backward needs a weight of at least 0, got {weight}")
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        scaled.backward()
-        self._loss = (self._loss or 0.0) + float(loss.detach())
         self._weight = float(weight) if weight is not None else self._weight
+        sums = self._session.sums
+        sums.begin_backward(self.index, self._size if self._weight is None else self._weight)
+        scaled.backward()
+        sums.end_backward()
+        self._loss = (self._loss or 0.0) + float(loss.detach())
 
     def __iter__(self) -> Iterator[Any]:
         session = self._session
@@ -117,7 +122,7 @@ class Step:
     def _open(self, leaves: range) -> Any:
         session, leaf = self._session, leaves.start
         session.present_microbatch, self._loss, self._weight = leaf, None, None
-        size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
+        self._size = size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
@@ -126,6 +131,7 @@ class Step:
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
         seed_all(session.spec.seed, self.index, leaf)
+        session.overlap(leaves)
         return batch
 
     def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:
@@ -134,19 +140,11 @@ class Step:
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
         size = sum(sizes)
         weight = float(size) if self._weight is None else self._weight
-        share, node = weight / session.plan.nominal, session.order.node_of(leaves)
-        left = session.partials.left_of(node) if share == 1.0 else None
-        vector = session.vector() if left is None else left
-        has_gradient = session.flat.pack(vector, before_float, share, adds=left is not None)
-        if not has_gradient:
+        if not session.sums.take(self.index, leaves, weight, before_float):
             raise ModelError(
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
                 "loop, with a loss that depends on the prepared model's parameters"
             )
-        if left is None:
-            session.partials.put(node, vector)
-        else:
-            session.partials.put_added(node)
         loss = float("nan") if self._loss is None else self._loss
         for leaf, part in zip(leaves, sizes, strict=True):
             self._slots[leaf] = (loss, weight if part == size else weight * part / size)
@@ -157,14 +155,13 @@ class Step:
         session = self._session
         decision = session.decision
         assert decision is not None
-        assert session.reduced is not None
         skip = not decision.is_finite and session.spec.on_non_finite == "skip"
         if not decision.is_finite:
             what = f"the gradient of step {self.index} was not finite"
             if session.spec.on_non_finite == "fail":
                 raise ModelError(f"{what}, and the spec says on_non_finite: fail; lower the learning rate, or say skip")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
-        session.flat.deliver(session.reduced, before_float, skip=skip)
+        session.flat.deliver(session.sums.mean, before_float, skip=skip)
         if self._scaler is not None and not self._slots:
             self._scaler.scale(torch.zeros(1, device=session.device))  # it must have scaled something before its step
         offset = 0

@@ -12,13 +12,13 @@ from benchmarks.programs import phases
 def test_every_hook_names_a_function_of_the_engine(name: str, module: str, attribute: str) -> None:
     _, function = phases.find(module, attribute)
     assert callable(function)
-    assert name in phases.ORDER or f"{phases.OUTER[0]}: {name}" in phases.ORDER
+    assert name in phases.ORDER
 
 
 def test_a_moment_counts_to_the_innermost_phase_and_all_of_them_add_up() -> None:
     began = time.perf_counter_ns()
     clock = phases.PhaseClock()
-    with clock.phase("phase A"):
+    with clock.phase("send sums"):
         with clock.phase("wire"):
             time.sleep(0.02)
         time.sleep(0.01)
@@ -27,9 +27,9 @@ def test_a_moment_counts_to_the_innermost_phase_and_all_of_them_add_up() -> None
     clock.lap()
     whole = time.perf_counter_ns() - began
     (lap,) = clock.laps
-    assert set(lap) == {"rest", "phase A", "phase A: wire", "optimizer"}
-    assert lap["phase A: wire"][0] >= 0.02e9
-    assert lap["phase A"][0] >= 0.01e9
+    assert set(lap) == {"rest", "send sums", "wire", "optimizer"}
+    assert lap["wire"][0] >= 0.02e9
+    assert lap["send sums"][0] >= 0.01e9
     assert sum(wall for wall, _ in lap.values()) <= whole
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rubato.engine.comm import Communicator
-from rubato.engine.exchange import Exchange, Reduced
+from rubato.engine.exchange import Exchange
 from rubato.engine.header import Header, Leaving, decide, header_bytes
+from rubato.engine.reduction import Reduced
 from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners
 from rubato.errors import GenerationLost, ProtocolError
 

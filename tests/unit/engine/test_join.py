@@ -14,9 +14,9 @@ from groups import fake_group, gloo_group, on_ranks, record_of
 from torch import nn
 
 from rubato.engine.comm import Communicator
-from rubato.engine.exchange import Reduced
 from rubato.engine.header import Header, Leaving
 from rubato.engine.join import CLOSE, Feeder, Follower
+from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed
 from rubato.engine.state import TrainingState
 from rubato.engine.sync import Snapshot

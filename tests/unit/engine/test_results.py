@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.engine.exchange import Reduced
 from rubato.engine.header import Header, Leaving
+from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
 
 CPU = torch.device("cpu")

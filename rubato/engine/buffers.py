@@ -1,0 +1,121 @@
+"""The memory that reductions of one generation use, and where in it everything lies.
+
+Fresh memory is zeroed by the kernel page by page, which costs more than the copies: buffers are kept from step to step.
+They belong to the generation, and go to the grave with it: a message on its way may still be read from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rubato.engine.buckets import Bucket
+from rubato.engine.header import ALIGNMENT
+
+UNDER_WAY = 3
+"""Buckets of one phase that are exchanged at once."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where a bucket's chunks lie, in the vector and in the rows of the all-gather."""
+
+    begin: int
+    end: int
+    chunk: int
+    """Elements; late chunks may be short or empty."""
+    chunk_bytes: int
+    """Of a chunk in a row, padded."""
+    row_bytes: int
+    offset: int
+    """Of its first row, in the buffer of all results."""
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """First and last (exclusive) element of a rank's chunk, in the vector."""
+        return min(self.begin + rank * self.chunk, self.end), min(self.begin + (rank + 1) * self.chunk, self.end)
+
+    def elements(self, rank: int) -> int:
+        """Of a rank's chunk."""
+        low, high = self.bounds(rank)
+        return high - low
+
+
+class Buffers:
+    """Of one generation.
+
+    Args:
+        like: a vector (L,); its type counts.
+        header_bytes, integer_bytes: what each row of the last section holds besides.
+        buckets: in the order of the exchange, the whole vector together.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        like: torch.Tensor,
+        header_bytes: int,
+        integer_bytes: int,
+        device: torch.device,
+        buckets: Sequence[Bucket],
+    ) -> None:
+        self.rank = rank
+        self.world = world
+        self.header_bytes = header_bytes
+        self.integer_bytes = integer_bytes
+        self.element_bytes = like.element_size()
+        self._dtype = like.dtype
+        self._device = device
+        self.sections: list[Section] = []
+        for bucket in buckets:
+            is_last = len(self.sections) == len(buckets) - 1
+            chunk = -(-(bucket.end - bucket.begin) // (world * 16)) * 16
+            padded = aligned(chunk * self.element_bytes)
+            row = padded + (header_bytes + aligned(integer_bytes) if is_last else 0)
+            self.sections.append(Section(bucket.begin, bucket.end, chunk, padded, row, self._results_bytes))
+        self._kept: dict[tuple[str, int], torch.Tensor] = {}
+        self._results: list[torch.Tensor] = []
+        self._turn = 1
+
+    def results(self) -> torch.Tensor:
+        """One of two buffers in turn: the last result stays readable for a peer that missed it."""
+        self._turn = 1 - self._turn
+        if len(self._results) < 2:
+            self._results.append(torch.empty(self._results_bytes, dtype=torch.uint8, device=self._device))
+        return self._results[self._turn]
+
+    @property
+    def _results_bytes(self) -> int:
+        return sum(section.row_bytes for section in self.sections) * self.world
+
+    def row(self, section: Section, rank: int) -> int:
+        """Where a rank's row begins in the buffer of all results: this worker's is a section's last."""
+        place = self.world - 1 if rank == self.rank else rank - (rank > self.rank)
+        return section.offset + place * section.row_bytes
+
+    def scratch(self, name: str, number: int, size: int) -> torch.Tensor:
+        """The first `size` bytes of a buffer that is kept.
+
+        Args:    number: of the bucket: so many as are under way at once have buffers of their own.
+        """
+        key = name, number % UNDER_WAY
+        kept = self._kept.get(key)
+        if kept is None or kept.numel() < size:
+            kept = self._kept[key] = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return kept[:size]
+
+    def typed(self, buffer: torch.Tensor, offset: int, numel: int) -> torch.Tensor:
+        """So many elements of the vector's type, from a byte on."""
+        return buffer[offset : offset + numel * self.element_bytes].view(self._dtype)
+
+    def touch(self) -> None:
+        """Touch all memory there is, before anybody waits for it."""
+        for buffer in (*self._kept.values(), self.results(), self.results()):
+            buffer.zero_()
+
+
+def aligned(size: int) -> int:
+    """Padded to whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

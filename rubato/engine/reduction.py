@@ -1,0 +1,271 @@
+"""One reduction on its way: two phases for each bucket of the vector, several buckets at once.
+
+Names: W workers, L elements of a flat vector, S its bytes; a bucket is a stretch of the vector, C = ceil(its length/W)
+elements of a chunk of it (a multiple of 16), F the frontier: the nodes a worker holds (1 each where W divides V into
+aligned runs, and where the order of the sum is free).
+
+First all tell each other which nodes they hold, of which step. A missing or doubled node, or one of another step, is an
+error: this is the exactly-once check.
+Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the
+order of the job. Sent: F * S * (W-1)/W bytes.
+Phase B, all-gather: worker c gives its reduced chunk to all; in the last bucket also its header, and its integer
+buffers. Sent: S * (W-1)/W. It is made by an all-to-all too: gloo's all-gather takes several times as long
+(`make bench-gather`).
+
+The parts of a bucket are sent before the sums of those before it are, by all in the same order, so that nobody waits
+for an answer to its last message. When each bucket begins is every worker's own affair.
+
+With one node a worker this is what a ring sends, and every survivor sees a peer's death directly.
+Source of the cost of the ring: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from rubato.engine.buffers import UNDER_WAY, Buffers, Section
+from rubato.engine.comm import Communicator, Pending
+from rubato.engine.header import ALIGNMENT, Header
+from rubato.engine.tree import Node, Order, Partials
+from rubato.errors import ProtocolError
+
+_LABEL = struct.Struct("<6q")
+"""What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
+
+Stamp = tuple[int, int, int]
+"""Attempt, generation, step."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The outcome of a reduction, equal on all members: enough to bring one that missed it up to date."""
+
+    chunks: tuple[torch.Tensor, ...]
+    """The reduced vector (not yet divided), in pieces; together (L,)."""
+    headers: tuple[Header, ...]
+    integers: bytes
+    """Of the buffers that are not floating point, after the step's lowest microbatch."""
+
+
+class Reduction:
+    """Made by `Exchange.begin`; used by one thread at a time.
+
+    Args:
+        gradients: so many elements of the vector, the first ones, must be finite.
+        present: the microbatches that exist in the step.
+        owners: by microbatch, the rank that holds it in this step.
+        results: the buffer for the outcome.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buffers: Buffers,
+        gradients: int,
+        order: Order,
+        present: Collection[int],
+        owners: Sequence[int],
+        stamp: Stamp,
+        results: torch.Tensor,
+    ) -> None:
+        self._comm = comm
+        self._buffers = buffers
+        self._gradients = gradients
+        self._order = order
+        self._present = sorted(present)
+        self._stamp = stamp
+        self._results = results
+        self._frontiers = frontiers(order, self._present, owners, buffers.world)
+        self._mine = self._frontiers[buffers.rank]
+        self._integer_owner = owners[self._present[0]]
+        self._is_finite = True
+        self._begun = 0
+        self._parts_sent: deque[tuple[int, Pending]] = deque()
+        """Buckets whose parts are on their way, the oldest first."""
+        self._sums_sent: deque[Pending] = deque()
+
+    def next(self, nodes: Mapping[Node, torch.Tensor]) -> None:
+        """Exchange the next bucket but the last, or begin to.
+
+        Args:    nodes: what this worker holds of the sum; complete in the bucket's stretch.
+        Raises:  GenerationLost: a member was lost.
+                 ProtocolError: a node is missing or doubled, or a member is at another step.
+        """
+        if self._begun == 0:
+            self._tell_nodes(nodes)
+        self._send_parts(nodes)
+        if len(self._parts_sent) == UNDER_WAY:
+            self._send_sum(nodes)
+
+    def end(self, nodes: Mapping[Node, torch.Tensor], header: Header, integers: bytes) -> Reduced:
+        """Exchange all buckets that are left, and headers and integer buffers with the last one.
+
+        Args:    header: of this worker; `is_finite` is filled in here.
+        Raises:  as `next`.
+        """
+        buffers = self._buffers
+        while self._begun < len(buffers.sections):
+            self.next(nodes)
+        while len(self._parts_sent) > 1:
+            self._send_sum(nodes)
+        self._send_sum(nodes, header, integers)
+        while self._sums_sent:
+            self._sums_sent.popleft().wait()
+        last = buffers.sections[-1]
+        headers, owned = [], b""
+        for rank in range(buffers.world):
+            at = buffers.row(last, rank) + last.chunk_bytes
+            headers.append(Header.unpack(_get(self._results, at, buffers.header_bytes)))
+            if rank == self._integer_owner and buffers.integer_bytes:
+                owned = _get(self._results, at + buffers.header_bytes, buffers.integer_bytes)
+        chunks = [
+            buffers.typed(self._results, buffers.row(section, rank), section.elements(rank))
+            for section in sorted(buffers.sections, key=lambda section: (section.begin, section.end))
+            for rank in range(buffers.world)
+        ]
+        return Reduced(tuple(chunks), tuple(headers), owned)
+
+    def _tell_nodes(self, nodes: Mapping[Node, torch.Tensor]) -> None:
+        if sorted(self._mine) != sorted(nodes):
+            raise ProtocolError(f"this worker holds nodes {sorted(nodes)}, but should hold {sorted(self._mine)}")
+        here, world = self._buffers.rank, self._buffers.world
+        source, out = (
+            self._buffers.scratch("label", 0, ALIGNMENT),
+            self._buffers.scratch("labels", 0, world * ALIGNMENT),
+        )
+        _put(source, 0, self._label(here))
+        self._comm.all_gather(out, source)
+        for rank in range(world):
+            if _get(out, rank * ALIGNMENT, _LABEL.size) != self._label(rank):
+                raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
+
+    def _label(self, sender: int) -> bytes:
+        covered, existing = 0, set(self._present)
+        nodes = self._frontiers[sender]
+        for node in nodes:
+            for leaf in self._order.leaves(node):
+                covered ^= (leaf + 1) * 0x9E3779B97F4A7C15 if leaf in existing else 0
+        return _LABEL.pack(*self._stamp, sender, len(nodes), covered & (2**63 - 1))
+
+    def _send_parts(self, nodes: Mapping[Node, torch.Tensor]) -> None:
+        """Phase A, begun: every other worker's chunk of the next bucket, node by node, on its way."""
+        buffers, number = self._buffers, self._begun
+        section = buffers.sections[number]
+        sent, received = message_sizes(buffers, section, self._frontiers)
+        if len(self._mine) == 1 and buffers.world == 2:  # as it lies there
+            begin, end = section.bounds(1 - buffers.rank)
+            source = nodes[self._mine[0]][begin:end].view(torch.uint8)
+        else:
+            source, at = buffers.scratch("source", number, sum(sent)), 0
+            for rank in _others(buffers):
+                begin, end = section.bounds(rank)
+                for node in self._mine:
+                    buffers.typed(source, at, end - begin).copy_(nodes[node][begin:end])
+                    at += (end - begin) * buffers.element_bytes
+        out = buffers.scratch("out", number, sum(received))
+        self._parts_sent.append((number, self._comm.start_all_to_all(out, source, received, sent)))
+        self._begun += 1
+
+    def _send_sum(
+        self, nodes: Mapping[Node, torch.Tensor], header: Header | None = None, integers: bytes = b""
+    ) -> None:
+        """Phase A ended for the oldest bucket, and phase B begun: its sum here, and what is said with it, on their way.
+
+        The sum is made in this worker's row of the results.
+        """
+        buffers = self._buffers
+        if len(self._sums_sent) == UNDER_WAY:
+            self._sums_sent.popleft().wait()
+        number, pending = self._parts_sent.popleft()
+        pending.wait()
+        section, here, world = buffers.sections[number], buffers.rank, buffers.world
+        begin, size = buffers.row(section, here), section.row_bytes
+        chunk = buffers.typed(self._results, begin, section.elements(here))
+        self._sum(self._received(number, section, nodes), chunk)
+        checked = self._gradients - section.bounds(here)[0]
+        self._is_finite = self._is_finite and (checked <= 0 or is_finite(chunk[:checked]))
+        row = copies = self._results[begin : begin + size]
+        if header is not None:
+            _put(row, section.chunk_bytes, replace(header, is_finite=self._is_finite).pack() + integers)
+        if world > 2:
+            copies = buffers.scratch("copies", number, (world - 1) * size)
+            copies.view(world - 1, size).copy_(row)
+        sizes = [0 if rank == here else size for rank in range(world)]
+        self._sums_sent.append(self._comm.start_all_to_all(self._results[section.offset : begin], copies, sizes, sizes))
+
+    def _received(self, number: int, section: Section, nodes: Mapping[Node, torch.Tensor]) -> dict[Node, torch.Tensor]:
+        """All parts of this worker's chunk of a bucket: its own, and what has come in."""
+        buffers = self._buffers
+        low, high = section.bounds(buffers.rank)
+        _, received = message_sizes(buffers, section, self._frontiers)
+        out, at = buffers.scratch("out", number, sum(received)), 0
+        parts = {node: nodes[node][low:high] for node in self._mine}
+        for rank in _others(buffers):
+            for node in self._frontiers[rank]:
+                if node in parts:
+                    raise ProtocolError(f"step {self._stamp[2]}: node {node} is held twice")
+                parts[node] = buffers.typed(out, at, high - low)
+                at += (high - low) * buffers.element_bytes
+        return parts
+
+    def _sum(self, parts: Mapping[Node, torch.Tensor], out: torch.Tensor) -> None:
+        """Add up the parts in the order of the job, into `out`. The own ones must survive a failure of this attempt."""
+        own = {id(parts[node]) for node in self._mine}
+        is_taken = False
+
+        def add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            nonlocal is_taken
+            if not is_taken:
+                is_taken = True
+                return torch.add(left, right, out=out)
+            return torch.add(left, right) if id(left) in own else left.add_(right)
+
+        whole: Partials[torch.Tensor] = Partials(self._order, self._present, add)
+        try:
+            for node, part in parts.items():
+                whole.put(node, part)
+            root = whole.root()
+        except ValueError as error:
+            raise ProtocolError(f"step {self._stamp[2]}: {error}") from error
+        if root is not out:
+            out.copy_(root)
+
+
+def frontiers(order: Order, present: Collection[int], owners: Sequence[int], world: int) -> list[list[Node]]:
+    """By rank, the nodes it holds when it has computed all that it owns."""
+    return [order.frontier([leaf for leaf in present if owners[leaf] == rank], present) for rank in range(world)]
+
+
+def message_sizes(
+    buffers: Buffers, section: Section, frontiers: Sequence[Sequence[Node]]
+) -> tuple[list[int], list[int]]:
+    """Bytes to and from every rank in phase A: a chunk of each node. Own parts do not travel."""
+    size, here = buffers.element_bytes, buffers.rank
+    sent, received = [0] * buffers.world, [0] * buffers.world
+    for rank in _others(buffers):
+        sent[rank] = len(frontiers[here]) * section.elements(rank) * size
+        received[rank] = len(frontiers[rank]) * section.elements(here) * size
+    return sent, received
+
+
+def is_finite(chunk: torch.Tensor) -> bool:
+    """Whether all elements are."""
+    # A sum is not finite if any element is not; it may overflow where none is, so then all elements are looked at.
+    return bool(torch.isfinite(chunk.sum())) or bool(torch.isfinite(chunk).all())
+
+
+def _others(buffers: Buffers) -> list[int]:
+    return [rank for rank in range(buffers.world) if rank != buffers.rank]
+
+
+def _put(buffer: torch.Tensor, offset: int, data: bytes) -> None:
+    buffer[offset : offset + len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+
+def _get(buffer: torch.Tensor, offset: int, size: int) -> bytes:
+    return bytes(buffer[offset : offset + size].cpu().numpy())

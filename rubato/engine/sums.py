@@ -1,0 +1,138 @@
+"""What a worker holds of the step that is trained now: the sum of its own microbatches, then the mean of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from rubato.data.order import BatchPlan
+from rubato.engine.flat import FlatLayout
+from rubato.engine.overlap import Ahead, Overlap
+from rubato.engine.reduction import Reduced, Reduction
+from rubato.engine.tree import Node, Order, Partials
+
+_WATCHED = 3
+"""So many first overlapped passes are compared bit by bit."""
+
+
+class Sums:
+    """The flat vectors of one training process. All have shape (L,)."""
+
+    def __init__(self, order: Order, flat: FlatLayout, plan: BatchPlan) -> None:
+        self.flat = flat
+        self.mean = flat.empty()
+        """Of the last reduction: gradients are views of it."""
+        self.may_overlap = True
+        """Until the program is seen to change gradients after a backward pass."""
+        self._order = order
+        self._plan = plan
+        self._partials: Partials[torch.Tensor] | None = None
+        self._free: list[torch.Tensor] = []
+        self._overlap: Overlap | None = None
+        self._overlapped = 0
+        self._ahead: Ahead | None = None
+        self._was_wrong = False
+
+    @property
+    def held(self) -> frozenset[int] | None:
+        """Microbatches of the present step that are in the sum; None before the first look at it."""
+        return frozenset(self._partials.held) if self._partials is not None else None
+
+    def of(self, step: int) -> Partials[torch.Tensor]:
+        """The parts of this step's sum."""
+        if self._partials is None:
+            present = [leaf for leaf, size in enumerate(self._plan.sizes(step)) if size]
+            self._partials = Partials(self._order, present, lambda left, right: left.add_(right), self._free.append)
+        return self._partials
+
+    def unit(self, step: int) -> int:
+        """So many samples have weight 1: a full microbatch; where the order is free, the step, to save work."""
+        return self._plan.batch_size(step) if self._order.takes_several else self._plan.nominal
+
+    def overlap(self, step: int, leaves: range, reduction: Reduction) -> None:
+        """The pass that begins is the step's last one here: exchange its gradients while it computes them."""
+        partials, total = self.of(step), self._vector()
+        node, lefts = partials.joins(self._order.node_of(leaves))
+        consumed = {id(left) for level in lefts for left in level}
+        nodes: Mapping[Node, torch.Tensor] = {
+            **{held: vector for held, vector in partials.nodes.items() if id(vector) not in consumed},
+            node: total,
+        }
+        self._ahead = Ahead(reduction, nodes)
+        self._overlapped += 1
+        is_watched = self._overlapped <= _WATCHED
+        self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=is_watched)
+
+    def begin_backward(self, step: int, weight: float) -> None:
+        """A backward pass over a microbatch of this weight, in samples, begins."""
+        if self._overlap is not None:
+            self._overlap.begin_backward(weight / self.unit(step))
+
+    def end_backward(self) -> None:
+        """It is over."""
+        if self._overlap is not None:
+            self._overlap.end_backward()
+
+    def take(self, step: int, leaves: range, weight: float, buffers_before: Sequence[torch.Tensor]) -> bool:
+        """Take the gradients of a pass into the sum, and drop them. Returns whether there were any."""
+        share, node = weight / self.unit(step), self._order.node_of(leaves)
+        has_gradient = any(parameter.grad is not None for _, parameter in self.flat.parameters)
+        overlap, self._overlap = self._overlap, None
+        if overlap is not None:
+            if overlap.end(share, buffers_before):
+                for _, parameter in self.flat.parameters:
+                    parameter.grad = None
+                self.of(step).put_joined(node, overlap.total)
+                return has_gradient
+            self._was_wrong, self.may_overlap = True, False
+        partials = self.of(step)
+        left = partials.left_of(node) if share == 1.0 else None
+        vector = self._vector() if left is None else left
+        self.flat.pack(vector, buffers_before, share, adds=left is not None)
+        if left is None:
+            partials.put(node, vector)
+        else:
+            partials.put_added(node)
+        return has_gradient
+
+    def take_begun(self) -> tuple[Reduction | None, bool]:
+        """What was exchanged of this step's reduction already, and whether it was wrong.
+
+        Raises:  GenerationLost, ProtocolError: as `Exchange.reduce`.
+        """
+        ahead, self._ahead = self._ahead, None
+        was_wrong, self._was_wrong = self._was_wrong, False
+        return (None if ahead is None else ahead.join()), was_wrong
+
+    def abandon(self) -> None:
+        """The generation is lost: nobody uses its group any more when this returns."""
+        ahead, self._ahead, self._was_wrong = self._ahead, None, False
+        if ahead is not None:
+            ahead.wait()
+
+    def deliver(self, step: int, result: Reduced, weight: float) -> None:
+        """The mean, from the sum of all workers' and the step's weight in samples; the parts are dropped."""
+        divisor, partials = weight / self.unit(step), self._partials
+        self._partials = None
+        if partials is not None and [id(chunk) for chunk in result.chunks] == list(map(id, partials.nodes.values())):
+            # One worker: its sum becomes the mean where it lies.
+            self._free.append(self.mean)
+            (self.mean,) = result.chunks
+            if divisor not in (0.0, 1.0):
+                self.mean.div_(divisor)
+            return
+        at = 0
+        for chunk in result.chunks:
+            place = self.mean[at : at + chunk.numel()]
+            if divisor in (0.0, 1.0):
+                place.copy_(chunk.reshape(-1))
+            else:  # touched flags too, which only have to differ from 0
+                torch.div(chunk.reshape(-1), divisor, out=place)
+            at += chunk.numel()
+        if partials is not None:
+            partials.clear()
+
+    def _vector(self) -> torch.Tensor:
+        """A flat vector to fill; its content is undefined, but for zeros between its pieces."""
+        return self._free.pop() if self._free else self.flat.empty()
