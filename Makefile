@@ -123,6 +123,10 @@ bench-joins: setup ## The pause of a join, by the size of the model; ARGS="--wid
 bench-allocator: setup ## What keeping freed memory is worth
 	$(BIN)/python -m benchmarks.allocator $(ARGS)
 
+.PHONY: bench-gather
+bench-gather: setup ## How the reduced gradient is best sent to all: all-gather or all-to-all
+	$(BIN)/python -m benchmarks.gather $(ARGS)
+
 .PHONY: bench-steady
 bench-steady: setup ## Take a steady step apart, beside DDP on the same model; ARGS="--workers 1,2"
 	$(BIN)/python -m benchmarks.steady $(ARGS)

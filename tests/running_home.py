@@ -146,14 +146,14 @@ class RunningHome:
         self.jobs.append(job.id)
         return ClusterJob(self, job.id, hold)
 
-    def classifier(self, scratch: Path, workers: int = 1, **spec: Any) -> ClusterJob:
+    def classifier(self, scratch: Path, workers: int = 1, spares: int = 0, **spec: Any) -> ClusterJob:
         return self.submit(
             PROGRAMS,
             "classifier.py:train",
             scratch,
             config={"steps": STEPS},
             batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
-            workers={"initial": workers, "min": 1, "max": 4},
+            workers={"initial": workers, "min": 1, "max": 4, "standby": spares},
             **spec,
         )
 

@@ -90,12 +90,16 @@ class Communicator:
         """
         self.start_all_to_all(out, source, out_sizes, source_sizes).wait()
 
+    def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
+        """As `all_gather`, without waiting for it."""
+        return self._start(lambda: self._group._allgather_base(out, source))
+
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
         """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements.
 
         Raises:  GenerationLost: as above.
         """
-        self._start(lambda: self._group._allgather_base(out, source)).wait()
+        self.start_all_gather(out, source).wait()
 
     def _start(self, start: Callable[[], Any]) -> Pending:
         if self._group is None or self._is_revoked():

@@ -92,7 +92,7 @@ def train(run):
 
     for step in run.steps():
         if step.index == 3:
-            Communicator.all_to_all = lambda self, *_: self._run(refuse)
+            Communicator.start_all_to_all = lambda self, *_: self._start(refuse)
         fit(run, step, model, optimizer)
 """
 

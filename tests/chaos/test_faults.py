@@ -103,11 +103,14 @@ def marked_pid(run: LocalJob, marker: Path) -> int:
 STAGES = {
     "forward": "forward",
     "backward": "backward",
-    "phase A, before send": "before all_to_all exchange",
-    "phase A, sent": "during all_to_all exchange",
-    "between the phases": "before all_gather exchange",
-    "phase B": "during all_gather exchange",
-    "after phase B": "after all_gather exchange",
+    "phase A beside the backward pass, before send": "before parts overlap",
+    "phase A beside the backward pass": "during parts overlap",
+    "phase B beside the backward pass": "during sums overlap",
+    "phase A, before send": "before parts exchange",
+    "phase A, sent": "during parts exchange",
+    "between the phases": "before sums exchange",
+    "phase B": "during sums exchange",
+    "after phase B": "after sums exchange",
     "between reduction and apply": "update",
     "between apply and report": "call rubato.engine.session:Session.commit",
     "report": "say Committed",
@@ -290,7 +293,7 @@ def test_one_cycle_of_wide_swings(tmp_path: Path) -> None:
 
 # --- hangs ------------------------------------------------------------------------------------------------------------
 
-PLACES = {"compute": "forward", "communication": "during all_to_all exchange"}
+PLACES = {"compute": "forward", "communication": "during parts exchange"}
 
 
 def is_stopped(pid: int) -> bool:
@@ -426,7 +429,7 @@ def test_a_slow_network_fences_nobody(tmp_path: Path) -> None:
 
 def test_delay_alone_fences_nobody(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "200 ms delay", limits={"hang_timeout": HANG_S}, steps=20)
-    chaos.fault("before all_to_all exchange", "sleep", 0.2, who="any", step=4, always=True)
+    chaos.fault("before parts exchange", "sleep", 0.2, who="any", step=4, always=True)
     with chaos.start() as run:
         chaos.check(run)
     assert causes(run) == ["start"]

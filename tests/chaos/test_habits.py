@@ -22,6 +22,7 @@ HABITS = (
     "bf16 autocast",
     "fp16 autocast with GradScaler",
     "clipping",
+    "clipping in the loop",
     "OneCycleLR",
     "MultiStepLR",
     "SequentialLR",

@@ -6,8 +6,8 @@ and is not armed while `N.unarmed` lies there. Without faults this is an ordinar
 
 PLACE  "setup", "forward", "backward", "hook" (a gradient's), "update"
        "say MESSAGE": a message of `rubato.wire.worker` is about to be told
-       "before|during|after COLLECTIVE STAGE": a collective of the communicator, in that stage of the main thread, or
-       "join" in the thread that brings joiners up to date
+       "before|during|after WHAT STAGE": "parts" or "sums" of a reduction, "all_to_all" or "all_gather"; in
+       that stage of the main thread, in the "overlap" with a backward pass, or in a "join" that goes on beside it
        "call MODULE:QUALIFIED.NAME"
 WHO    a list of ranks, "joiner" (has no state yet), "any"
 """
@@ -36,6 +36,7 @@ import rubato
 from rubato.engine import agreement
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
+from rubato.engine.reduction import Reduction
 
 BRAKE_S = 1.5
 """Between two steps, while a test holds the program and a quarter of them is done: it has time for its faults."""
@@ -179,35 +180,40 @@ def _watch_messages(reach: Callable[[str], None]) -> None:
 
 
 def _watch_collectives(run: rubato.Run, reach: Callable[[str], None]) -> None:
-    for name in ("all_to_all", "all_gather"):
-        _watch_collective(run, name, reach)
+    """Parts and sums of a reduction, told and overlapped with the backward pass or not; and what a join sends."""
 
+    def stage() -> str:
+        name = threading.current_thread().name
+        is_join = name.startswith("join-")
+        return "join" if is_join else "overlap" if name == "exchange" else str(run._session.control.present_stage)
 
-def _watch_collective(run: rubato.Run, name: str, reach: Callable[[str], None]) -> None:
-    collective, start_and_poll = getattr(Communicator, name), Communicator._run
+    for owner, name, place in (
+        (Reduction, "_send_parts", "parts"),
+        (Reduction, "_send_sum", "sums"),
+        (Communicator, "start_all_to_all", "all_to_all"),
+        (Communicator, "start_all_gather", "all_gather"),
+    ):
+        _watch_start(owner, name, place, stage, reach)
+    end = Reduction.end
 
-    def watched(self: Communicator, *arguments: Any) -> Any:
-        is_join = threading.current_thread().name.startswith("join-")
-        place = f"{name} {'join' if is_join else run._session.control.present_stage}"
-
-        def polled(start: Callable[[], Any]) -> None:
-            def started() -> Any:
-                work = start()
-                reach(f"during {place}")
-                return work
-
-            start_and_poll(self, started)
-
-        reach(f"before {place}")
-        self._run = polled  # type: ignore[method-assign]
-        try:
-            result = collective(self, *arguments)
-        finally:
-            del self._run
-        reach(f"after {place}")
+    def ended(self: Reduction, *arguments: Any) -> Any:
+        result = end(self, *arguments)
+        reach(f"after sums {stage()}")
         return result
 
-    setattr(Communicator, name, watched)
+    Reduction.end = ended  # type: ignore[method-assign]
+
+
+def _watch_start(owner: Any, name: str, place: str, stage: Callable[[], str], reach: Callable[[str], None]) -> None:
+    start = getattr(owner, name)
+
+    def watched(self: Any, *arguments: Any) -> Any:
+        reach(f"before {place} {stage()}")
+        started = start(self, *arguments)
+        reach(f"during {place} {stage()}")
+        return started
+
+    setattr(owner, name, watched)
 
 
 def _watch_call(place: str, reach: Callable[[str], None]) -> None:

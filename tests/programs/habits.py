@@ -15,6 +15,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import rubato
+from rubato.engine import flat
+
+flat.BUCKET_BYTES = 1024  # these models are small, and are to be exchanged in pieces as large ones are
 
 BRAKE_S = 2.5
 """Between two steps, while a test holds the program and a quarter of them is done: it has a minute for its faults."""
@@ -315,10 +318,25 @@ def weights(run: rubato.Run) -> None:
         optimizer.step()
 
 
+def clipping_in_the_loop(run: rubato.Run) -> None:
+    """Gradients of single microbatches are changed after they were computed, and autograd does not see it."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in steps(run):
+        for x, y in step:
+            step.backward(F.cross_entropy(model(x), y))
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.data.clamp_(-0.02, 0.02)
+        optimizer.step()
+
+
 HABITS: dict[str, Callable[[rubato.Run], None]] = {
     "bf16 autocast": bf16,
     "fp16 autocast with GradScaler": fp16_scaler,
     "clipping": clipping,
+    "clipping in the loop": clipping_in_the_loop,
     "OneCycleLR": schedule(lambda one: lr_scheduler.OneCycleLR(one, 0.05, total_steps=200)),
     "MultiStepLR": schedule(lambda one: lr_scheduler.MultiStepLR(one, [5, 9, 9, 20]), torch.optim.RMSprop),
     "SequentialLR": schedule(warm_then_cosine),

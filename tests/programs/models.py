@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import rubato
+from rubato.engine import flat
+
+flat.BUCKET_BYTES = 1024  # these models are small, and are to be exchanged in pieces as large ones are
 
 Loss = Callable[..., torch.Tensor]
 SAMPLES = 250

@@ -48,6 +48,21 @@ def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(
     assert running.client.checkpoints(job.id)[0].step == STEPS
 
 
+def test_a_spare_worker_takes_the_place_of_one_that_is_killed(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2, spares=1)
+    members = job.wait_members(2)
+    job.wait_events("worker.ready", 3)
+    (spare,) = [one for one in running.client.workers(job.id) if one.rank is None]
+    job.kill([1], among=2)
+    job.wait(lambda: "replace" in {event.data["cause"] for event in job.events("generation.formed")}, "the replacement")
+    assert [one.worker_id for one in job.wait_members(2)] == [members[0].worker_id, spare.worker_id]
+    job.wait_events("worker.ready", 4)  # there is a spare again
+    job.check(digest)
+    assert job.now().desired_workers == 2
+
+
 def test_controller_and_agent_are_killed_and_nobody_notices(running: RunningHome, tmp_path: Path, digest: str) -> None:
     job = running.classifier(tmp_path, workers=2)
     members = job.wait_members(2)

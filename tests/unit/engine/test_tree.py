@@ -76,6 +76,40 @@ def test_what_is_added_in_place_gives_the_same_bits(kind: str, data: st.DataObje
     assert torch.equal(added.root(), put.root())
 
 
+@pytest.mark.parametrize("kind", ["tree", "any order"])
+@given(st.data(), counts)
+def test_what_is_added_up_elsewhere_gives_the_same_bits(kind: str, data: st.DataObject, count: int) -> None:
+    """A worker's last microbatch: a buffer of its own takes the sum, the parts stay, then they are released."""
+    order: Order = Tree.of(count) if kind == "tree" else AnyOrder()
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    mine = sorted(data.draw(st.sets(st.sampled_from(present), min_size=1)))
+    values = torch.randn(count, 7, generator=torch.Generator().manual_seed(count)) * 1e3
+    released: list[torch.Tensor] = []
+    put: Partials[torch.Tensor] = Partials(order, present, lambda left, right: left.add_(right))
+    joined: Partials[torch.Tensor] = Partials(order, present, lambda left, right: left.add_(right), released.append)
+    for leaf in mine[:-1]:
+        for partials in (put, joined):
+            partials.put(order.node_of([leaf]), values[leaf].clone())
+    node, total = order.node_of([mine[-1]]), values[mine[-1]].clone()
+    put.put(node, total.clone())
+    before = {held: (vector, vector.clone()) for held, vector in joined.nodes.items()}
+    ends_in, lefts = joined.joins(node)
+    for first, *others in lefts:
+        left = first
+        for other in others:
+            left = left + other
+        total = left + total
+    assert all(torch.equal(vector, copy) for vector, copy in before.values())
+    released.clear()
+    joined.put_joined(node, total)
+    assert joined.nodes[ends_in] is total
+    assert joined.held == put.held
+    assert joined.nodes.keys() == put.nodes.keys()
+    assert all(torch.equal(joined.nodes[held], put.nodes[held]) for held in put.nodes)
+    gone = [vector for held, (vector, _) in before.items() if held not in joined.nodes]
+    assert {id(vector) for vector in released} == {id(vector) for vector in gone}
+
+
 def test_a_doubled_microbatch_is_an_error() -> None:
     partials: Partials[float] = Partials(Tree.of(4), range(4), lambda left, right: left + right)
     partials.put((0, 0), 1.0)
