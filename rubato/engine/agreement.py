@@ -5,6 +5,10 @@
                                                              joiners, which have the time, look at all of them
 
 After any other planned change the members hold what they held before it.
+
+Equal states do not mean equal work: a joiner may lack what nobody registered (the scale of a GradScaler), a processor
+may compute wrongly. So in the second step with joiners, and every so many steps, all compute one same microbatch,
+besides their own, and say the digest of its gradient: the audit.
 """
 
 from __future__ import annotations
@@ -21,12 +25,26 @@ EVERY = 1000
 """Steps between comparisons of the whole state."""
 
 
-class Disagreement(RubatoError):
-    """This worker's state is not the others'. `digests` are what they said."""
+STATES, GRADIENTS = "states", "gradients of one same microbatch"
+"""What may differ."""
 
-    def __init__(self, digests: Sequence[int | None]) -> None:
+
+class Disagreement(RubatoError):
+    """What this worker has is not what the others have. `digests` are what they said."""
+
+    def __init__(self, what: str, digests: Sequence[int | None]) -> None:
+        self.what = what
         self.digests = tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)
-        super().__init__(f"digests {', '.join(self.digests)}")
+        super().__init__(f"the {what} differ: {', '.join(self.digests)}")
+
+
+def audits(record: GenerationRecord, step: int, began: int) -> bool:
+    """Whether all members compute one same microbatch in this step.
+
+    Args:    began: first step of the generation, in which its joiners have no microbatch yet.
+    """
+    is_second = bool(record.joiners) and step == began + 1
+    return record.world > 1 and (is_second or step % EVERY == EVERY // 2)
 
 
 @dataclass(frozen=True)
@@ -72,10 +90,11 @@ class Agreement:
         if self.joined:
             said = tuple(digests[rank] for rank in self.record.holders)
             if self.rank in self.joined and said != expected:
-                raise Disagreement(said)
+                raise Disagreement(STATES, said)
             return
-        odd = minority(digests)
-        if self.rank in odd:
-            raise Disagreement(digests)
-        if odd:
-            raise GenerationLost(f"the states of ranks {sorted(odd)} differ from the majority's")
+        for what, told in ((STATES, digests), (GRADIENTS, [header.audit for header in headers])):
+            odd = minority(told)
+            if self.rank in odd:
+                raise Disagreement(what, told)
+            if odd:
+                raise GenerationLost(f"the {what} of ranks {sorted(odd)} differ from the majority's")

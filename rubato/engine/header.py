@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from rubato.errors import ProtocolError
 
-_FIXED = struct.Struct("<13q")
+_FIXED = struct.Struct("<15q")
 _SLOT = struct.Struct("<dd")
 ALIGNMENT = 64
 """Bytes; vector kernels treat unaligned heads in another order."""
@@ -52,6 +52,8 @@ class Header:
     """(loss, weight) of each microbatch; (0, 0) where another worker computed it."""
     again: bool = False
     """Whether it sent gradients that changed afterwards: all exchange the step's gradients once more."""
+    audit: int | None = None
+    """Digest of the gradient of a microbatch that all members have computed, where this step compares that."""
 
     def pack(self) -> bytes:
         """`header_bytes(V)` bytes."""
@@ -70,6 +72,8 @@ class Header:
             len(self.slots),
             self.formed,
             int(self.again),
+            int(self.audit is not None),
+            self.audit or 0,
         )
         body = fixed + b"".join(_SLOT.pack(*slot) for slot in self.slots)
         return body.ljust(header_bytes(len(self.slots)), b"\0")
@@ -101,6 +105,7 @@ class Header:
             compute_ns=fields[9],
             slots=slots,
             again=bool(fields[12]),
+            audit=fields[14] if fields[13] else None,
         )
 
 

@@ -20,7 +20,7 @@ from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_document, read_stripes
 from rubato.data.order import BatchPlan, check_order
-from rubato.engine.agreement import Agreement, Disagreement
+from rubato.engine.agreement import Agreement, Disagreement, audits
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
@@ -29,13 +29,14 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.membership import Membership
+from rubato.engine.merge import merge
 from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
 from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, runs
-from rubato.errors import Diverged, GenerationLost, LeaveTraining, ModelError
+from rubato.errors import Diverged, GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -76,6 +77,10 @@ class Session:
         """Of the step whose reduction is known."""
         self._sums: Sums | None = None
         self._is_first_of_generation = True
+        self._began = 0
+        """First step of the generation."""
+        self.audit: int | None = None
+        """Digest of the gradient that all compute in this step, where they do."""
         self.has_state = False
         self.feeder: Feeder | None = None
         """Brings the joiners of a generation to come up to date."""
@@ -205,7 +210,7 @@ class Session:
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
         self.exchange = exchange
-        self._is_first_of_generation = True
+        self._is_first_of_generation, self._began = True, self.step
         self._saved = None
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
@@ -227,13 +232,23 @@ class Session:
     def _passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
         sizes = self.plan.sizes(step)
         mine = [leaf for leaf, size in enumerate(sizes) if size and owners[leaf] == self.rank and leaf not in held]
-        return runs(mine) if self.order.takes_several else (range(leaf, leaf + 1) for leaf in mine)
+        yield from runs(mine) if self.order.takes_several else (range(leaf, leaf + 1) for leaf in mine)
 
     def _owners(self) -> tuple[int, ...]:
         assert self.record is not None
-        if self.owners_of_step is not None and self.owners_of_step[0] == self.step:
-            return self.owners_of_step[1]
-        return self.record.owners
+        return self.owners_of_step[1] if self.owners_of_step and self._is_repaired else self.record.owners
+
+    @property
+    def _is_repaired(self) -> bool:
+        """Whether this step has owners of its own: it was interrupted, or bridges to a generation with joiners."""
+        return self.owners_of_step is not None and self.owners_of_step[0] == self.step
+
+    @property
+    def audits(self) -> bool:
+        """Whether all members compute the step's lowest microbatch, besides their own, to compare its gradient."""
+        assert self.record is not None
+        is_able = self.spec.reproducible and self.follower is None and not self._is_repaired
+        return is_able and audits(self.record, self.step, self._began)
 
     def check(self) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
@@ -249,15 +264,14 @@ class Session:
         Each worker does so or not as it sees fit. In the first step of a generation the group may be busy yet.
         """
         record, exchange = self.record, self.exchange
-        assert record is not None
-        is_plain = not self._is_first_of_generation and self._owners() is record.owners
-        if is_plain and self.comm is not None and self.world > 1 and self.device.type == "cpu" and exchange is not None:
-            rest = [leaf for leaf, owner in enumerate(record.owners) if owner == self.rank and leaf >= leaves.stop]
-            sizes = self.plan.sizes(self.step)
-            if self.sums.may_overlap and not any(sizes[leaf] for leaf in rest):
-                stamp = record.attempt, record.number, self.step
-                partials = self.sums.of(self.step)
-                self.sums.overlap(self.step, leaves, exchange.begin(self.order, partials.present, record.owners, stamp))
+        if self.comm is None or record is None or exchange is None or record.world == 1 or self.device.type != "cpu":
+            return
+        if self._is_first_of_generation or self._is_repaired or not self.sums.may_overlap:
+            return
+        passes = self._passes(self.step, record.owners, self.sums.of(self.step).held)
+        if next(passes) == leaves and next(passes, None) is None:
+            stamp, present = (record.attempt, record.number, self.step), self.sums.of(self.step).present
+            self.sums.overlap(self.step, leaves, exchange.begin(self.order, present, record.owners, stamp))
 
     def is_caught_up(self) -> bool:
         """Whether the reduction of the present step is known already: from a recovery, or to a joiner."""
@@ -285,7 +299,7 @@ class Session:
                 self._is_first_of_generation = False
                 self.membership.bury_former()
             except Disagreement as error:
-                self._diverge(error.digests)
+                self._diverge(error)
             except GenerationLost as error:
                 self.membership.recover(str(error))
                 if not self.is_caught_up():
@@ -327,14 +341,16 @@ class Session:
             checkpoint=request if request > self._handled_request else 0,
             is_finite=True,
             digest=digest,
+            audit=self.audit,
             compute_ns=self.compute_ns,
             slots=tuple(slots.get(leaf, (0.0, 0.0)) for leaf in range(self.num_microbatches)),
         )
 
-    def _diverge(self, digests: tuple[str, ...]) -> NoReturn:
+    def _diverge(self, error: Disagreement) -> NoReturn:
         assert self.record is not None
-        self.control.say(wire.StateDiverged(self.control.start.incarnation, self.record.number, self.step, digests))
-        raise Diverged(f"the state of this worker differs from the others' at step {self.step}")
+        me, number = self.control.start.incarnation, self.record.number
+        self.control.say(wire.StateDiverged(me, number, self.step, error.digests, error.what))
+        raise Diverged(f"the {error.what} differ at step {self.step}, and this worker is not among a majority")
 
     def knows_table(self, key: Key) -> bool:
         """Whether this evaluation is complete already, from a recovery."""
@@ -350,19 +366,7 @@ class Session:
         if self.comm is None or self.world == 1:
             return table
         self._finish_feeding()
-        sizes = torch.zeros(self.world, dtype=torch.int64)
-        self.comm.all_gather(sizes, torch.tensor([table.numel()]))
-        if len(set(sizes.tolist())) > 1:  # gloo would end the process
-            raise ModelError(
-                f"run.evaluate was called for {', '.join(map(str, sizes.tolist()))} chunks by ranks 0 to "
-                f"{self.world - 1}: give all workers the same dataset and batch size"
-            )
-        gathered = torch.empty(self.world * table.numel(), dtype=torch.float64)
-        self.comm.all_gather(gathered, table.reshape(-1).contiguous())
-        merged = torch.full_like(table, float("nan"))
-        for part in gathered.view(self.world, *table.shape):
-            merged = torch.where(torch.isnan(merged), part, merged)
-        return merged
+        return merge(self.comm, table)
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""

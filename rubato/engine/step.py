@@ -12,6 +12,7 @@ import torch
 from rubato.checkpoint.layout import raw_bytes
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
+from rubato.data.stream import StreamSource
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.errors import ModelError
@@ -91,12 +92,17 @@ class Step:
         before_other = [buffer.clone() for buffer in session.flat.other_buffers]
         integers = b""
         session.compute_ns = session.data_ns = 0
+        session.audit = None
+        if session.audits and not isinstance(self._source, StreamSource):
+            yield from self._audit(before_float, before_other)
         while True:
             leaves = session.next_pass()
             if leaves and not session.is_caught_up():
                 began = time.perf_counter_ns()
                 self._restore(before_float, before_other)
-                yield self._open(leaves)
+                batch = self._open(leaves)
+                session.overlap(leaves)
+                yield batch
                 if self._close(leaves, before_float):
                     integers = b"".join(bytes(raw_bytes(one).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
@@ -107,6 +113,14 @@ class Step:
                 break
         self._deliver(result.integers, before_float)
         advance(session, self._source)
+
+    def _audit(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> Iterator[Any]:
+        """One microbatch that all members compute, for its digest alone."""
+        session = self._session
+        self._restore(before_float, before_other)
+        yield self._open(range(1))
+        session.audit = session.sums.digest_of_pass(before_float)
+        session.present_microbatch = None
 
     def _restore(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> None:
         """Every microbatch starts from the buffers of the step's start, and without gradients."""
@@ -131,7 +145,6 @@ class Step:
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
         seed_all(session.spec.seed, self.index, leaf)
-        session.overlap(leaves)
         return batch
 
     def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:

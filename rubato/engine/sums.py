@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from rubato.checkpoint.digest import digest64
 from rubato.data.order import BatchPlan
 from rubato.engine.flat import FlatLayout
 from rubato.engine.overlap import Ahead, Overlap
@@ -95,6 +96,13 @@ class Sums:
         else:
             partials.put_added(node)
         return has_gradient
+
+    def digest_of_pass(self, buffers_before: Sequence[torch.Tensor]) -> int:
+        """A digest of the gradients and buffer changes of a pass; gradients are dropped, and not counted."""
+        vector = self._vector()
+        self.flat.pack(vector, buffers_before, 1.0)
+        self._free.append(vector)
+        return digest64([vector])
 
     def take_begun(self) -> tuple[Reduction | None, bool]:
         """What was exchanged of this step's reduction already, and whether it was wrong.

@@ -340,6 +340,8 @@ class StateDiverged:
     generation: int
     step: int
     digests: tuple[str, ...]
+    what: str
+    """What they are of, in words."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,34 @@ def test_a_joiner_that_cannot_take_over_the_state_is_given_up_with_the_reason(tm
         run.wait_step(step + 3)
 
 
+HIDDEN = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    factor = 1.0
+    for step in run.steps():
+        for x, y in step:
+            step.backward(torch.nn.functional.mse_loss(model(x), y) * factor)
+        optimizer.step()
+        factor *= 0.99
+"""
+
+
+def test_what_influences_gradients_and_is_registered_nowhere_is_found_by_the_audit(tmp_path: Path) -> None:
+    """A joiner's factor is another one: equal states, unequal gradients. Its replacement has the same fault."""
+    with job(tmp_path, HIDDEN, workers=2, config={"steps": 10**6, "pace": 0.01}) as run:
+        run.wait_step(5)
+        run.scale(3)
+        failure = failed(run)
+    first, second = run.events("diverged")
+    assert "gradients of one same microbatch differ" in first["message"]
+    assert len(set(first["data"]["digests"])) == 2
+    assert (failure.failure_class, failure.reason) == ("user", "diverged"), run.told()
+    assert "not registered with run.register" in failure.message
+    # The members went on in between: it is the joiner that went.
+    assert second["step"] > first["step"]
+
+
 UNEQUAL = """
 def train(run):
     model, optimizer = build(run)

@@ -309,12 +309,12 @@ class Coordinator:
             self._ending.fail(self.job.located(failure, worker))
 
     def _on_state_diverged(self, worker: WorkerView, event: wire.StateDiverged, now: float) -> None:
-        worker.error = "its state differed from the others'"
+        worker.error = f"the {event.what} differed, and it was not among a majority"
         if self._diverged_step == event.step:
             return  # another one of the same step
         job = self.job
         is_first = job.current is not None and job.current.origin.kind == "fresh" and event.step <= job.first_step + 1
-        message = f"the states of the workers differ at step {event.step}"
+        message = f"the {event.what} differ between the workers at step {event.step}"
         job.emit(EventKind.DIVERGED, message, step=event.step, digests=list(event.digests))
         if is_first or self._diverged_step >= 0:
             advice = (

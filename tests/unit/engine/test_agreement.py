@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from groups import record_of
 
-from rubato.engine.agreement import EVERY, Agreement, Disagreement
+from rubato.engine.agreement import EVERY, GRADIENTS, STATES, Agreement, Disagreement, audits
 from rubato.engine.header import Header, Leaving
 from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost
@@ -75,3 +75,50 @@ def test_a_joiner_checks_the_shares_of_all_members(joined: tuple[str, ...]) -> N
         assert outcome(joiner, states) == "out"
         others = [one for one in range(3) if one != rank]
         assert [outcome(agreement(one, follows=4, joining=joined), states) for one in others] == ["equal", "equal"]
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+
+
+def audited(*said: int | None, rank: int = 0) -> None:
+    headers = tuple(Header(1, 1, 7, 1, 1, Leaving.NO, 0, True, None, 0, ((0.0, 0.0),), audit=one) for one in said)
+    agreement(rank, world=len(said), is_first=False).check(headers, ())
+
+
+def test_whoever_computes_the_same_microbatch_otherwise_leaves() -> None:
+    audited(5, 5, 5)
+    audited(None, None)
+    with pytest.raises(Disagreement, match=GRADIENTS) as told:
+        audited(5, 9, 5, rank=1)
+    assert told.value.digests == tuple(f"{one:016x}" for one in (5, 9, 5))
+    with pytest.raises(GenerationLost, match=r"ranks \[1\]"):
+        audited(5, 9, 5, rank=0)
+
+
+def test_without_a_majority_all_leave() -> None:
+    for rank in (0, 1):
+        with pytest.raises(Disagreement):
+            audited(5, 9, rank=rank)
+
+
+def test_unequal_states_are_told_before_unequal_gradients() -> None:
+    headers = tuple(
+        Header(1, 1, 7, 1, 1, Leaving.NO, 0, True, digest, 0, ((0.0, 0.0),), audit=digest) for digest in (1, 2, 1)
+    )
+    with pytest.raises(Disagreement, match=STATES):
+        agreement(1, is_first=False).check(headers, ())
+
+
+@pytest.mark.parametrize(
+    ("joining", "world", "step", "found"),
+    [
+        (("1.1",), 2, 8, True),
+        (("1.1",), 2, 7, False),  # the bridge: joiners have no microbatch in it
+        (("1.1",), 2, 9, False),
+        ((), 2, 8, False),
+        ((), 2, 3 * EVERY + EVERY // 2, True),
+        ((), 1, 3 * EVERY + EVERY // 2, False),
+    ],
+)
+def test_when_work_is_compared(joining: tuple[str, ...], world: int, step: int, found: bool) -> None:
+    assert audits(replace(record_of(world), joining=joining), step, 7) == found
