@@ -31,7 +31,7 @@ down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
 .PHONY: test
-test: setup unit integration e2e chaos-short ## All tests: unit, integration, browser, and a short chaos sample
+test: setup unit integration e2e gpu chaos-short ## All tests: unit, integration, browser, GPU, and a short chaos sample
 
 .PHONY: unit
 unit: setup ## Unit tests
@@ -72,6 +72,10 @@ fault-table: setup
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none
 	$(PYTEST) tests/e2e -q -rs
+
+.PHONY: gpu
+gpu: setup ## What needs a GPU; skipped, loudly, where there is none
+	$(PYTEST) tests/gpu -q -rs
 
 .PHONY: check
 check: setup lint types arch web docs test ## Exactly what CI runs; the tests come last

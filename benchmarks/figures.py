@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.story import KILL, RESIZES, Outcome
-from benchmarks.timeline import downtime_s, recovery_s, redone_steps, requested_s, steady_s, uncounted
+from benchmarks.timeline import downtime_s, recovery_s, redone_steps, requested_s, steady_s, uncounted, warming_ratio
 
 Samples = Mapping[str, Sequence[float]]
 """By figure, one value a round."""
@@ -22,7 +22,7 @@ class Figure:
     run: str
     """The run it is read from: `two`, `four` or `story`."""
     unit: str
-    """`s`, `ms`, `count` or `yes`."""
+    """`s`, `ms`, `count`, `ratio` or `yes`."""
 
 
 FIGURES = (
@@ -35,6 +35,7 @@ FIGURES = (
     Figure("repeated", "uses of samples repeated", "story", "count"),
     Figure("equal", "final weights equal to the undisturbed run's", "story", "yes"),
     Figure("request", "request -> all new workers training, 2 -> 4", "story", "s"),
+    Figure("warming", "step of the others while one warms up (1 -> 2), of a step before", "story", "ratio"),
     Figure("start", "start -> first step, 2 workers", "two", "s"),
     Figure("steady_2", "steady step, 2 workers", "two", "ms"),
     Figure("steady_4", "steady step, 4 workers", "four", "ms"),
@@ -80,6 +81,7 @@ def of_story(outcome: Outcome, steps: int, batch: int, digest: str | None) -> di
         "repeated": float(repeated),
         "equal": None if digest is None else float(outcome.digest == digest),
         "request": requested_s(rows, outcome.events["up_2_4"]),
+        "warming": warming_ratio(rows, outcome.events["up_1_2"]),
     }
 
 
@@ -107,6 +109,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "s": seconds,
     "ms": lambda value: f"{value * 1000:.0f}",
     "count": count,
+    "ratio": lambda value: f"{value:.2f}",
 }
 
 

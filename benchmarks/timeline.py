@@ -72,6 +72,18 @@ def requested_s(rows: Sequence[Row], event: Event) -> float | None:
     return None if joined is None else rows[joined].time - event.at
 
 
+def warming_ratio(rows: Sequence[Row], event: Event) -> float | None:
+    """The step of those who train while joiners warm up, against the one before the request; None: too few to tell."""
+    changed = changes(rows, event)
+    if not changed:
+        return None
+    before = [row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :]
+    meanwhile = [row for row in rows[: changed[0]] if row.time >= event.at]
+    if len(before) < 3 or len(meanwhile) < 3:
+        return None
+    return statistics.median(gaps_s(meanwhile)) / statistics.median(gaps_s(before))
+
+
 def redone_steps(rows: Sequence[Row], event: Event) -> int:
     """Steps committed before the event that were committed again after it."""
     furthest = max((row.step for row in rows if row.time < event.at), default=0)

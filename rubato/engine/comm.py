@@ -7,11 +7,16 @@ makes every wait interruptible by a revoke. Point-to-point cannot: its `is_compl
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
 process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears
 the controller's revoke.
+
+Tensors in the memory of the CPU travel over gloo. Those of a GPU travel over NCCL where every member has a device of
+its own, which NCCL insists on; else by way of the CPU's memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,16 +37,24 @@ GLOO_THREADS = 4
 """Collectives of a group that can be under way at once."""
 BACKSTOP_S = 24 * 3600.0
 """An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is useless."""
+ABORT_S = 20.0
+"""For NCCL to give up what it does."""
+ABORT_FAILED = 75
+"""Exit code of a process that could not abort NCCL."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
 
 class Pending:
-    """A collective under way. Whoever gives it up drops it: it keeps the group, whose end is the abort."""
+    """A collective under way. Whoever gives it up drops it: it keeps the group, whose end is the abort.
 
-    def __init__(self, work: Any, is_revoked: Callable[[], bool]) -> None:
+    Args:    kept: tensors that it reads or fills.
+    """
+
+    def __init__(self, work: Any, is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...] = ()) -> None:
         self._work = work
         self._is_revoked = is_revoked
+        self._kept = kept
 
     def wait(self) -> None:
         """Poll until it is over: here, and only here, the engine waits for peers.
@@ -59,17 +72,34 @@ class Pending:
         except RuntimeError as error:
             raise _lost(error) from None
         finally:
-            self._work = None  # a traceback keeps frames alive
+            self._work, self._kept = None, ()  # a traceback keeps frames alive
+
+
+class Staged(Pending):
+    """One whose outcome is in the CPU's memory, and has to go to a device."""
+
+    def __init__(self, pending: Pending, here: torch.Tensor, out: torch.Tensor) -> None:
+        self._pending = pending
+        self._here = here
+        self._out = out
+
+    def wait(self) -> None:
+        """See `Pending`."""
+        self._pending.wait()
+        self._out.copy_(self._here)
 
 
 class Communicator:
     """The collectives of one generation. Buffers handed to it must not be touched until the call returns.
 
     All members make the same calls in the same order.
+
+    Args:    group: gloo.  nccl: for tensors on a device; None: they are staged.
     """
 
-    def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool]) -> None:
+    def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool], nccl: Any = None) -> None:
         self._group = group
+        self._nccl = nccl
         self.rank = rank
         self.world = world
         self._is_revoked = is_revoked
@@ -78,21 +108,25 @@ class Communicator:
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> Pending:
         """As `all_to_all`, without waiting for it."""
-        return self._start(lambda: self._group.alltoall_base(out, source, list(out_sizes), list(source_sizes)))
+        return self._start(
+            lambda group, out, source: group.alltoall_base(out, source, list(out_sizes), list(source_sizes)),
+            out,
+            source,
+        )
 
     def all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> None:
         """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each.
 
-        Shapes:  out (sum(out_sizes),), source (sum(source_sizes),), both contiguous.
+        Shapes:  out (sum(out_sizes),), source (sum(source_sizes),), both contiguous and on the same device.
         Raises:  GenerationLost: a peer died, or the generation was revoked; out is then undefined.
         """
         self.start_all_to_all(out, source, out_sizes, source_sizes).wait()
 
     def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
         """As `all_gather`, without waiting for it."""
-        return self._start(lambda: self._group._allgather_base(out, source))
+        return self._start(lambda group, out, source: group._allgather_base(out, source), out, source)
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
         """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements.
@@ -101,21 +135,43 @@ class Communicator:
         """
         self.start_all_gather(out, source).wait()
 
-    def _start(self, start: Callable[[], Any]) -> Pending:
+    def _start(self, call: Callable[[Any, torch.Tensor, torch.Tensor], Any], out: Any, source: Any) -> Pending:
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
+        is_here = source.device.type == "cpu"
         try:
-            return Pending(start(), self._is_revoked)
+            if is_here or self._nccl is not None:
+                work = call(self._group if is_here else self._nccl, out, source)
+                return Pending(work, self._is_revoked, (out, source))
+            here, copy = torch.empty_like(out, device="cpu"), source.cpu()
+            return Staged(Pending(call(self._group, here, copy), self._is_revoked, (here, copy)), here, out)
         except RuntimeError as error:
             raise _lost(error) from None
 
+    def use_nccl(self, nccl: Any) -> None:
+        """From here on tensors on a device travel over this group."""
+        self._nccl = nccl
+
     def bury(self) -> None:
-        """Drop the group. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
-        group, self._group = self._group, None
-        if group is not None:
-            grave = [group]
-            del group
-            threading.Thread(target=grave.clear, name="graveyard", daemon=True).start()
+        """Drop the groups. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
+        grave = [self._nccl, self._group]
+        is_open, self._nccl, self._group = self._group is not None, None, None
+        if is_open:
+            threading.Thread(target=_rest, args=(grave,), name="graveyard", daemon=True).start()
+
+
+def _rest(grave: list[Any]) -> None:
+    nccl = grave[0]
+    if nccl is not None:
+        # Its kernels occupy the device until they are aborted. Where even that hangs, this process is of no use any
+        # more, and the state lives on its peers.
+        last = threading.Timer(ABORT_S, os._exit, (ABORT_FAILED,))
+        last.daemon = True
+        last.start()
+        nccl.abort()
+        del nccl
+        last.cancel()
+    grave.clear()
 
 
 def _lost(error: RuntimeError) -> GenerationLost:
@@ -150,18 +206,39 @@ def form(
             address, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=FORM_TIMEOUT_S)
         )
         store = dist.PrefixStore(f"{job_id}/{record.attempt}/{record.number}", client)
-        group = _nccl(store, rank, record.world, device) if device.type == "cuda" else _gloo(store, rank, record, host)
+        group = _gloo(store, rank, record, host)
     except (RuntimeError, ValueError) as error:
         raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
     communicator = Communicator(group, rank, record.world, is_revoked)
     try:
-        token = torch.tensor([record.number], dtype=torch.int64, device=device)
-        gathered = torch.zeros(record.world, dtype=torch.int64, device=device)
-        communicator.all_gather(gathered, token)
-    except GenerationLost:
+        identity = _identity(device)
+        identities = torch.zeros(record.world * identity.numel(), dtype=torch.uint8)
+        communicator.all_gather(identities, identity)
+        if device.type == "cuda" and may_use_nccl(identities.view(record.world, -1).tolist()):
+            communicator.use_nccl(_nccl(dist.PrefixStore("nccl", store), rank, record.world, device))
+            token = torch.zeros(record.world, dtype=torch.int64, device=device)
+            communicator.all_gather(token, token[:1].clone())
+    except (GenerationLost, RuntimeError, ValueError) as error:
         communicator.bury()
-        raise
+        if isinstance(error, GenerationLost):
+            raise
+        raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
     return communicator
+
+
+def may_use_nccl(identities: Sequence[Sequence[int]]) -> bool:
+    """Whether all members have NCCL, and each a device of its own. By rank: what `_identity` says."""
+    devices = {tuple(device) for _, *device in identities}
+    return all(has_nccl for has_nccl, *_ in identities) and len(devices) == len(identities)
+
+
+def _identity(device: torch.device) -> torch.Tensor:
+    """17 bytes: whether there is NCCL, and what tells the device from others; zeros for a CPU."""
+    if device.type != "cuda":
+        return torch.zeros(17, dtype=torch.uint8)
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    told = hashlib.blake2b(uuid.encode(), digest_size=16).digest()
+    return torch.tensor([int(dist.is_nccl_available()), *told], dtype=torch.uint8)
 
 
 def _gloo(store: Any, rank: int, record: GenerationRecord, host: str) -> Any:
@@ -175,11 +252,8 @@ def _gloo(store: Any, rank: int, record: GenerationRecord, host: str) -> Any:
 
 
 def _nccl(store: Any, rank: int, world: int, device: torch.device) -> Any:
-    """NCCL behind the same seam; abort is a drop, in the graveyard thread, like gloo's."""
-    if not dist.is_nccl_available():
-        raise ValueError("this build of torch has no NCCL; use device: cpu")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=BACKSTOP_S)
-    options.config.blocking = 0
+    options.config.blocking = 0  # a communicator that is still being made can be aborted
     torch.cuda.set_device(device)
     return dist.ProcessGroupNCCL(store, rank, world, options)

@@ -149,7 +149,7 @@ class FlatLayout:
         Args:    touched: whether each parameter had a gradient.  share, adds: as in `pack`.
         """
         others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags)]
-        changes = [*self._changes(buffers_before), torch.tensor(touched, dtype=self.dtype)]
+        changes = [*self._changes(buffers_before), torch.tensor(touched, dtype=self.dtype, device=self.device)]
         with torch.no_grad():
             for view, change in zip(others, changes, strict=True):
                 view.add_(change) if adds else view.copy_(change)

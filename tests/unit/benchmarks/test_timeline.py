@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.timeline import Event, Row, downtime_s, recovery_s, redone_steps, requested_s, steady_s, uncounted
+from benchmarks.timeline import (
+    Event,
+    Row,
+    downtime_s,
+    recovery_s,
+    redone_steps,
+    requested_s,
+    steady_s,
+    uncounted,
+    warming_ratio,
+)
 
 
 def run(*parts: tuple[str, int, float, float, int], step: int = 0) -> list[Row]:
@@ -44,6 +54,13 @@ def test_a_pause_is_never_negative_and_counts_in_full_where_nothing_came_after()
     rows = run(("1", 1, 0.0, 0.1, 5), ("2", 2, 0.5, 0.3, 12))
     assert downtime_s(rows, Event("up", at=0.0, workers=2)) == 0.0
     assert downtime_s(rows[:6], Event("up", at=0.0, workers=2)) == pytest.approx(0.1)
+
+
+def test_the_step_of_the_others_while_one_warms_up_is_told_against_that_before() -> None:
+    rows = run(("1", 1, 0.0, 0.2, 11), ("1", 1, 2.25, 0.25, 8), ("2", 2, 9.0, 0.1, 12))
+    assert warming_ratio(rows, Event("up", at=2.1, workers=2)) == pytest.approx(1.25)
+    assert warming_ratio(rows, Event("up", at=3.7, workers=2)) is None
+    assert warming_ratio(rows[:19], Event("up", at=2.1, workers=2)) is None
 
 
 def test_steps_that_were_committed_again_are_counted() -> None:

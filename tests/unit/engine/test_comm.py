@@ -16,7 +16,7 @@ import pytest
 import torch
 from groups import HOST, bury, gloo_group, on_ranks, outcomes, record_of
 
-from rubato.engine.comm import Communicator, form, open_store
+from rubato.engine.comm import Communicator, form, may_use_nccl, open_store
 from rubato.errors import GenerationLost
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -172,3 +172,25 @@ def test_a_member_that_does_not_come_is_a_lost_generation(monkeypatch: pytest.Mo
     with pytest.raises(GenerationLost, match="generation 1 could not be formed"):
         formed(0, 2, address)
     del store
+
+
+def test_nccl_is_used_where_all_have_it_and_a_device_of_their_own() -> None:
+    assert may_use_nccl([[1, 7, 7], [1, 7, 8], [1, 9, 9]])
+    assert not may_use_nccl([[1, 7, 7], [1, 7, 8], [1, 7, 7]])
+    assert not may_use_nccl([[1, 7, 7], [0, 7, 8]])
+
+
+def test_what_lies_in_the_memory_of_the_cpu_never_travels_over_nccl() -> None:
+    """Standings, joins, tables: a group for devices would refuse them."""
+    with gloo_group(2) as group:
+        for comm in group:
+            comm.use_nccl(object())
+
+        def play(rank: int) -> list[int]:
+            out = torch.zeros(2, dtype=torch.int64)
+            group[rank].all_gather(out, torch.tensor([rank + 5]))
+            return out.tolist()
+
+        assert on_ranks(2, play) == [[5, 6]] * 2
+        for comm in group:
+            comm._nccl = None  # it is none that could be buried
