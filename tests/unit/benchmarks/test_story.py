@@ -154,6 +154,7 @@ def test_a_peer_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     bench = main.Bench(flags, tmp_path)
     bench.run()
     assert set(bench.measured["stuck"].failures) == {"story"}
-    assert set(bench.measured["good"].samples) == {figure.key for figure in FIGURES}
+    at_once = {"warming"}  # its workers have nothing to warm up
+    assert set(bench.measured["good"].samples) == {figure.key for figure in FIGURES} - at_once
     assert set(bench.measured["fixed"].samples) == {"start", "steady_2", "steady_4"}
     assert all(peer.done[-1] == "close" for peer in made)
