@@ -1,6 +1,8 @@
 """A steady step taken apart: what each phase of Rubato costs, beside DistributedDataParallel on the same model.
 
-python -m benchmarks.steady [--workers 1,2,4] [--steps 40] [--microbatches 8] [--width 1780]
+python -m benchmarks.steady [--workers 1,2,4] [--rounds 3] [--steps 40] [--microbatches 8] [--width 1780]
+
+All take turns, round by round: what else the machine does meets each of them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
@@ -104,37 +106,60 @@ class Runs:
     ddp_same: Steady
 
 
-def measure(workers: int, flags: argparse.Namespace) -> Runs:
+def measure(workers: int, number: int, flags: argparse.Namespace) -> Runs:
+    """One round."""
+
     def folder(name: str) -> Path:
-        made = Path(flags.folder) / f"{name}-{workers}"
+        made = Path(flags.folder) / f"{name}-{workers}-{number}"
         made.mkdir()
         return made
 
     def job(where: Path, passes: int = 1) -> Workload:
         return Workload(str(where), steps=flags.steps, width=flags.width, passes=passes)
 
-    tell(f"{workers} workers: DDP, one pass")
+    def say(what: str) -> None:
+        tell(f"round {number + 1} of {flags.rounds}, {workers} workers: {what}")
+
+    say("DDP, one pass")
     once = of_ddp(place := folder("once"), job(place), workers)
-    tell(f"{workers} workers: DDP, {flags.microbatches // workers} passes")
-    same = of_ddp(place := folder("same"), job(place, flags.microbatches // workers), workers)
-    tell(f"{workers} workers: Rubato, reproducible: false")
+    say("Rubato, reproducible: false")
     fast = of_rubato(place := folder("fast"), job(place), workers, flags.microbatches, reproducible=False)
-    tell(f"{workers} workers: Rubato")
+    say(f"DDP, {flags.microbatches // workers} passes")
+    same = of_ddp(place := folder("same"), job(place, flags.microbatches // workers), workers)
+    say("Rubato")
     rubato = of_rubato(place := folder("rubato"), job(place), workers, flags.microbatches, reproducible=True)
     return Runs(rubato, fast, once, same)
 
 
-def report(runs: dict[int, Runs], flags: argparse.Namespace, load: float) -> str:
-    """Three tables: steps, memory, and the phases of the reproducible mode."""
+def typical(runs: Sequence[Steady]) -> Steady:
+    """Medians over the rounds; of memory the most."""
+    phases = {
+        name: (
+            statistics.median(run.phases_ms[name][0] for run in runs),
+            statistics.median(run.phases_ms[name][1] for run in runs),
+        )
+        for name in set.intersection(*(set(run.phases_ms) for run in runs))
+    }
+    return Steady(statistics.median(run.step_ms for run in runs), max(run.peak_bytes for run in runs), phases)
+
+
+def report(rounds: dict[int, list[Runs]], flags: argparse.Namespace, load: float) -> str:
+    """Three tables: steps, memory, and the phases of the reproducible mode. By number of workers, the rounds."""
+    runs = {
+        workers: Runs(*(typical([getattr(one, field.name) for one in found]) for field in fields(Runs)))
+        for workers, found in rounds.items()
+    }
     lines = [
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.steps} steps, hidden layers of {flags.width}, "
-        f"global batch 256 in {flags.microbatches} microbatches; medians.",
+        f"global batch 256 in {flags.microbatches} microbatches; medians of {flags.rounds} rounds, in brackets the "
+        "ratios of single rounds.",
         "",
         "| workers | DDP, one pass | Rubato, `reproducible: false` | ratio | DDP, same passes | Rubato | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
-    for workers, one in runs.items():
-        lines.append(f"| {workers} | {beside(one.ddp_once, one.fast)} | {beside(one.ddp_same, one.rubato)} |")
+    for workers, found in rounds.items():
+        once = beside([(one.ddp_once, one.fast) for one in found])
+        lines.append(f"| {workers} | {once} | {beside([(one.ddp_same, one.rubato) for one in found])} |")
     lines += [
         "",
         "| workers | memory: DDP, one pass | Rubato, `reproducible: false` | DDP, same passes | Rubato |",
@@ -156,8 +181,11 @@ def phase_line(name: str, runs: Iterable[Runs]) -> str:
     )
 
 
-def beside(ddp: Steady, rubato: Steady) -> str:
-    return f"{ddp.step_ms:.0f} ms | {rubato.step_ms:.0f} ms | {rubato.step_ms / ddp.step_ms:.2f}"
+def beside(pairs: Sequence[tuple[Steady, Steady]]) -> str:
+    """Three cells: DDP, Rubato, and their ratio, with the range of it over the rounds."""
+    ddp, rubato = (statistics.median(one.step_ms for one in column) for column in zip(*pairs, strict=True))
+    ratios = [other.step_ms / base.step_ms for base, other in pairs]
+    return f"{ddp:.0f} ms | {rubato:.0f} ms | {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def tell(text: str) -> None:
@@ -167,6 +195,7 @@ def tell(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take a steady step apart.")
     parser.add_argument("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--width", type=int, default=WIDTH)
@@ -174,8 +203,11 @@ def main() -> int:
     flags = parser.parse_args()
     load = os.getloadavg()[0]
     with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-steady-") as flags.folder:
-        runs = {workers: measure(workers, flags) for workers in flags.workers}
-    publish("steady", report(runs, flags, load), writes=flags.write)
+        rounds: dict[int, list[Runs]] = {workers: [] for workers in flags.workers}
+        for number in range(flags.rounds):
+            for workers, found in rounds.items():
+                found.append(measure(workers, number, flags))
+    publish("steady", report(rounds, flags, load), writes=flags.write)
     return 0
 
 
