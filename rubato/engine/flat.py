@@ -129,11 +129,15 @@ class FlatLayout:
         with torch.no_grad():
             if gradient is None:
                 view.zero_()
-            elif gradient.dtype == view.dtype and gradient.layout is torch.strided and share != 0.0:
+            elif self.may_add(gradient) and share != 0.0:
                 view.copy_(gradient) if share == 1.0 else torch.mul(gradient, share, out=view)
             else:
                 view.copy_(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
                 weigh(view, share)
+
+    def may_add(self, gradient: torch.Tensor) -> bool:
+        """Whether it can be added or multiplied as it is: in the vector's type, and dense."""
+        return gradient.dtype == self.dtype and gradient.layout is torch.strided
 
     def pack_tail(
         self,

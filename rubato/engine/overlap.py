@@ -131,7 +131,7 @@ class Overlap:
         if is_right:
             touched = [gradient is not None for gradient in gradients]
             self._flat.pack_tail(self.total, buffers_before, touched, share)
-            self._add_up(self._flat.tail, self._flat.length)
+            self._add_up(self._flat.tail, self._flat.length, self._lefts)
         return is_right
 
     def _hook(self, index: int) -> Any:
@@ -144,8 +144,16 @@ class Overlap:
     def _take(self, index: int) -> None:
         assert self._share is not None
         gradient, piece = self._flat.parameters[index][1].grad, self._flat.pieces[index]
-        self._flat.pack_one(self.total, index, self._share)
-        self._add_up(piece.start, piece.start + piece.numel)
+        begin, end, lefts = piece.start, piece.start + piece.numel, self._lefts
+        if gradient is not None and self._share == 1.0 and lefts and self._flat.may_add(gradient):
+            # Added where it is read: a copy less.
+            with torch.no_grad():
+                left = _sum_of(lefts[0], begin, end)
+                torch.add(left.view(piece.shape), gradient, out=self.total[begin:end].view(piece.shape))
+            self._add_up(begin, end, lefts[1:])
+        else:
+            self._flat.pack_one(self.total, index, self._share)
+            self._add_up(begin, end, lefts)
         self._taken[index] = gradient, *self._mark(gradient)
         for number in self._buckets_of.get(index, ()):
             self._missing[number].discard(index)
@@ -153,18 +161,23 @@ class Overlap:
             self._sent += 1
             self.ahead.let()
 
-    def _add_up(self, begin: int, end: int) -> None:
+    def _add_up(self, begin: int, end: int, lefts: Sequence[Sequence[torch.Tensor]]) -> None:
         place = self.total[begin:end]
         with torch.no_grad():
-            for first, *others in self._lefts:
-                left = first[begin:end]
-                for other in others:
-                    left = left + other[begin:end]
-                torch.add(left, place, out=place)
+            for level in lefts:
+                torch.add(_sum_of(level, begin, end), place, out=place)
 
     def _mark(self, gradient: torch.Tensor | None) -> tuple[int, int]:
         """What differs when it was changed: its version, and the sum of its bits where they are watched."""
         if gradient is None or not self._is_watched or gradient.layout is not torch.strided:
             return (0 if gradient is None else gradient._version), 0
-        integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[gradient.element_size()]
+        integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[gradient.element_size()]
         return gradient._version, int(gradient.detach().view(integer).sum())
+
+
+def _sum_of(vectors: Sequence[torch.Tensor], begin: int, end: int) -> torch.Tensor:
+    """Of a stretch of them, in order; of one vector the stretch itself."""
+    total = vectors[0][begin:end]
+    for vector in vectors[1:]:
+        total = total + vector[begin:end]
+    return total
