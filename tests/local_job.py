@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rubato import testing
+from rubato.launch.environment import child_environment
+from rubato.launch.forkserver import ForkServer
 
 PROGRAMS = Path(__file__).parent / "programs"
+NAME_OF_TEST = "PYTEST_CURRENT_TEST"
+
+
+@functools.cache
+def forkserver() -> ForkServer:
+    """One for all runs of this process: its imports take longer than many a test."""
+    server = ForkServer(PROGRAMS, child_environment(os.environ, working_dir=PROGRAMS))
+    atexit.register(server.close)
+    return server
 
 
 class LocalJob(testing.LocalJob):
@@ -19,20 +32,13 @@ class LocalJob(testing.LocalJob):
         self.hold = home / "hold"
         self.hold.touch()
         config = {**spec.pop("config", {}), "hold": str(self.hold)}
-        super().__init__(home, PROGRAMS / f"{program}.py", config=config, **spec)
+        self.test = os.environ.pop(NAME_OF_TEST, "").split(" ")[0]  # else each had an environment of its own
+        super().__init__(home, PROGRAMS / f"{program}.py", config=config, forkserver=forkserver(), **spec)
 
     def result(self) -> tuple[int, str]:
         self.hold.unlink(missing_ok=True)
+        assert not forkserver().failure, "tests would go on, slowly, with fresh processes"
         return super().result()
-
-    def kill_and_wait(self, ranks: Iterable[int]) -> None:
-        """SIGKILL these, and block until others train in their places."""
-        count = len(self.members())
-        killed = self.kill(ranks)
-        self.wait(
-            lambda: len(self.members()) == count and not {one["pid"] for one in self.members()}.intersection(killed),
-            "others in their places",
-        )
 
     def wait_seconds(self, seconds: float) -> None:
         """Let an outage last: nothing happens that could be waited for, but that the run does not end."""

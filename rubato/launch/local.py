@@ -22,6 +22,7 @@ from rubato.errors import UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
 from rubato.launch.environment import child_environment
+from rubato.launch.forkserver import ForkServer
 from rubato.launch.host import Host, Post
 from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
@@ -75,7 +76,11 @@ def run_folder(home: Path, run_id: str) -> Path:
 
 
 class LocalRun:
-    """One run and its folder: run.json, control.sock, events.jsonl, metrics.jsonl, logs.jsonl, checkpoints/."""
+    """One run and its folder: run.json, control.sock, events.jsonl, metrics.jsonl, logs.jsonl, checkpoints/.
+
+    It forks its training processes from the server that it is given, where that has their folder and environment, else
+    from one of its own.
+    """
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class LocalRun:
         home: Path,
         command: tuple[str, ...] = CHILD_COMMAND,
         progress: TextIO | None = None,
+        forkserver: ForkServer | None = None,
     ) -> None:
         # Sorts by time: the seconds come first.
         self.run_id = f"run_{int(time.time()):08x}{secrets.token_hex(3)}"
@@ -98,6 +104,7 @@ class LocalRun:
         self._command = command
         self._working_dir = working_dir
         self._progress = progress or sys.stderr
+        self._shared_forkserver = forkserver
         self._wish = Wish("run", spec.workers.initial)
         # Re-entrant: a signal handler may interrupt another one that holds it.
         self._lock = threading.RLock()
@@ -109,7 +116,14 @@ class LocalRun:
 
     def run(self) -> Outcome:
         """Train until the end."""
-        fleet = LocalFleet(self._template(), self._working_dir, self._environment(), self.host.post, self._command)
+        environment = child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
+        with self._forkserver(environment) as forkserver:
+            return self._lead(environment, forkserver)
+
+    def _lead(self, environment: dict[str, str], forkserver: ForkServer | None) -> Outcome:
+        node = socket.gethostname()
+        plan = ChildPlan(self._template(), node, self._working_dir, environment, self._command, forkserver)
+        fleet = LocalFleet(plan, self.host.post)
         journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
         archive = StorageArchive(ArchiveTerms.of(self.run_id, self.checkpoints, self._spec), self.host.post)
         control = ControlServer(self.folder, self.answer)
@@ -174,8 +188,22 @@ class LocalRun:
             storage=str(self.checkpoints),
         )
 
-    def _environment(self) -> dict[str, str]:
-        return child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
+    @contextlib.contextmanager
+    def _forkserver(self, environment: dict[str, str]) -> Iterator[ForkServer | None]:
+        """The server to fork from; None where processes must be started as the run was told, or where there is none."""
+        shared = self._shared_forkserver
+        if self._command != CHILD_COMMAND or sys.platform != "linux":
+            yield None
+        elif shared is not None and shared.serves(self._working_dir, environment):
+            yield shared
+        else:
+            try:
+                own = ForkServer(self._working_dir, environment)
+            except OSError:
+                yield None  # what is wrong is told of the training process that cannot be started either
+                return
+            with contextlib.closing(own):
+                yield own
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -198,24 +226,17 @@ class LocalRun:
 
 
 class LocalFleet:
-    """Workers as child processes of this one."""
+    """Workers as child processes of this one, all by one plan but for their names."""
 
-    def __init__(
-        self, template: wire.Start, working_dir: Path, environment: dict[str, str], post: Post, command: tuple[str, ...]
-    ) -> None:
-        self._template = template
-        self._working_dir = working_dir
-        self._environment = environment
+    def __init__(self, plan: ChildPlan, post: Post) -> None:
+        self._plan = plan
         self._post = post
-        self._command = command
-        self._node = socket.gethostname()
         self._workers: dict[str, ChildSupervisor] = {}
 
     def spawn(self, worker_id: str, incarnation: str) -> None:
         """Start a process."""
-        start = replace(self._template, worker_id=worker_id, incarnation=incarnation)
-        plan = ChildPlan(start, self._node, self._working_dir, self._environment, self._command)
-        supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
+        start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation)
+        supervisor = self._workers[incarnation] = ChildSupervisor(replace(self._plan, start=start), self._deliver)
         supervisor.start()
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:

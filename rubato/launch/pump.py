@@ -69,6 +69,10 @@ class Pump:
         self._outgoing.append(json.dumps(wire.encode(command)).encode() + b"\n")
         self._wake()
 
+    def note(self, text: str) -> None:
+        """Add a line of the supervisor to the output; before `start` only: after it the pump's thread delivers."""
+        self._put("system", text)
+
     def start(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Begin to move; the pump closes the pipes."""
         self.child_end.close()

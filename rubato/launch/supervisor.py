@@ -1,8 +1,9 @@
 """Starts one training process, carries commands and messages, captures its output, and knows for sure when it is gone.
 
-Two threads. *Life* spawns the process and waits for its end: the parent-death signal fires when the creating thread
-ends, so that thread lives as long as the process. The *pump* alone reads the control socket and the pipes, so all that
-the process said is delivered in order, and `Exited` after it.
+Two threads. *Life* spawns the process and waits for its end: the parent-death signal of a fresh process fires when the
+creating thread ends, so that thread lives as long as the process (that of a fork fires with the main thread). The
+*pump* alone reads the control socket and the pipes, so all that the process said is delivered in order, and `Exited`
+after it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rubato.launch.forkserver import ForkServer, ForkServerGone
+from rubato.launch.process import ChildProcess, spawn_fresh
 from rubato.launch.pump import Deliver, Pump
 from rubato.launch.tether import PARENT_VARIABLE
 from rubato.wire import worker as wire
@@ -46,6 +48,8 @@ class ChildPlan:
     working_dir: Path
     environment: Mapping[str, str]
     command: tuple[str, ...] = CHILD_COMMAND
+    forkserver: ForkServer | None = None
+    """Forks it, where it can, instead of the command. It has the working folder and the environment."""
 
 
 class ChildSupervisor:
@@ -59,9 +63,9 @@ class ChildSupervisor:
         self._plan = plan
         self._deliver = deliver
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._is_reaped = False
-        self._kill_wish = ""
+        self._kill_wish = self._why_afresh = ""
         self._progress_fd = shared_memory()
         self._word = ProgressWord(self._progress_fd)
         self._looked_ns = 0
@@ -168,14 +172,14 @@ class ChildSupervisor:
             return
         oom_kills = count_oom_kills()
         self._deliver(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node))
-        assert process.stdout is not None
-        assert process.stderr is not None
+        if self._why_afresh:
+            self._pump.note(f"started afresh, for the fork server does not serve: {self._why_afresh}")
         self._pump.start(process.stdout, process.stderr)
         # The end is seen without reaping: until the group is killed the pid must not be given to anybody else.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process.wait_for_end()
         with self._lock:
             self._signal_group(signal.SIGKILL)
-            code = process.wait()
+            code = process.reap()
             self._is_reaped = True
         self._pump.finish(DRAIN_S)
         cause = self._pump.nonsense
@@ -191,32 +195,35 @@ class ChildSupervisor:
             )
         )
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        control = self._pump.child_end.fileno()
-        environment = {
-            **self._plan.environment,
-            CONTROL_VARIABLE: str(control),
-            PROGRESS_VARIABLE: str(self._progress_fd),
+    def _spawn(self) -> ChildProcess:
+        plan = self._plan
+        variables = {
             PARENT_VARIABLE: str(os.getpid()),
-            "RUBATO_JOB_ID": self._plan.start.job_id,
-            "RUBATO_WORKER_ID": self._plan.start.worker_id,
+            "RUBATO_JOB_ID": plan.start.job_id,
+            "RUBATO_WORKER_ID": plan.start.worker_id,
             "RUBATO_INCARNATION": self.incarnation,
         }
-        process = subprocess.Popen(
-            self._plan.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self._plan.working_dir,
-            env=environment,
-            pass_fds=(control, self._progress_fd),
-            start_new_session=True,
-            bufsize=0,
-        )
+        descriptors = {CONTROL_VARIABLE: self._pump.child_end.fileno(), PROGRESS_VARIABLE: self._progress_fd}
+        process = self._fork(plan.forkserver, variables, descriptors) if plan.forkserver is not None else None
+        if process is None:
+            process = spawn_fresh(plan.command, plan.working_dir, {**plan.environment, **variables}, descriptors)
         with self._lock:
             self._process = process
             if self._kill_wish:
                 self._signal_group(signal.SIGKILL)
+        return process
+
+    def _fork(
+        self, server: ForkServer, variables: Mapping[str, str], descriptors: Mapping[str, int]
+    ) -> ChildProcess | None:
+        """A fork; None where it must be started afresh. Raises OSError where it is to be killed anyhow."""
+        try:
+            process = server.spawn(variables, descriptors, is_wanted=lambda: not self._kill_wish)
+        except ForkServerGone as error:
+            self._why_afresh = str(error)
+            return None
+        if process is None:
+            raise InterruptedError(self._kill_wish)
         return process
 
     def _signal_group(self, number: signal.Signals) -> None:

@@ -1,15 +1,18 @@
-"""Ties a process to the one that started it: it never outlives its supervisor."""
+"""Ties a process to the one that started it: it never outlives its supervisor, also where it was forked for it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 
 PARENT_VARIABLE = "RUBATO_SUPERVISOR_PID"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
+_adoption = threading.Lock()
 
 
 def tether_to_supervisor(environment: Mapping[str, str] = os.environ) -> None:
@@ -20,10 +23,27 @@ def tether_to_supervisor(environment: Mapping[str, str] = os.environ) -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     expected = environment.get(PARENT_VARIABLE)
     if expected is not None and os.getppid() != int(expected):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def adopts_orphans() -> Iterator[None]:
+    """Meanwhile, descendants of this process whose parents end become its own children (Linux: a subreaper)."""
+    with _adoption:  # it is the whole process's
+        before = ctypes.c_int()
+        _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            _prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from rubato.launch.forkserver import ForkServer
 from rubato.launch.local import LocalRun
 from rubato.wire.cluster import Outcome
 from rubato.wire.spec import parse_spec
@@ -36,10 +37,22 @@ class LocalJob:
         home: where the run keeps its files.
         program: a file with a function `train(run)`.
         checkpoint_dir: folder or URI of its checkpoints; default: one in the run's own folder.
+        forkserver: forks the training processes, where it has their folder and environment; default: one for this run.
+        patience_s: how long anything that is waited for may take, the end of the job included.
         spec: fields of the job spec.
     """
 
-    def __init__(self, home: Path, program: Path, *, checkpoint_dir: str | None = None, **spec: Any) -> None:
+    def __init__(
+        self,
+        home: Path,
+        program: Path,
+        *,
+        checkpoint_dir: str | None = None,
+        forkserver: ForkServer | None = None,
+        patience_s: float = PATIENCE_S,
+        **spec: Any,
+    ) -> None:
+        self._patience_s = patience_s
         self.spec = parse_spec(
             {
                 "name": "job",
@@ -50,7 +63,7 @@ class LocalJob:
         )
         self.output = io.StringIO()
         storage = parse_storage(checkpoint_dir) if checkpoint_dir is not None else None
-        self.run = LocalRun(self.spec, program.parent, storage, home, progress=self.output)
+        self.run = LocalRun(self.spec, program.parent, storage, home, progress=self.output, forkserver=forkserver)
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._lead, name="local-job")
@@ -105,12 +118,12 @@ class LocalJob:
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Block until the condition holds; fails when the run ends before, or patience does."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while not condition():
             assert self._thread.is_alive(), (
                 f"the run ended while waiting for {what}: {self.outcome or self.error}\n{self.told()}"
             )
-            assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s\n{self.told()}"
+            assert time.monotonic() < deadline, f"no {what} within {self._patience_s:g} s\n{self.told()}"
             time.sleep(0.002)
 
     def wait_step(self, step: int) -> None:
@@ -134,9 +147,18 @@ class LocalJob:
             os.kill(pid, number)
         return pids
 
+    def kill_and_wait(self, ranks: Iterable[int]) -> None:
+        """SIGKILL these, and block until others train in their places."""
+        count = len(self.members())
+        killed = self.kill(ranks)
+        self.wait(
+            lambda: len(self.members()) == count and not {one["pid"] for one in self.members()}.intersection(killed),
+            "others in their places",
+        )
+
     def wait_for_end(self) -> Outcome:
         """Block until the run is over, however it ends."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join(self._patience_s)
         assert self.outcome is not None, f"the run has not ended: {self.error}\n{self.told()}"
         return self.outcome
 

@@ -1,4 +1,4 @@
-"""One real home for all recipes of the session."""
+"""One real home for all tests of a module: an idle one would take its share of the cores from the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.s3_fixtures import s3, server
 __all__ = ["home", "running", "s3", "server"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHome]:
-    with running_home(tmp_path_factory.mktemp("recipes") / "home") as home:
+    with running_home(tmp_path_factory.mktemp("cluster") / "home") as home:
         yield home
 
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ import pytest
 
 from rubato.cli.keeper.process_table import identify
 from rubato.launch.environment import child_environment
-from rubato.launch.output import OutputLine
-from rubato.launch.supervisor import ChildPlan, ChildSupervisor
+from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
+from tests.watched_child import START, Watched, wait_gone, watching
 
 PREAMBLE = """
 import json, os, signal, socket, subprocess, sys, time
@@ -30,59 +28,18 @@ def say(**message):
 def hello(store):
     say(type="Hello", incarnation="1.1", store=store, code_digest="c")
 """
-START = wire.Start(3, "job_1", "w1.1", "1.1", {"name": "a"}, "127.0.0.1", "/ckpt")
-
-
-class Watched:
-    """A supervisor and what it delivers."""
-
-    def __init__(self, supervisor: ChildSupervisor, events: queue.SimpleQueue[Any]) -> None:
-        self.supervisor = supervisor
-        self._events = events
-        self.seen: list[Any] = []
-
-    def until(self, kind: type) -> Any:
-        """Everything up to the next event of this kind."""
-        while True:
-            event = self._events.get(timeout=20)
-            self.seen.append(event)
-            if isinstance(event, kind):
-                return event
-
-    def finish(self) -> wire.Exited:
-        exited: wire.Exited = self.until(wire.Exited)
-        assert self.supervisor.join(10)
-        assert self._events.empty(), "Exited is the last word"
-        return exited
-
-    @property
-    def output(self) -> list[tuple[str, str]]:
-        return [(one.stream, one.line) for one in self.seen if isinstance(one, OutputLine)]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
-    started: list[ChildSupervisor] = []
+    with watching() as begin:
 
-    def start(script: str, command: tuple[str, ...] | None = None, **env: str) -> Watched:
-        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        environment = child_environment(os.environ, working_dir=tmp_path, job_env=env)
-        command = command or (sys.executable, "-P", "-c", PREAMBLE + textwrap.dedent(script))
-        supervisor = ChildSupervisor(ChildPlan(START, "here", tmp_path, environment, command), events.put)
-        started.append(supervisor)
-        supervisor.start()
-        return Watched(supervisor, events)
+        def start(script: str, command: tuple[str, ...] | None = None, **env: str) -> Watched:
+            environment = child_environment(os.environ, working_dir=tmp_path, job_env=env)
+            command = command or (sys.executable, "-P", "-c", PREAMBLE + textwrap.dedent(script))
+            return begin(ChildPlan(START, "here", tmp_path, environment, command))
 
-    yield start
-    for supervisor in started:
-        assert supervisor.close()
-
-
-def wait_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while identify(pid) is not None:
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.005)
+        yield start
 
 
 @pytest.mark.parametrize(
@@ -211,13 +168,11 @@ def test_a_hung_process_leaves_its_stacks(run: Any) -> None:
 
 
 def test_killed_before_it_was_spawned_it_still_says_both(run: Any, tmp_path: Path) -> None:
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     environment = child_environment(os.environ, working_dir=tmp_path)
     plan = ChildPlan(START, "here", tmp_path, environment, (sys.executable, "-c", "import time; time.sleep(60)"))
-    supervisor = ChildSupervisor(plan, events.put)
-    supervisor.kill("never mind")
-    supervisor.start()
-    watched = Watched(supervisor, events)
+    watched = Watched(plan)
+    watched.supervisor.kill("never mind")
+    watched.supervisor.start()
     assert watched.finish().signal == "SIGKILL"
 
 
