@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from local_job import LocalJob
 
 from rubato.checkpoint.manifest import find_latest
@@ -135,16 +136,15 @@ def check_processes(run: LocalJob, patience_s: float = 60.0) -> None:
     """I3."""
     deadline = time.monotonic() + patience_s
     pids = {event["data"]["pid"] for event in run.events("worker.started")}
-    # A pid that was used again is not of this run: the environment of a training process names its job.
-    while living := [pid for pid in pids if _is_of(run, pid)]:
+    while living := pids & {child.pid for child in psutil.Process().children() if _is_running(child)}:
         assert time.monotonic() < deadline, f"still alive: {living}"
         time.sleep(0.05)
 
 
-def _is_of(run: LocalJob, pid: int) -> bool:
+def _is_running(child: psutil.Process) -> bool:
     try:
-        return f"RUBATO_JOB_ID={run.run.run_id}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+        return child.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -157,7 +157,7 @@ def record(run: LocalJob, fault: str) -> None:
     steps = [row["values"]["step_seconds"] for row in run.rows()]
     line = {
         "fault": fault,
-        "test": os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0],
+        "test": run.test,
         "pauses": [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None],
         "redone": [one["redone_microbatches"] for one in changes if one["cause"] == "recovery"],
         "microbatches": run.spec.num_microbatches,

@@ -94,12 +94,12 @@ class Communicator:
 
     All members make the same calls in the same order.
 
-    Args:    group: gloo.  nccl: for tensors on a device; None: they are staged.
+    Args:    group: gloo.
     """
 
-    def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool], nccl: Any = None) -> None:
+    def __init__(self, group: Any, rank: int, world: int, is_revoked: Callable[[], bool]) -> None:
         self._group = group
-        self._nccl = nccl
+        self._nccl: Any = None
         self.rank = rank
         self.world = world
         self._is_revoked = is_revoked
@@ -149,7 +149,7 @@ class Communicator:
             raise _lost(error) from None
 
     def use_nccl(self, nccl: Any) -> None:
-        """From here on tensors on a device travel over this group."""
+        """From here on tensors on a device travel over this group, instead of by way of the CPU's memory."""
         self._nccl = nccl
 
     def bury(self) -> None:
@@ -218,10 +218,11 @@ def form(
             communicator.use_nccl(_nccl(dist.PrefixStore("nccl", store), rank, record.world, device))
             token = torch.zeros(record.world, dtype=torch.int64, device=device)
             communicator.all_gather(token, token[:1].clone())
-    except (GenerationLost, RuntimeError, ValueError) as error:
+    except GenerationLost:
         communicator.bury()
-        if isinstance(error, GenerationLost):
-            raise
+        raise
+    except (RuntimeError, ValueError) as error:
+        communicator.bury()
         raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
     return communicator
 

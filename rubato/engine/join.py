@@ -33,6 +33,8 @@ CLOSE = 2
 """Results a joiner may be behind when the members become ready to switch."""
 IMPATIENT = 256
 """Results after which they do whatever it is behind: a joiner too slow to catch up is waited for at the switch."""
+BACKLOG_BYTES = 2 * 2**30
+"""So do they when it is behind by so much: members and joiner keep what it has not repeated yet."""
 _IDLE_S = 0.02
 """The longest between two rounds: how far the joiners are must be heard of, too."""
 _ENTRY = struct.Struct("<3q")
@@ -116,7 +118,7 @@ class Feeder(_Party):
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._journal: deque[torch.Tensor] = deque()
-        self._count = 0
+        self._count = self._result_bytes = 0
         self._is_closed = False
         self._is_copied = threading.Event()
         self._snapshot = capture(self._part, len(self.holders))
@@ -135,6 +137,7 @@ class Feeder(_Party):
         with self._changed:
             self._journal.extend((entry, packed))
             self._count += 1
+            self._result_bytes = packed.numel() * len(self.holders)
             self._changed.notify_all()
 
     def _share_of(self, completed: Completed) -> Completed:
@@ -181,7 +184,9 @@ class Feeder(_Party):
             available, reached, is_last = self._table(count, is_closed)
             self._payload(self._take(available - sent))
             sent = available
-            if not is_told and (sent - reached <= CLOSE or sent >= IMPATIENT):
+            behind = sent - reached
+            is_hopeless = sent >= IMPATIENT or behind * self._result_bytes >= BACKLOG_BYTES
+            if not is_told and (behind <= CLOSE or is_hopeless):
                 is_told = True
                 self._on_ready(self.record.number)
 

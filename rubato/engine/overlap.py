@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rubato.engine.buckets import Bucket
 from rubato.engine.flat import FlatLayout
 from rubato.engine.reduction import Reduction
 from rubato.engine.tree import Node
@@ -91,11 +92,6 @@ class Overlap:
         self._sent = 0
         self._taken: dict[int, tuple[torch.Tensor | None, int, int]] = {}
         """By parameter: the gradient that was taken, and its mark."""
-        self._missing = [set(bucket.parameters) for bucket in self._buckets]
-        self._buckets_of: dict[int, list[int]] = {}
-        for number, bucket in enumerate(self._buckets):
-            for index in bucket.parameters:
-                self._buckets_of.setdefault(index, []).append(number)
         # The nodes that accumulate live as long as somebody holds them, and their hooks with them.
         self._accumulators = {
             index: torch.autograd.graph.get_gradient_edge(parameter).node
@@ -155,11 +151,13 @@ class Overlap:
             self._flat.pack_one(self.total, index, self._share)
             self._add_up(begin, end, lefts)
         self._taken[index] = gradient, *self._mark(gradient)
-        for number in self._buckets_of.get(index, ()):
-            self._missing[number].discard(index)
-        while self._sent < len(self._buckets) and not self._missing[self._sent]:
+        while self._sent < len(self._buckets) and self._is_complete(self._buckets[self._sent]):
             self._sent += 1
             self.ahead.let()
+
+    def _is_complete(self, bucket: Bucket) -> bool:
+        # The first parameter's gradient usually comes last, so that most answers cost one look.
+        return all(index in self._taken for index in bucket.parameters)
 
     def _add_up(self, begin: int, end: int, lefts: Sequence[Sequence[torch.Tensor]]) -> None:
         place = self.total[begin:end]

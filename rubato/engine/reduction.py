@@ -85,8 +85,8 @@ class Reduction:
         self._integer_owner = owners[self._present[0]]
         self._is_finite = True
         self._begun = 0
-        self._parts_sent: deque[tuple[int, Pending]] = deque()
-        """Buckets whose parts are on their way, the oldest first."""
+        self._parts_sent: deque[tuple[int, torch.Tensor, Pending]] = deque()
+        """Buckets whose parts are on their way, the oldest first, with the buffer for what comes in."""
         self._sums_sent: deque[Pending] = deque()
 
     def next(self, nodes: Mapping[Node, torch.Tensor]) -> None:
@@ -168,7 +168,7 @@ class Reduction:
                     buffers.typed(source, at, end - begin).copy_(nodes[node][begin:end])
                     at += (end - begin) * buffers.element_bytes
         out = buffers.scratch("out", number, sum(received))
-        self._parts_sent.append((number, self._comm.start_all_to_all(out, source, received, sent)))
+        self._parts_sent.append((number, out, self._comm.start_all_to_all(out, source, received, sent)))
         self._begun += 1
 
     def _send_sum(
@@ -181,12 +181,12 @@ class Reduction:
         buffers = self._buffers
         if len(self._sums_sent) == UNDER_WAY:
             self._sums_sent.popleft().wait()
-        number, pending = self._parts_sent.popleft()
+        number, incoming, pending = self._parts_sent.popleft()
         pending.wait()
         section, here, world = buffers.sections[number], buffers.rank, buffers.world
         begin, size = buffers.row(section, here), section.row_bytes
         chunk = buffers.typed(self._results, begin, section.elements(here))
-        self._sum(self._received(number, section, nodes), chunk)
+        self._sum(self._all_parts(section, nodes, incoming), chunk)
         checked = self._gradients - section.bounds(here)[0]
         self._is_finite = self._is_finite and (checked <= 0 or is_finite(chunk[:checked]))
         row = copies = self._results[begin : begin + size]
@@ -198,18 +198,19 @@ class Reduction:
         sizes = [0 if rank == here else size for rank in range(world)]
         self._sums_sent.append(self._comm.start_all_to_all(self._results[section.offset : begin], copies, sizes, sizes))
 
-    def _received(self, number: int, section: Section, nodes: Mapping[Node, torch.Tensor]) -> dict[Node, torch.Tensor]:
+    def _all_parts(
+        self, section: Section, nodes: Mapping[Node, torch.Tensor], incoming: torch.Tensor
+    ) -> dict[Node, torch.Tensor]:
         """All parts of this worker's chunk of a bucket: its own, and what has come in."""
         buffers = self._buffers
         low, high = section.bounds(buffers.rank)
-        _, received = message_sizes(buffers, section, self._frontiers)
-        out, at = buffers.scratch("out", number, sum(received)), 0
+        at = 0
         parts = {node: nodes[node][low:high] for node in self._mine}
         for rank in _others(buffers):
             for node in self._frontiers[rank]:
                 if node in parts:
                     raise ProtocolError(f"step {self._stamp[2]}: node {node} is held twice")
-                parts[node] = buffers.typed(out, at, high - low)
+                parts[node] = buffers.typed(incoming, at, high - low)
                 at += (high - low) * buffers.element_bytes
         return parts
 

@@ -39,9 +39,8 @@ class Step:
         self._is_begun = False
         self._slots: dict[int, tuple[float, float]] = {}
         self._loss: float | None = None
-        self._weight: float | None = None
-        self._size = 0
-        """Samples of the present pass."""
+        self._weight = 0.0
+        """Of the present pass: its number of samples, unless the program says otherwise."""
 
     @property
     def microbatch(self) -> int | None:
@@ -72,9 +71,10 @@ class Step:
         if weight is not None and not 0 <= float(weight) < math.inf:
             raise ModelError(f"step.backward needs a weight of at least 0, got {weight}")
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        self._weight = float(weight) if weight is not None else self._weight
+        if weight is not None:
+            self._weight = float(weight)
         sums = self._session.sums
-        sums.begin_backward(self.index, self._size if self._weight is None else self._weight)
+        sums.begin_backward(self.index, self._weight)
         scaled.backward()
         sums.end_backward()
         self._loss = (self._loss or 0.0) + float(loss.detach())
@@ -135,8 +135,8 @@ class Step:
 
     def _open(self, leaves: range) -> Any:
         session, leaf = self._session, leaves.start
-        session.present_microbatch, self._loss, self._weight = leaf, None, None
-        self._size = size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
+        size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
+        session.present_microbatch, self._loss, self._weight = leaf, None, float(size)
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
@@ -151,8 +151,7 @@ class Step:
         """Take the gradients of a pass into the sum. Returns whether the step's lowest microbatch was in it."""
         session = self._session
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
-        size = sum(sizes)
-        weight = float(size) if self._weight is None else self._weight
+        size, weight = sum(sizes), self._weight
         if not session.sums.take(self.index, leaves, weight, before_float):
             raise ModelError(
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "

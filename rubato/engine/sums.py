@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -11,7 +11,7 @@ from rubato.data.order import BatchPlan
 from rubato.engine.flat import FlatLayout
 from rubato.engine.overlap import Ahead, Overlap
 from rubato.engine.reduction import Reduced, Reduction
-from rubato.engine.tree import Node, Order, Partials
+from rubato.engine.tree import Order, Partials
 
 _WATCHED = 3
 """So many first overlapped passes are compared bit by bit."""
@@ -54,13 +54,8 @@ class Sums:
     def overlap(self, step: int, leaves: range, reduction: Reduction) -> None:
         """The pass that begins is the step's last one here: exchange its gradients while it computes them."""
         partials, total = self.of(step), self._vector()
-        node, lefts = partials.joins(self._order.node_of(leaves))
-        consumed = {id(left) for level in lefts for left in level}
-        nodes: Mapping[Node, torch.Tensor] = {
-            **{held: vector for held, vector in partials.nodes.items() if id(vector) not in consumed},
-            node: total,
-        }
-        self._ahead = Ahead(reduction, nodes)
+        node, lefts, others = partials.joins(self._order.node_of(leaves))
+        self._ahead = Ahead(reduction, {**others, node: total})
         self._overlapped += 1
         is_watched = self._overlapped <= _WATCHED
         self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=is_watched)

@@ -249,10 +249,10 @@ class Partials(Generic[B]):
         self.nodes[total] = self.nodes.pop(left)
         self._combine(total)
 
-    def joins(self, node: Node) -> tuple[Node, list[list[B]]]:
+    def joins(self, node: Node) -> tuple[Node, list[list[B]], dict[Node, B]]:
         """What a value put at `node` is to be added up with, where it is the last of each sum it goes into.
 
-        Returns: the node that it ends in, and sum by sum the values on its left, in order.
+        Returns: the node that it ends in; sum by sum the values on its left, in order; the nodes that are left alone.
         """
         held, found = {*self.nodes, node}, []
         while (following := self.order.next_sum(node, held, self.present)) is not None:
@@ -262,7 +262,7 @@ class Partials(Generic[B]):
                 found.append([self.nodes[part] for part in parts[:-1]])
             held = held.difference(parts) | {total}
             node = total
-        return node, found
+        return node, found, {one: self.nodes[one] for one in held if one != node}
 
     def put_joined(self, node: Node, value: B) -> None:
         """Take in a node whose value the caller has added up with all that it `joins`, in a buffer of its own.
@@ -271,14 +271,12 @@ class Partials(Generic[B]):
             ValueError: as `put`.
         """
         self._hold(node)
-        total, lefts = self.joins(node)
-        gone = {id(left) for level in lefts for left in level}
-        for held, buffer in list(self.nodes.items()):
-            if id(buffer) in gone:
-                del self.nodes[held]
-                if self._release is not None:
-                    self._release(buffer)
-        self.nodes[total] = value
+        total, lefts, others = self.joins(node)
+        if self._release is not None:
+            for level in lefts:
+                for left in level:
+                    self._release(left)
+        self.nodes = {**others, total: value}
 
     def put(self, node: Node, value: B) -> None:
         """Take in a node and combine upwards.

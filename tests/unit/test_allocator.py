@@ -17,7 +17,7 @@ def faults():
 
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit("not glibc")
-for _ in range(8):
+for _ in range(20):  # the heap takes a few to find its shape
     before = faults()
     tensors = [torch.ones(40 << 18) for _ in range(2)]  # more than glibc ever keeps by itself
     del tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.orders import CheckpointFound
+from rubato.engine.coordinator.roster import in_state, warm_first
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
@@ -12,7 +13,7 @@ from rubato.wire.events import EventKind
 from rubato.wire.status import WorkerState
 
 PLACEMENT_GRACE_S = 2.0
-"""How long those that stand by wait for workers that have no slot yet, before training starts without them."""
+"""How long those that stand by wait for workers without a slot, before training starts or changes without them."""
 
 
 class Founding:
@@ -38,14 +39,12 @@ class Founding:
         if not self._has_asked:
             self._has_asked = True
             job.put(orders.FindCheckpoint())
-        usable = [worker for worker in job.roster if not worker.doom]
-        usable.sort(key=lambda one: one.state is not WorkerState.STANDBY)  # spares that outlived the others
+        usable = warm_first([worker for worker in job.roster if not worker.doom])  # spares outlive the others
         wanted = usable[: job.wish.workers]
         for worker in usable[job.wish.workers + job.terms.standby_workers :]:
             job.kill(worker, "no longer wanted")
         job.spawn(job.wish.workers - len(wanted), now)
-        ready = [worker for worker in wanted if worker.state is WorkerState.STANDBY]
-        warming = [worker for worker in wanted if worker.state is WorkerState.WARMING]
+        ready, warming = in_state(WorkerState.STANDBY, wanted), in_state(WorkerState.WARMING, wanted)
         unplaced = len(wanted) - len(ready) - len(warming)
         job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
         if self._found is None or warming or len(ready) < min(job.terms.min_workers, job.wish.workers):

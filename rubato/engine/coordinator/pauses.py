@@ -18,7 +18,7 @@ from rubato.wire.cluster import MetricRow
 SETTLING_STEPS = 10
 """Steps after the event whose median is taken as the time of a step (the worker count before may differ)."""
 PATIENCE_S = 3.0
-"""With long steps the event does not wait for all of them."""
+"""With long steps the event waits for two of them only."""
 
 
 @dataclass
@@ -44,29 +44,41 @@ class PauseMeter:
         self.rows.append(row)
 
     def is_ripe(self, now: float) -> bool:
-        """Whether the figure can be given."""
-        if not self.rows:
+        """Whether the figure can be given: it needs two steps of the new membership, however long they are."""
+        if len(self._complete) < 2:
             return False
         return len(self.rows) > SETTLING_STEPS or now - self.first_at >= PATIENCE_S
 
     def paused_s(self) -> float | None:
-        """Seconds lost; None where nothing was training before."""
-        if not self.earlier or not self.rows:
+        """Seconds lost; None where nothing was training before, or too little to know what a step takes.
+
+        Where the generation ended before two of its steps, a step is taken to last as long as before.
+        """
+        before = _gaps([row for row in self.earlier if row.generation == self.earlier[-1].generation])
+        after = _gaps(self._complete)
+        if not self.earlier or not self.rows or not (before or after):
             return None
-        is_bridged = len(self.rows) > 1 and self.rows[0].workers < self.world
-        if not is_bridged:
-            return _excess(self.earlier[-1], self.rows[0], self.rows)
-        before = [row for row in self.earlier if row.generation == self.earlier[-1].generation]
-        bridge = _excess(self.earlier[-1], self.rows[0], before if len(before) > 1 else self.rows[:1])
-        return bridge + _excess(self.rows[0], self.rows[1], self.rows[1:])
+        is_bridged = self._complete != self.rows
+        first, later = statistics.median(before or after), statistics.median(after or before)
+        paused = _excess(self.earlier[-1], self.rows[0], first if is_bridged else later)
+        if is_bridged and len(self.rows) > 1:
+            paused += _excess(self.rows[0], self.rows[1], later)
+        return paused
+
+    @property
+    def _complete(self) -> list[MetricRow]:
+        """The steps that all members computed: the rows without the bridge."""
+        return self.rows[1:] if self.rows and self.rows[0].workers < self.world else self.rows
 
 
-def _excess(earlier: MetricRow, later: MetricRow, usual: Sequence[MetricRow]) -> float:
-    """Seconds between two commits beyond the median time between consecutive `usual` ones."""
-    times = [_time(row) for row in usual]
-    gaps = [after - before for before, after in itertools.pairwise(times)]
-    step = statistics.median(gaps) if gaps else float(usual[-1].values.get("step_seconds", 0.0))
-    return max(0.0, _time(later) - _time(earlier) - step)
+def _excess(earlier: MetricRow, later: MetricRow, usual_s: float) -> float:
+    """Seconds between two commits beyond the usual ones."""
+    return max(0.0, _time(later) - _time(earlier) - usual_s)
+
+
+def _gaps(rows: Sequence[MetricRow]) -> list[float]:
+    """Seconds between consecutive commits."""
+    return [_time(later) - _time(earlier) for earlier, later in itertools.pairwise(rows)]
 
 
 def _time(row: MetricRow) -> float:

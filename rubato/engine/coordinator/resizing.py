@@ -5,6 +5,8 @@ Spare workers (`workers.standby`) warm up after those that are to train, and wai
 
 from __future__ import annotations
 
+from rubato.engine.coordinator.founding import PLACEMENT_GRACE_S
+from rubato.engine.coordinator.roster import WorkerView, in_state, warm_first
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -26,8 +28,7 @@ class Resizing:
         job = self._job
         assert job.current is not None
         members = job.roster.of(job.current)
-        outside = job.roster.joinable(job.current)
-        outside.sort(key=lambda one: one.state is not WorkerState.STANDBY)  # the warm ones are of most use
+        outside = warm_first(job.roster.joinable(job.current))
         missing = max(0, job.wish.workers - len(members))
         wanted = missing + job.terms.standby_workers
         for worker in outside[wanted:]:
@@ -38,11 +39,17 @@ class Resizing:
             return
         if now >= job.spawn_after:
             job.spawn(wanted - len(outside), now)
-        ready = [worker for worker in outside if worker.state is WorkerState.STANDBY][:missing]
-        warming = [worker for worker in outside if worker.state is WorkerState.WARMING][: missing - len(ready)]
+        ready = in_state(WorkerState.STANDBY, outside)[:missing]
+        warming = in_state(WorkerState.WARMING, outside)[: missing - len(ready)]
         unplaced = missing - len(ready) - len(warming)
         if job.spawn_after != float("inf"):
             job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
-        if ready and (not warming or now > min(one.standby_at for one in ready) + LAGGARD_GRACE_S):
+        if ready and not _awaits_others(ready, warming, unplaced, now):
             cause: wire.Cause = "replace" if len(members) + len(ready) <= self.world_before_loss else "scale_up"
             job.mint(members + ready, wire.Origin("members"), cause, follows=job.current.number)
+
+
+def _awaits_others(ready: list[WorkerView], warming: list[WorkerView], unplaced: int, now: float) -> bool:
+    """Whether those that stand by wait, so that all who were started together join in one change."""
+    waited_s = now - min(one.standby_at for one in ready)
+    return (bool(warming) and waited_s <= LAGGARD_GRACE_S) or (unplaced > 0 and waited_s < PLACEMENT_GRACE_S)

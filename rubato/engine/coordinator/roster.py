@@ -107,3 +107,13 @@ class Roster:
             for worker in self
             if worker.incarnation not in members and not worker.doom and worker.state is not WorkerState.DRAINING
         ]
+
+
+def warm_first(workers: list[WorkerView]) -> list[WorkerView]:
+    """Those that stand by come first: they are of most use."""
+    return sorted(workers, key=lambda one: one.state is not WorkerState.STANDBY)
+
+
+def in_state(state: WorkerState, workers: list[WorkerView]) -> list[WorkerView]:
+    """The workers in one state."""
+    return [worker for worker in workers if worker.state is state]

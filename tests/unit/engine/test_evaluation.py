@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from alone import AloneRun, own_generators
 from groups import fake_group, on_ranks, record_of
+from programs.reading import Failing, Noisy
 from torch import nn
 
 from rubato.data import randomness
-from rubato.engine.evaluation import evaluate
+from rubato.engine.evaluation import Evaluator
 from rubato.engine.results import Completed
 from rubato.engine.session import Session
 from rubato.engine.table import fill_table
@@ -34,6 +38,10 @@ def begun(model: nn.Module | None = None) -> tuple[Session, nn.Module]:
     run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
     next(run.steps())
     return run.session, model
+
+
+def evaluate(session: Session, *arguments: Any) -> float:
+    return Evaluator(session).evaluate(*arguments)
 
 
 def mean(x: torch.Tensor) -> torch.Tensor:
@@ -88,6 +96,49 @@ def test_batches_are_given_in_their_parts() -> None:
 @pytest.mark.parametrize(("value", "result"), [(float("nan"), math.inf), (float("inf"), math.inf)])
 def test_a_value_that_is_not_finite_shows(value: float, result: float) -> None:
     assert evaluate(begun()[0], ROWS, lambda _: value, 10, None) == result
+
+
+def test_what_is_read_ahead_has_the_same_bits_and_its_processes_stay() -> None:
+    run = AloneRun()
+    model = nn.Linear(21, 1)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=Noisy())
+    next(run.steps())
+
+    def spread(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["x"].std() + torch.rand(())
+
+    evaluator = Evaluator(run.session)
+    plain = evaluator.evaluate(Noisy(), spread, 3)
+    dataset = Noisy()
+    try:
+        ahead = [evaluator.evaluate(dataset, spread, 3, None, 1)]
+        (reader,) = [reader for _, reader in evaluator._readers.values()]
+        pids, deadline = reader.pids, time.monotonic() + 100
+        while not reader.read_ahead and time.monotonic() < deadline:  # the process imports torch first
+            ahead.append(evaluator.evaluate(dataset, spread, 3, None, 1))
+        assert reader.read_ahead > 0
+        assert reader.pids == pids
+        assert set(ahead) == {plain}
+        evaluator.evaluate(dataset, spread, 7, None, 1)
+        assert len(evaluator._readers) == 2, "other chunks are read by others"
+    finally:
+        evaluator.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_chunk_that_cannot_be_read_ahead_is_read_here_and_told(tmp_path: Path) -> None:
+    run = AloneRun()
+    model = nn.Linear(21, 1)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=Noisy())
+    next(run.steps())
+    evaluator, dataset = Evaluator(run.session), Failing(good_pid=os.getpid())
+    deadline = time.monotonic() + 100
+    try:
+        while not run.notices and time.monotonic() < deadline:
+            assert evaluator.evaluate(dataset, lambda batch: float(len(batch["x"])), 8, None, 1) == 8.0
+    finally:
+        evaluator.close()
+    assert "of an evaluation could be read in the training process only" in run.notices[0].message
 
 
 def test_mistakes() -> None:

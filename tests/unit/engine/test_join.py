@@ -17,7 +17,7 @@ from rubato.engine.comm import Communicator
 from rubato.engine.header import Header, Leaving
 from rubato.engine.join import CLOSE, Feeder, Follower
 from rubato.engine.reduction import Reduced
-from rubato.engine.results import Completed
+from rubato.engine.results import Completed, result_bytes
 from rubato.engine.state import TrainingState
 from rubato.engine.sync import Snapshot
 from rubato.errors import GenerationLost
@@ -155,6 +155,29 @@ def test_members_are_ready_only_when_the_joiner_is_close() -> None:
     while follower.next() is not None:
         pass
     assert ready == [2]
+
+
+def test_a_joiner_that_is_far_behind_is_waited_for_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, record = fake_group(2), joining(2, (1,))
+    ready: list[int] = []
+    size = result_bytes(result(0, 0, pieces=1))
+    monkeypatch.setattr("rubato.engine.join.BACKLOG_BYTES", 7 * size)
+    feeder = Feeder(
+        record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
+    )
+    feeder.wait_copied()
+    for count in range(6):
+        feeder.add(result(count, 0, pieces=1))
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
+    follower.snapshot()  # and repeats nothing
+    threading.Event().wait(0.2)
+    assert ready == []
+    feeder.add(result(6, 0, pieces=1))
+    while not ready:
+        threading.Event().wait(0.01)
+    feeder.close()
+    feeder.finish()
+    assert sum(1 for _ in iter(follower.next, None)) == 7
 
 
 def test_a_joiner_that_is_lost_is_given_up_and_the_member_goes_on() -> None:

@@ -93,7 +93,7 @@ def test_what_is_added_up_elsewhere_gives_the_same_bits(kind: str, data: st.Data
     node, total = order.node_of([mine[-1]]), values[mine[-1]].clone()
     put.put(node, total.clone())
     before = {held: (vector, vector.clone()) for held, vector in joined.nodes.items()}
-    ends_in, lefts = joined.joins(node)
+    ends_in, lefts, left_alone = joined.joins(node)
     for first, *others in lefts:
         left = first
         for other in others:
@@ -104,10 +104,25 @@ def test_what_is_added_up_elsewhere_gives_the_same_bits(kind: str, data: st.Data
     joined.put_joined(node, total)
     assert joined.nodes[ends_in] is total
     assert joined.held == put.held
-    assert joined.nodes.keys() == put.nodes.keys()
+    assert joined.nodes.keys() == put.nodes.keys() == {ends_in, *left_alone}
     assert all(torch.equal(joined.nodes[held], put.nodes[held]) for held in put.nodes)
     gone = [vector for held, (vector, _) in before.items() if held not in joined.nodes]
     assert {id(vector) for vector in released} == {id(vector) for vector in gone}
+
+
+@given(count=counts, data=st.data())
+def test_a_run_of_microbatches_never_takes_more_sums_than_the_factors_allow(count: int, data: st.DataObject) -> None:
+    """The bound on a worker's memory that docs/benchmarks.md states."""
+    begin = data.draw(st.integers(0, count - 1))
+    end = data.draw(st.integers(begin + 1, count))
+    tree = Tree.of(count)
+    factors = sum(radix - 1 for radix in radices_of(count))
+    partials: Partials[int] = Partials(tree, range(count), lambda left, right: left + right)
+    most = 0
+    for leaf in range(begin, end):
+        partials.put((0, leaf), leaf)
+        most = max(most, len(partials.nodes) + 1)  # the next one is computed beside them
+    assert most <= (1 if begin == 0 else 2) * factors + 2
 
 
 def test_a_doubled_microbatch_is_an_error() -> None:

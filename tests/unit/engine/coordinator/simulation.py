@@ -1,7 +1,9 @@
 """Simulated workers that follow the protocol, and a host that carries out orders: no process, no clock, no tensor.
 
 Everything asynchronous is an action that the schedule may take now or later: a command or a message is delivered (in
-order for one worker, in any order between workers), a main thread moves on, a worker dies.
+order for one worker, in any order between workers), a main thread moves on, a worker dies. Both directions deliver a
+few things twice, as a transport does that sends again what was not acknowledged; to it a lost message is a late one, or
+one of a worker that is gone.
 """
 
 from __future__ import annotations
@@ -206,6 +208,8 @@ class Cluster(Processes):
         if isinstance(message, wire.Exited):
             worker.gone = True
         self.handle(message)
+        if self.random.random() < 0.05 and self.outcome is None:
+            self.handle(message)
 
     # --- another controller -------------------------------------------------------------------------------------------
 

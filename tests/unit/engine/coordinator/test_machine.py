@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
 from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, SPAWN_FAILURES, Verdicts
 from rubato.wire import worker as wire
+from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.processes import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
@@ -329,6 +330,16 @@ def test_scaling_up_waits_for_slots_and_says_so() -> None:
     cluster.run(lambda: cluster.is_settled)
     assert cluster.coordinator.observed().workers == 5
     assert cluster.coordinator.observed().reason == ""
+
+
+def test_who_stands_by_waits_a_moment_for_those_that_were_started_with_him() -> None:
+    cluster = Cluster(random.Random(5), workers=1, total_steps=ENDLESS, slots=2)
+    train(cluster, 2)
+    cluster.ask(workers=4)
+    cluster.run(lambda: any(worker.state is WorkerState.STANDBY for worker in cluster.coordinator.job.roster))
+    cluster.slots = 8
+    cluster.run(lambda: cluster.is_settled)
+    assert [record.world for record in cluster.minted] == [1, 4]
 
 
 def test_a_spare_worker_stands_by_and_replaces_a_lost_one_without_a_start() -> None:
