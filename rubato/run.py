@@ -25,7 +25,7 @@ from rubato.data.order import BatchPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
-from rubato.engine.evaluation import evaluate
+from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
 from rubato.engine.session import Session
 from rubato.engine.state import TrainingState
@@ -41,6 +41,7 @@ class Run:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._evaluator = Evaluator(session)
         self._prepared: dict[str, Any] | None = None
         self._registered: dict[str, Any] = {}
         self._step: Step | None = None
@@ -94,8 +95,7 @@ class Run:
             validate_dataset(dataset)
         elif prefetch:
             raise ModelError("prefetch reads datasets that are read by index ahead, a ShardedStream not: leave it out")
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-            raise ModelError(f"prefetch is the number of processes that read ahead, 0 or more, got {prefetch!r}")
+        _check_prefetch(prefetch)
         for name, thing in (("scheduler", scheduler), ("scaler", scaler)):
             if thing is not None:
                 self.register(name, thing)
@@ -244,7 +244,14 @@ class Run:
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
 
-    def evaluate(self, dataset: Any, fn: Callable[..., Any], batch: int = 256, collate: Collate | None = None) -> float:
+    def evaluate(
+        self,
+        dataset: Any,
+        fn: Callable[..., Any],
+        batch: int = 256,
+        collate: Collate | None = None,
+        prefetch: int = 0,
+    ) -> float:
         """Mean of `fn` over a dataset, shared out over the workers, with the same bits whatever their number.
 
         All workers must call it at the same place: after the loop over a step's microbatches, or after the last step.
@@ -255,6 +262,8 @@ class Run:
             fn: called with a batch (its parts, where it is a tuple or list); returns the mean value over it.
             batch: samples in one call.
             collate: list of samples -> batch.
+            prefetch: processes of each worker that read batches ahead, each with a copy of the dataset as it was at the
+                first call; they stay for the next evaluation of the same dataset. 0: batches are read in between.
         Raises:
             ModelError: fn returns no number, or the call is inside the loop over microbatches.
         """
@@ -262,7 +271,8 @@ class Run:
             raise ModelError("run.evaluate belongs into or after the loop over run.steps()")
         if self._step is not None and self._step.microbatch is not None:
             raise ModelError("run.evaluate belongs after the loop over the step's microbatches, not inside it")
-        return evaluate(self._session, dataset, fn, batch, collate)
+        _check_prefetch(prefetch)
+        return self._evaluator.evaluate(dataset, fn, batch, collate, prefetch)
 
     @contextlib.contextmanager
     def long_phase(self, name: str) -> Iterator[None]:
@@ -284,6 +294,7 @@ class Run:
         if self._digest is None:
             where = "before run.steps() was called" if not self._is_started else f"in step {self._session.step}"
             raise ModelError(f"the training program returned {where}; go through run.steps() to its end")
+        self._evaluator.close()
         self._session.finish(self._digest, _finite(self._take_logged()))
         return self._digest
 
@@ -291,6 +302,11 @@ class Run:
 def _finite(values: dict[str, float]) -> dict[str, float]:
     """Without those that JSON cannot tell."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _check_prefetch(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ModelError(f"prefetch is the number of processes that read ahead, 0 or more, got {count!r}")
 
 
 def _whole(name: str, value: Any) -> int:

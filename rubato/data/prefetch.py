@@ -100,6 +100,7 @@ class Prefetcher:
         upcoming: the keys that this worker will read next, in order, as things stand.
         tell: takes events.
         alive: called now and then while waiting.
+        describe: a key in words.
     Raises:
         ModelError: the dataset or collate cannot be given to a process.
     """
@@ -109,6 +110,7 @@ class Prefetcher:
     upcoming: Callable[[], Iterator[Key]]
     tell: Tell
     alive: Callable[[], None] = lambda: None
+    describe: Callable[[Key], str] = lambda key: f"step {key[0]}, microbatch {key[1]}"
     read_ahead: int = field(default=0, init=False)
     """Microbatches that came from a process, so far."""
     read_here: int = field(default=0, init=False)
@@ -261,7 +263,7 @@ class Prefetcher:
     def _only_here(self, key: Key, failure: str) -> None:
         """A process could not read what this one could: tell it, and stop asking if that is the rule."""
         self._failures += 1
-        text = f"step {key[0]}, microbatch {key[1]} could be read in the training process only:\n{failure.rstrip()}"
+        text = f"{self.describe(key)} could be read in the training process only:\n{failure.rstrip()}"
         if self._failures >= MAX_LOSSES:
             self._give_up(text)
         else:
@@ -316,7 +318,7 @@ def _pack_payload(source: Source) -> tuple[int, int]:
         packed = write_segment(source)
     except Exception as error:
         raise ModelError(
-            "run.prepare(prefetch=...) gives each process a copy of dataset and collate, and these cannot be pickled "
+            "prefetch=... gives each process a copy of dataset and collate, and these cannot be pickled "
             f"({type(error).__name__}: {error}): define their classes and functions at the top of a module, open files "
             "and connections when the first sample is read, or leave prefetch out"
         ) from error
