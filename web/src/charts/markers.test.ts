@@ -54,10 +54,25 @@ describe("markersOf", () => {
   });
 
   it("tells a replacement from a scaling", () => {
-    const [moved] = markersOf([formed(2, "rebalance", { from_workers: 3 })], "step", 0);
-    expect(moved).toMatchObject({ kind: "balance", title: "Moved microbatches away from a slow worker" });
     const [marker] = markersOf([formed(2, "replace", { from_workers: 2 })], "step", 0);
     expect(marker).toMatchObject({ kind: "replace", title: "Replaced a lost worker 2 → 3 workers" });
+  });
+
+  it("says who is slow, and what was moved", () => {
+    const why = "w2 takes 3.0x as long per microbatch; 2 of its 4 microbatches go to w1";
+    const told = makeEvent(2, "rebalanced", { message: why, data: { worker_id: "w2", rank: 1 } });
+    const [marker] = markersOf([told, formed(3, "rebalance", { from_workers: 3 })], "step", 0);
+    expect(marker).toMatchObject({ kind: "balance", title: "Moved microbatches between workers" });
+    expect(marker?.details[0]).toBe(why);
+  });
+
+  it("says who hung, where and for how long, and not the signal that ended it", () => {
+    const cause = "hang: no progress for 31 s, in step 7; the limit there is 30 s";
+    const hung = makeEvent(4, "worker.lost", {
+      data: { worker_id: "w2", rank: 1, signal: "SIGKILL", cause, hang: { stage: "compute", seconds: 31 } },
+    });
+    const [marker] = markersOf([hung, formed(5, "recovery")], "step", 0);
+    expect(marker?.details[0]).toBe(`w2 (rank 1) lost: ${cause}`);
   });
 
   it("marks a loss that is not mended yet, without a pause", () => {

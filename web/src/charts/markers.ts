@@ -41,12 +41,16 @@ const KINDS: Record<string, MarkerKind> = {
 export function markersOf(events: readonly JobEvent[], axis: XAxis, origin: number): Marker[] {
   const markers: Marker[] = [];
   let losses: JobEvent[] = [];
+  let moves: string[] = [];
   for (const event of events) {
     if (event.kind === "worker.lost") losses.push(event);
+    if (event.kind === "rebalanced") moves.push(event.message);
     if (event.kind !== "generation.formed") continue;
     const kind = kindOf(event);
-    if (kind) markers.push(describe(event, kind, losses, placeOf(event, axis, origin)));
+    const causes = [...losses.map(describeLoss), ...(kind === "balance" ? moves : [])];
+    if (kind) markers.push(describe(event, kind, causes, placeOf(event, axis, origin)));
     losses = [];
+    moves = [];
   }
   const open = losses[0];
   if (open) markers.push(unmended(open, losses, placeOf(open, axis, origin)));
@@ -64,13 +68,13 @@ function placeOf(event: JobEvent, axis: XAxis, origin: number): number {
   return numberOf(event.data.step) ?? event.step ?? 0;
 }
 
-function describe(event: JobEvent, kind: MarkerKind, losses: JobEvent[], x: number): Marker {
+function describe(event: JobEvent, kind: MarkerKind, causes: string[], x: number): Marker {
   const workers = numberOf(event.data.workers);
   const from = numberOf(event.data.from_workers);
   const paused = numberOf(event.data.paused_seconds);
   const redone = numberOf(event.data.redone_microbatches);
   const step = numberOf(event.data.step) ?? event.step;
-  const details = [...losses.map(describeLoss)];
+  const details = [...causes];
   if (paused !== null) details.push(`paused ${formatDuration(paused)}`);
   if (redone) details.push(`${plural(redone, "microbatch").replace(/hs$/, "hes")} computed again`);
   details.push(
@@ -98,7 +102,7 @@ function titleOf(kind: MarkerKind, from: number | null, workers: number | null):
     case "replace":
       return `Replaced a lost worker${change}`;
     case "balance":
-      return "Moved microbatches away from a slow worker";
+      return "Moved microbatches between workers";
     case "failure":
       return `Recovered from a loss${change}`;
     case "restart":
@@ -109,9 +113,10 @@ function titleOf(kind: MarkerKind, from: number | null, workers: number | null):
 }
 
 function describeLoss(event: JobEvent): string {
-  const { worker_id, rank, signal, exit_code, cause } = event.data;
+  const { worker_id, rank, signal, exit_code, cause, hang } = event.data;
   const who = `${worker_id ?? "a worker"}${rank === null || rank === undefined ? "" : ` (rank ${rank})`}`;
-  const how = signal ?? (typeof exit_code === "number" ? `exit code ${exit_code}` : cause);
+  // A worker that hung is killed: the signal is then not why.
+  const how = hang ? cause : (signal ?? (typeof exit_code === "number" ? `exit code ${exit_code}` : cause));
   return `${who} lost${how ? `: ${how}` : ""}`;
 }
 
