@@ -123,6 +123,10 @@ bench-prefetch: setup ## Step time with and without reading ahead; ARGS="--round
 bench-joins: setup ## The pause of a join, by the size of the model; ARGS="--widths 1780 --rounds 1"
 	$(BIN)/python -m benchmarks.join_size $(ARGS)
 
+.PHONY: bench-checkpoints
+bench-checkpoints: setup ## What checkpoints cost the training; ARGS="--storage s3://bucket/bench"
+	$(BIN)/python -m benchmarks.checkpoint_stall $(ARGS)
+
 .PHONY: bench-allocator
 bench-allocator: setup ## What keeping freed memory is worth
 	$(BIN)/python -m benchmarks.allocator $(ARGS)

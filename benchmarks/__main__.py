@@ -26,7 +26,7 @@ from benchmarks.peers import PEERS, Peer
 from benchmarks.peers.peer import MAX_WORKERS, PeerFailed
 from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import HOLD, NUM_SAMPLES, WIDTH, Workload
-from benchmarks.report import PLOT, Context, plot, report
+from benchmarks.report import PLOT, Context, merge, plot, report
 from benchmarks.story import Outcome, eventful, undisturbed
 
 CHECKPOINT_EVERY = 10
@@ -61,6 +61,8 @@ class Bench:
 
     flags: argparse.Namespace
     folder: Path
+    load: float
+    """Of the machine, before."""
     progress: Progress = field(default_factory=Progress)
     measured: dict[str, Measured] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -78,6 +80,20 @@ class Bench:
                 for run in ("two", "four", "story"):
                     if run in wanted:
                         self._one(name, run, number)
+            self.keep(number + 1)
+
+    def keep(self, rounds: int) -> None:
+        """Write the raw figures so far, if they are wanted: what is stopped later was not for nothing."""
+        if self.flags.json is not None:
+            peers = {name: asdict(one) for name, one in self.measured.items()}
+            kept = {"context": asdict(self.context(rounds)), "peers": peers}
+            self.flags.json.write_text(json.dumps(kept, indent=1))
+
+    def context(self, rounds: int) -> Context:
+        """The terms of this measurement."""
+        flags = self.flags
+        packages = dict.fromkeys(package for name in flags.peers for package in PEERS[name].packages)
+        return Context(today(), machine(self.load), versions(list(packages)), rounds, flags.width, flags.batch)
 
     def _undisturbed(self, name: str) -> None:
         if not PEERS[name].is_elastic:
@@ -158,7 +174,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=WIDTH, help="of the hidden layers; 1780: 10 million parameters")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--hold", type=float, default=0.0, help="seconds added to each step while things happen")
-    parser.add_argument("--json", type=Path, default=None, help="write the raw figures here")
+    parser.add_argument("--json", type=Path, default=None, help="keep the raw figures here, round by round")
+    parser.add_argument(
+        "--again", type=Path, nargs="+", metavar="JSON", help="measure nothing: tell the figures kept in these files"
+    )
     parser.add_argument("--keep", type=Path, default=None, help="keep the folders of the runs, with their logs, here")
     parser.add_argument("--write", action="store_true", help="write table and plot into docs/")
     return parser.parse_args(arguments)
@@ -177,20 +196,25 @@ def work_folder(kept: Path | None) -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = parse(arguments)
+    if flags.again:
+        measured, context = merge([json.loads(file.read_text()) for file in flags.again])
+        tell(measured, context, flags)
+        return 0
     load = os.getloadavg()[0]
     with nothing_left_behind(), work_folder(flags.keep) as folder:
-        bench = Bench(flags, folder)
+        bench = Bench(flags, folder, load)
         bench.run()
-    packages = dict.fromkeys(package for name in flags.peers for package in PEERS[name].packages)
-    context = Context(today(), machine(load), versions(list(packages)), flags.rounds, flags.width, flags.batch)
-    if flags.json is not None:
-        flags.json.write_text(json.dumps({name: asdict(one) for name, one in bench.measured.items()}, indent=1))
-    text = report(bench.measured, context, flags.figures)
+    tell(bench.measured, bench.context(flags.rounds), flags)
+    return 1 if any(one.failures for one in bench.measured.values()) else 0
+
+
+def tell(measured: Mapping[str, Measured], context: Context, flags: argparse.Namespace) -> None:
+    """The table, on the terminal and where it was asked for."""
+    text = report(measured, context, flags.figures)
     print(text)
     if flags.write:
-        (DOCUMENT.parent / PLOT).write_text(plot(bench.measured))
+        (DOCUMENT.parent / PLOT).write_text(plot(measured))
         insert(DOCUMENT, "peers", f"{text}\n\n![Downtime by event]({PLOT})")
-    return 1 if any(one.failures for one in bench.measured.values()) else 0
 
 
 if __name__ == "__main__":

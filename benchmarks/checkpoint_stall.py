@@ -6,7 +6,7 @@ it: the slowest of each checkpoint. Its share at the default interval is stall /
 the training and take processor time from it where no core is free: that shows in the steps during which a write was
 under way, against all others.
 
-    python benchmarks/checkpoint_stall.py [--workers 2] [--every 3] [--seconds 60] [--storage URI] [--json FILE]
+    python -m benchmarks.checkpoint_stall [--workers 2] [--every 3] [--seconds 60] [--storage URI] [--write]
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rubato.testing import LocalJob
+from benchmarks.document import publish
+from benchmarks.local_job import local_job
+from benchmarks.machine import machine, today, versions
+from benchmarks.processes import nothing_left_behind
+from benchmarks.programs.workload import Workload
 
-PROGRAM = Path(__file__).parent / "programs" / "mlp.py"
+ENDLESS = 10**6
 BATCH, MICROBATCHES = 256, 8
 DEFAULT_INTERVAL_S = 30.0
 TARGET = 0.05
@@ -39,12 +43,11 @@ def resident_bytes(pid: int) -> int:
 
 def measure(home: Path, workers: int, every_s: float, seconds: float, storage: str | None) -> dict[str, Any]:
     """Checkpoints, rows and memory of one run."""
-    with LocalJob(
-        home,
-        PROGRAM,
+    workload = Workload(str(home), steps=ENDLESS, batch=BATCH)
+    with local_job(
+        workload,
+        MICROBATCHES,
         checkpoint_dir=storage,
-        config={"steps": 10**6},
-        batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
         workers={"initial": workers, "min": workers, "max": max(workers, 4)},
         checkpoint={"every": every_s, "keep_last": 2},
     ) as job:
@@ -76,7 +79,7 @@ def overlapping(rows: list[dict[str, Any]], saved: list[dict[str, Any]]) -> tupl
     return during, between
 
 
-def report(flags: argparse.Namespace, found: dict[str, Any], plain: dict[str, Any]) -> str:
+def report(flags: argparse.Namespace, found: dict[str, Any], plain: dict[str, Any], load: float) -> str:
     """Markdown."""
     stalls = [one["data"]["stall_seconds"] for one in found["saved"]]
     writes = [one["data"]["seconds"] for one in found["saved"]]
@@ -90,9 +93,8 @@ def report(flags: argparse.Namespace, found: dict[str, Any], plain: dict[str, An
     slower = f"{statistics.median(during):.3f} s ({len(during)} steps)" if during else "none seen"
     return "\n".join(
         [
-            f"{flags.workers} workers on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; state "
-            f"{size / 1e6:.0f} MB; {len(stalls)} checkpoints, one every {flags.every:g} s, to "
-            f"{flags.storage or 'a local folder'}",
+            f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, a state of {size / 1e6:.0f} "
+            f"MB, {len(stalls)} checkpoints, one every {flags.every:g} s, to {flags.storage or 'a local folder'}.",
             "",
             "| figure | median | worst |",
             "|---|---|---|",
@@ -103,9 +105,9 @@ def report(flags: argparse.Namespace, found: dict[str, Any], plain: dict[str, An
             f"| step between checkpoints | {usual:.3f} s | |",
             f"| step while one is written | {slower} | |",
             "",
-            f"peak memory of a worker {max(found['memory']) / 1e6:.0f} MB, without checkpoints "
-            f"{max(plain['memory']) / 1e6:.0f} MB: {more:+.0f} MB; the copies are {copies:.2f} of the state, "
-            f"{copies * size / 1e6:.0f} MB",
+            f"Peak memory of a worker: {max(found['memory']) / 1e6:.0f} MB, without checkpoints "
+            f"{max(plain['memory']) / 1e6:.0f} MB ({more:+.0f} MB); its copies are {copies:g} times the state, "
+            f"{copies * size / 1e6:.0f} MB ([ADR 15](adr/0015-each-stripe-is-copied-twice.md)).",
         ]
     )
 
@@ -117,15 +119,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--storage", default=None, help="folder or URI; default: a temporary folder")
     parser.add_argument("--json", type=Path, default=None, help="also write the raw figures here")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     flags = parser.parse_args()
+    load = os.getloadavg()[0]
     found: dict[str, dict[str, Any]] = {}
     for name, every in (("plain", NEVER_S), ("saving", flags.every)):
         print(f"{name} ...", file=sys.stderr, flush=True)
-        seconds = 15.0 if name == "plain" else flags.seconds
-        with tempfile.TemporaryDirectory(prefix="rubato-bench-") as home:
+        seconds = min(15.0, flags.seconds) if name == "plain" else flags.seconds
+        with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-save-") as home:
             storage = flags.storage if name == "saving" else None
             found[name] = measure(Path(home), flags.workers, every, seconds, storage)
-    print(report(flags, found["saving"], found["plain"]))
+    publish("checkpoints", report(flags, found["saving"], found["plain"], load), writes=flags.write)
     if flags.json is not None:
         flags.json.write_text(json.dumps(found["saving"]["saved"], indent=1))
     stalls = [one["data"]["stall_seconds"] for one in found["saving"]["saved"]]

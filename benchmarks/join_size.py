@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.document import publish
+from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
-from benchmarks.processes import PROGRAMS, nothing_left_behind
+from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import Network, Workload
-from rubato.testing import LocalJob
+from rubato.engine.coordinator.pauses import SETTLING_STEPS, PauseMeter
+from rubato.wire.cluster import MetricRow
 
 ENDLESS = 100_000
-STEPS_BEFORE = 8
-BATCH, MICROBATCHES = 48, 12
+STEPS_BEFORE, WARM_STEPS = 12, 2
+BATCH, MICROBATCHES = 24, 6
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class Join:
     """What one join showed."""
 
     paused_s: float
-    """Time between commits beyond the usual step, over the whole change: as the event tells it."""
+    """Time between commits beyond the usual step, over the whole change: as its event tells it, from ten steps."""
     asked_s: float
-    """From the request until three train; it includes the start of Python."""
+    """From the request until three train; it includes the start of its process."""
     step_s: float
     """The median step of the two workers before."""
 
@@ -40,23 +42,22 @@ class Join:
 def measure(width: int, folder: Path) -> Join:
     """One job, one join."""
     job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH)
-    with LocalJob(
-        folder / "home",
-        PROGRAMS / "rubato_mlp.py",
-        config={"steps": ENDLESS, "workload": job.to_json()},
-        batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
-        workers={"initial": 2, "min": 1, "max": 4},
-        checkpoint={"every": "1h"},
-    ) as run:
+    workers = {"initial": 2, "min": 1, "max": 4}
+    with local_job(job, MICROBATCHES, workers=workers, checkpoint={"every": "1h"}) as run:
         run.wait_step(STEPS_BEFORE)
         began = time.monotonic()
         run.scale(3)
         run.wait_workers(3)
         asked_s = time.monotonic() - began
-        run.wait(lambda: len(run.events("generation.formed")) == 2, "the pause")
-        (joined,) = run.events("generation.formed")[1:]
-        steps = [row["values"]["step_seconds"] for row in run.rows() if row["step"] < joined["step"]][2:]
-    return Join(joined["data"]["paused_seconds"], asked_s, statistics.median(steps))
+        run.wait_step(run.step + SETTLING_STEPS + 1)
+        rows = [MetricRow(**row) for row in run.rows()]
+    before = [row for row in rows if row.generation == 1][WARM_STEPS:]
+    meter = PauseMeter(2, 3, before)
+    for row in rows:
+        meter.see(row, now=0.0)
+    paused_s = meter.paused_s()
+    assert paused_s is not None
+    return Join(paused_s, asked_s, statistics.median(row.values["step_seconds"] for row in before))
 
 
 def line(width: int, joins: list[Join]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import DOWNTIMES, FIGURES, Figure, Measured, cell, ratio
 from benchmarks.peers import PEERS
@@ -28,6 +30,30 @@ class Context:
     batch: int
 
 
+def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Context]:
+    """The rounds of several measurements as those of one, by peer, and the terms they had.
+
+    Raises:  SystemExit: they do not compare.
+    """
+    contexts = [Context(**one["context"]) for one in kept]
+    if len({(one.versions, one.width, one.batch) for one in contexts}) > 1:
+        sys.exit("these figures do not compare: versions, width or batch differ")
+    measured: dict[str, Measured] = {}
+    for one in kept:
+        for name, peer in one["peers"].items():
+            whole = measured.setdefault(name, Measured())
+            for key, samples in peer["samples"].items():
+                whole.samples.setdefault(key, []).extend(samples)
+            whole.failures.update(peer["failures"])
+    terms = replace(
+        contexts[0],
+        date=" and ".join(dict.fromkeys(one.date for one in contexts)),
+        machine="; ".join(dict.fromkeys(one.machine for one in contexts)),
+        rounds=sum(one.rounds for one in contexts),
+    )
+    return measured, terms
+
+
 def report(measured: Mapping[str, Measured], context: Context, figures: Sequence[str]) -> str:
     """The table by peer, with the terms it was measured on, and why something is missing."""
     rounds = f"{context.rounds} round{'s' if context.rounds != 1 else ''}"
@@ -35,11 +61,14 @@ def report(measured: Mapping[str, Measured], context: Context, figures: Sequence
         f"{context.date}, {context.machine}; {context.versions}. Hidden layers of {context.width}, batch "
         f"{context.batch}; medians and ranges of {rounds}.",
         "",
-        row("", (PEERS[name].title for name in measured)),
-        row("---", ["---"] * len(measured)).replace(" ", ""),
+        row("", [*(PEERS[name].title for name in measured), "target"]),
+        row("---", ["---"] * (len(measured) + 1)).replace(" ", ""),
     ]
-    wanted = [figure for figure in FIGURES if figure.key in figures]
-    lines += [row(label(figure), (told(figure, name, one) for name, one in measured.items())) for figure in wanted]
+    for figure in FIGURES:
+        if figure.key in figures:
+            lines.append(
+                row(label(figure), [*(told(figure, name, one) for name, one in measured.items()), figure.target])
+            )
     for key, workers in RATIOS:
         if key in figures:
             lines += ratio_rows(measured, key, workers)
@@ -80,13 +109,13 @@ def told(figure: Figure, name: str, one: Measured) -> str:
 def ratio_rows(measured: Mapping[str, Measured], key: str, workers: int) -> list[str]:
     """A steady step against that of DDP, for all; and for Rubato against DDP with as many passes."""
     lines = []
-    for base, whose in (("ddp", "one pass"), ("ddp-passes", "the same passes")):
+    for base, whose, target in (("ddp", "one pass", ""), ("ddp-passes", "the same passes", "at most 1.05")):
         if base in measured and key in measured[base].samples:
             cells = [
                 (ratio(one.samples, measured[base].samples, key) or "-") if base == "ddp" or name == "rubato" else ""
                 for name, one in measured.items()
             ]
-            lines.append(row(f"of DDP's step with {whose}, {workers} workers", cells))
+            lines.append(row(f"of DDP's step with {whose}, {workers} workers", [*cells, target]))
     return lines
 
 

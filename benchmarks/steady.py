@@ -20,11 +20,11 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
+from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
 from benchmarks.programs.phases import ORDER
 from benchmarks.programs.workload import WIDTH, Workload
-from rubato.testing import LocalJob
 
 WARM_STEPS = 5
 """Left out at the beginning: caches and buffers are made in them."""
@@ -46,11 +46,10 @@ class Steady:
 
 
 def of_rubato(folder: Path, job: Workload, workers: int, microbatches: int, *, reproducible: bool) -> Steady:
-    with LocalJob(
-        folder / "home",
-        PROGRAMS / "rubato_mlp.py",
-        config={"steps": job.steps, "workload": job.to_json(), "phases": reproducible},
-        batch={"global_size": job.batch, "num_microbatches": microbatches},
+    with local_job(
+        job,
+        microbatches,
+        config={"phases": reproducible},
         workers={"initial": workers, "min": 1, "max": max(workers, 4)},
         reproducible=reproducible,
     ) as run:

@@ -79,7 +79,7 @@ def warming_ratio(rows: Sequence[Row], event: Event) -> float | None:
         return None
     before = [row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :]
     meanwhile = [row for row in rows[: changed[0]] if row.time >= event.at]
-    if len(before) < 3 or len(meanwhile) < 3:
+    if len(before) < 3 or len(meanwhile) < 2:
         return None
     return statistics.median(gaps_s(meanwhile)) / statistics.median(gaps_s(before))
 

@@ -39,8 +39,9 @@ class RayTrain(FolderPeer):
             "--head", f"--port={port}", f"--temp-dir={self._temp.name}", "--num-cpus=0", "--include-dashboard=false"
         )
         self._wait_for_nodes(1)
-        self.scale(workers)
-        self._wait_for_nodes(1 + workers)
+        for count in range(1, workers + 1):  # one by one: at once they take each other the time they have to start
+            self.scale(count)
+            self._wait_for_nodes(1 + count)
 
     def start(self, workers: int, low: int, high: int) -> None:
         self._driver = self.processes.python(
@@ -60,15 +61,18 @@ class RayTrain(FolderPeer):
             self._nodes.pop().send_signal(signal.SIGTERM)
 
     def is_over(self) -> bool:
-        # A node that did not come up (`ray start` gives up after 30 s) is started again, as a cluster manager would.
-        for number, node in enumerate(self._nodes):
-            if node.poll() is not None:
-                self._nodes[number] = self._start_node()
+        self._restart_nodes()
         return self._driver is not None and self._driver.poll() is not None
 
     def close(self) -> None:
         super().close()
         self._temp.cleanup()
+
+    def _restart_nodes(self) -> None:
+        """What did not come up (`ray start` gives up after 30 s) is started again, as a cluster manager would."""
+        for number, node in enumerate(self._nodes):
+            if node.poll() is not None:
+                self._nodes[number] = self._start_node()
 
     def _start_node(self) -> psutil.Popen:
         return self._ray(f"--address={self._address}", "--num-cpus=1")
@@ -84,6 +88,7 @@ class RayTrain(FolderPeer):
         while self.processes.output(None).count(STARTED) < count:
             if time.monotonic() > deadline:
                 raise PeerFailed(f"{count} Ray nodes did not start within {START_S:g} s:\n{self.processes.output()}")
+            self._restart_nodes()
             time.sleep(0.2)
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.local_job import local_job
 from benchmarks.peers.peer import MAX_WORKERS, JsonLines, Kind, read_results
-from benchmarks.processes import PROGRAMS
 from benchmarks.programs.workload import Workload
 from benchmarks.timeline import Row
 from rubato.testing import LocalJob
@@ -28,13 +28,7 @@ class RubatoRun:
         pass
 
     def start(self, workers: int, low: int, high: int) -> None:
-        self._local = LocalJob(
-            self._folder / "home",
-            PROGRAMS / "rubato_mlp.py",
-            config={"steps": self._job.steps, "workload": self._job.to_json()},
-            batch={"global_size": self._job.batch, "num_microbatches": MICROBATCHES},
-            workers={"initial": workers, "min": low, "max": high},
-        )
+        self._local = local_job(self._job, MICROBATCHES, workers={"initial": workers, "min": low, "max": high})
         self._rows = JsonLines(self._local.run.folder / "metrics.jsonl")
         self._local.__enter__()
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
 from benchmarks.figures import FIGURES, Measured, cell
 from benchmarks.plot import Bar, bars_svg, place
-from benchmarks.report import Context, in_short, plot, report
+from benchmarks.report import Context, in_short, merge, plot, report
 
 CONTEXT = Context("2026-01-02", "a machine", "torch 9", rounds=3, width=64, batch=256)
 ALL = [figure.key for figure in FIGURES]
@@ -37,8 +39,8 @@ def test_what_is_missing_says_why() -> None:
         "torchft": Measured(failures={"story": "it ended\nlong\nOSError: no"}),
     }
     text = report(measured, CONTEXT, ALL)
-    assert cells(text, "downtime, 1 -> 2") == ["0.10", "-", "failed"]
-    assert cells(text, "downtime, SIGKILL") == ["never", "-", "failed"]
+    assert cells(text, "downtime, 1 -> 2") == ["0.10", "-", "failed", "< 0.1"]
+    assert cells(text, "downtime, SIGKILL") == ["never", "-", "failed", "< 0.4"]
     assert "torchft failed in the run `story`: it ended ... OSError: no" in text
 
 
@@ -50,15 +52,29 @@ def test_steady_steps_are_set_against_ddp() -> None:
         "torchrun": Measured({"steady_4": [0.21]}),
     }
     text = report(measured, CONTEXT, ALL)
-    assert cells(text, "of DDP's step with one pass, 4") == ["1.50", "1.00", "1.25", "1.05"]
-    assert cells(text, "of DDP's step with the same passes, 4") == ["1.20", "", "", ""]
+    assert cells(text, "of DDP's step with one pass, 4") == ["1.50", "1.00", "1.25", "1.05", ""]
+    assert cells(text, "of DDP's step with the same passes, 4") == ["1.20", "", "", "", "at most 1.05"]
 
 
 def test_all_rows_have_as_many_cells_and_only_those_asked_for_are_there() -> None:
     measured = {"rubato": Measured(), "torchrun": Measured()}
     lines = [line for line in report(measured, CONTEXT, ["kill", "start"]).splitlines() if line.startswith("|")]
     assert len(lines) == 4
-    assert {line.count("|") for line in lines} == {4}
+    assert {line.count("|") for line in lines} == {5}
+
+
+def kept(kills: list[float], rounds: int, **terms: Any) -> dict[str, Any]:
+    context = asdict(replace(CONTEXT, rounds=rounds, **terms))
+    return {"context": context, "peers": {"rubato": asdict(Measured({"kill": kills}))}}
+
+
+def test_measurements_on_the_same_terms_are_told_as_one() -> None:
+    measured, context = merge([kept([0.1], 1), kept([0.2, 0.3], 2, machine="a machine, load 2", date="2026-01-03")])
+    assert measured["rubato"].samples == {"kill": [0.1, 0.2, 0.3]}
+    assert (context.rounds, context.date) == (3, "2026-01-02 and 2026-01-03")
+    assert context.machine == "a machine; a machine, load 2"
+    with pytest.raises(SystemExit, match="do not compare"):
+        merge([kept([0.1], 1), kept([0.2], 1, width=9)])
 
 
 def test_the_plot_is_svg_with_a_bar_for_each_value_and_words_for_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from benchmarks import story
 from benchmarks.figures import FIGURES, of_story
 from benchmarks.peers.peer import Kind, PeerFailed
 from benchmarks.programs.workload import NUM_SAMPLES, Workload
+from benchmarks.report import merge
 from benchmarks.timeline import Row
 
 STEPS, BATCH = 128, 256
@@ -149,12 +151,15 @@ def test_a_peer_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(main, "PEERS", kinds)
     flags = argparse.Namespace(
         peers=list(kinds), figures=[figure.key for figure in FIGURES], rounds=1, steps=STEPS, steady_steps=48,
-        width=8, batch=BATCH, hold=0.0,
+        width=8, batch=BATCH, hold=0.0, json=tmp_path / "figures.json",
     )  # fmt: skip
-    bench = main.Bench(flags, tmp_path)
+    bench = main.Bench(flags, tmp_path, load=0.0)
     bench.run()
     assert set(bench.measured["stuck"].failures) == {"story"}
     at_once = {"warming"}  # its workers have nothing to warm up
     assert set(bench.measured["good"].samples) == {figure.key for figure in FIGURES} - at_once
     assert set(bench.measured["fixed"].samples) == {"start", "steady_2", "steady_4"}
     assert all(peer.done[-1] == "close" for peer in made)
+    kept, context = merge([json.loads((tmp_path / "figures.json").read_text())])
+    assert kept == bench.measured
+    assert context.rounds == 1

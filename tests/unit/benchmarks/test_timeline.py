@@ -59,7 +59,7 @@ def test_a_pause_is_never_negative_and_counts_in_full_where_nothing_came_after()
 def test_the_step_of_the_others_while_one_warms_up_is_told_against_that_before() -> None:
     rows = run(("1", 1, 0.0, 0.2, 11), ("1", 1, 2.25, 0.25, 8), ("2", 2, 9.0, 0.1, 12))
     assert warming_ratio(rows, Event("up", at=2.1, workers=2)) == pytest.approx(1.25)
-    assert warming_ratio(rows, Event("up", at=3.7, workers=2)) is None
+    assert warming_ratio(rows, Event("up", at=3.9, workers=2)) is None
     assert warming_ratio(rows[:19], Event("up", at=2.1, workers=2)) is None
 
 
