@@ -100,6 +100,20 @@ def test_the_controller_dies_while_workers_join_and_a_member_dies_too(
     job.check(digest)
 
 
+def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    """One a step: whenever it dies, one is in the making."""
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 1})
+    for lives in (1, 2, 3):
+        job.wait_events("checkpoint.committed", 3 * lives)
+        os.kill(controller_of(job), signal.SIGKILL)
+        job.wait_events("attempt.acquired", lives + 1)
+    job.check(digest)
+    assert not job.events("worker.lost")
+    saved = [event.step for event in job.events("checkpoint.committed")]
+    assert saved[-1] == STEPS
+    assert not job.events("checkpoint.corrupt")
+
+
 def test_the_controller_dies_in_a_cancel(running: RunningHome, tmp_path: Path) -> None:
     job = running.classifier(tmp_path, workers=2)
     members = job.wait_members(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import small_job
 from local_job import LocalJob, oracle
 
 STEPS = 60
@@ -104,9 +106,7 @@ def test_a_stream_has_the_same_bits_whatever_the_worker_count(tmp_path: Path, wo
 def test_a_lost_workers_streams_are_read_on_by_heirs(tmp_path: Path) -> None:
     with streaming(tmp_path, 3) as run:
         run.wait_step(3)
-        run.kill([1])
-        run.wait(lambda: len(run.events("worker.lost")) == 1, "the loss")
-        run.wait_workers(3)
+        run.kill_and_wait([1])
         run.wait_step(run.step + 2)
         run.scale(4)
         run.wait_workers(4)
@@ -124,6 +124,53 @@ def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
         run.kill(range(2))
         run.wait(lambda: bool(run.events("job.restarting")), "the restart")
         assert run.result() == (STEPS, streamed())
+
+
+# Each sample has an element of `ledger`, whose gradient is what the sample counts in the mean over the batch.
+AT_LEAST_ONCE = """
+import json
+
+LENGTHS = [3 + shard % 5 for shard in range(16)]
+FIRST = [sum(LENGTHS[:shard]) for shard in range(16)]
+STEPS = 30
+
+def read(shard, offset):
+    for index in range(LENGTHS[shard]):  # it cannot begin anywhere else
+        yield torch.full((4,), float(index)), torch.zeros(1), FIRST[shard] + index
+
+def train(run):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    model.ledger = torch.nn.Parameter(torch.zeros(sum(LENGTHS)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    stream = rubato.data.ShardedStream(range(16), read, is_exact=False)
+    run.prepare(model=model, optimizer=optimizer, dataset=stream)
+    for step in run.steps(steps=STEPS):
+        for x, y, ids in step:
+            time.sleep(0.1 * Path(run.config["home"], "hold").exists())
+            step.backward(torch.nn.functional.mse_loss(model(x), y) + model.ledger[ids].mean())
+        optimizer.step()
+    used = (-model.ledger.detach() / 0.01 * 16).round().int().tolist()
+    Path(run.config["home"], f"used-{os.getpid()}.json").write_text(json.dumps(used))
+"""
+
+
+def test_a_source_without_offsets_gives_each_sample_at_least_once(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with small_job.job(tmp_path, AT_LEAST_ONCE, workers=2) as run:
+        run.wait_step(3)
+        run.kill([1])
+        run.wait(lambda: bool(run.events("worker.lost")), "the loss")
+        run.wait_step(run.step + 2)
+        hold.unlink()
+        assert run.result()[0] == 30
+    assert run.events("stream.reopened"), "no shard was read anew"
+    used = [json.loads(file.read_text()) for file in tmp_path.glob("used-*.json")]
+    assert used
+    assert all(one == used[0] for one in used)
+    assert sum(used[0]) == 30 * 16
+    assert min(used[0]) >= 3, "a sample was left out: every shard came three times at least"
 
 
 @pytest.mark.parametrize("samples", [23, 61])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +67,7 @@ def test_no_sample_is_lost_or_doubled_by_a_kill_a_join_and_a_leave(tmp_path: Pat
     hold.touch()
     with counting(tmp_path, 3) as run:
         run.wait_step(1)
-        run.kill([1], signal.SIGKILL)
-        run.wait(lambda: bool(run.events("worker.lost")), "the loss")
-        run.wait_workers(3)
+        run.kill_and_wait([1])
         run.scale(2)
         run.wait_workers(2)
         hold.unlink()

@@ -416,6 +416,17 @@ def test_half_open_connections_wait_no_longer_than_the_deadline(tmp_path: Path) 
     assert not run.events("worker.lost")
 
 
+def test_connections_that_are_half_open_while_a_generation_is_entered_cost_a_deadline(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "half-open sockets while entering", limits={"hang_timeout": HANG_S})
+    chaos.fault("backward", "signal", "SIGKILL", who=[0], step=6)
+    chaos.fault("before all_gather enter", "half_open", who=[1], step=6)
+    with chaos.start() as run:
+        chaos.check(run)
+    assert causes(run)[:2] == ["start", "recovery"]
+    assert run.events("generation.formed")[1]["data"]["paused_seconds"] > HANG_S / 2
+    assert len(run.events("worker.lost")) == 1
+
+
 def test_a_slow_network_fences_nobody(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "20 kB/s", limits={"hang_timeout": HANG_S}, steps=20)
     chaos.fault("forward", "throttle_links", 20_000, who=[0, 1, 2], step=4, each=True)

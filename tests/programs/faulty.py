@@ -9,7 +9,7 @@ PLACE  "setup", "forward", "backward", "hook" (a gradient's), "update"
        "before|during|after WHAT STAGE": "parts" or "sums" of a reduction, "all_to_all" or "all_gather"; in
        that stage of the main thread, in the "overlap" with a backward pass, or in a "join" that goes on beside it
        "call MODULE:QUALIFIED.NAME"
-WHO    a list of ranks, "joiner" (has no state yet), "any"
+WHO    a list of ranks (those that a process had first), "joiner" (has no state yet), "any"
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ class Fault:
 
     def __init__(self, run: rubato.Run, model: nn.Module | None, say: dict[str, Any]) -> None:
         self.run, self.model, self.say = run, model, say
+        self.rank: int | None = None
         self.marker = Path(run.config["home"]) / say["name"]
 
     def reach(self, place: str) -> None:
         """The process is at this place now."""
+        if self.rank is None and self.run._session.has_state:
+            self.rank = self.run._session.rank  # and so it is called, whatever becomes of the others
         if place == self.say["at"] and self._is_due() and self._is_first():
             getattr(self, "do_" + self.say["do"])(*self.say.get("with", []))
 
@@ -61,13 +64,13 @@ class Fault:
         if self.marker.with_name(self.marker.name + ".unarmed").exists() or session.step < self.say.get("step", 0):
             return False
         if isinstance(who, list):
-            return session.has_state and session.rank in who
+            return self.rank in who
         return who == "any" or not session.has_state
 
     def _is_first(self) -> bool:
         marker = self.marker
         if self.say.get("each"):
-            marker = marker.with_name(f"{marker.name}-{self.run._session.rank}")
+            marker = marker.with_name(f"{marker.name}-{self.rank}")
         try:
             handle = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
