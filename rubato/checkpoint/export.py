@@ -10,7 +10,7 @@ import torch
 from rubato.checkpoint.files import write_file
 from rubato.checkpoint.manifest import MANIFEST_NAME, Manifest, find_latest, open_checkpoint
 from rubato.checkpoint.storage import Folder
-from rubato.checkpoint.stripes import SAFETENSORS_NAMES, read_document, read_stripes, safetensors_file
+from rubato.checkpoint.stripes import SAFETENSORS_NAMES, read_state, safetensors_file
 from rubato.checkpoint.tree import decode
 from rubato.errors import CheckpointCorrupt, UserError
 
@@ -42,9 +42,8 @@ def read_model(folder: Folder, manifest: Manifest, model: str = "") -> dict[str,
     Args:    model: its name, where several were prepared.
     Raises:  UserError: there is no such model.  CheckpointCorrupt: the files do not hold.
     """
-    document, entries = read_document(folder)
-    names = [file.name for file in manifest.files if file.name.startswith("stripe")]
-    tree = decode(document["state"], read_stripes(folder, entries, names))
+    document, tensors = read_state(folder, manifest.files)
+    tree = decode(document["state"], tensors)
     models: dict[str, dict[str, list[str]]] = document.get("models") or {"": _names_of(tree)}
     if model not in models:
         raise UserError(f"this checkpoint holds {_listed(models)}; name one with --model")

@@ -177,6 +177,17 @@ def read_document(folder: Folder) -> tuple[dict[str, Any], list[dict[str, Any]]]
         raise CheckpointCorrupt(f"{DOCUMENT_NAME} of checkpoint {folder.name} cannot be read: {error!r}") from error
 
 
+def read_state(folder: Folder, files: Sequence[FileRecord]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """The document of a checkpoint of these files, and the tensors it names, on the CPU.
+
+    Raises:
+        CheckpointCorrupt: as `read_document` and `read_stripes`.
+    """
+    document, entries = read_document(folder)
+    names = [file.name for file in files if file.name.startswith("stripe")]
+    return document, read_stripes(folder, entries, names)
+
+
 def safetensors_file(
     tensors: Sequence[tuple[str, torch.Tensor]], metadata: dict[str, str]
 ) -> Iterator[bytes | memoryview]:
