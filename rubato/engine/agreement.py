@@ -7,12 +7,13 @@
 After any other planned change the members hold what they held before it.
 
 Equal states do not mean equal work: a joiner may lack what nobody registered (the scale of a GradScaler), a processor
-may compute wrongly. So in the second step with joiners, and every so many steps, all compute one same microbatch,
-besides their own, and say the digest of its gradient: the audit.
+may compute wrongly. So a joiner, which has no microbatch of its own in its first step, computes one of another's, and
+both say the digest of its gradient: the audit. Every so many steps all compute a same one, besides their own.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,13 +39,29 @@ class Disagreement(RubatoError):
         super().__init__(f"the {what} differ: {', '.join(self.digests)}")
 
 
-def audits(record: GenerationRecord, step: int, began: int) -> bool:
-    """Whether all members compute one same microbatch in this step.
+class Audit(enum.Enum):
+    """What a worker does in a step to compare the gradient of its lowest microbatch."""
 
-    Args:    began: first step of the generation, in which its joiners have no microbatch yet.
+    NONE = enum.auto()
+    ALL = enum.auto()
+    """All compute it, besides their own."""
+    JOINS = enum.auto()
+    """This worker has none of its own yet, and computes it."""
+    MEETS_JOINERS = enum.auto()
+    """Its owner says what a joiner should find."""
+
+
+def audit_of(record: GenerationRecord, rank: int, step: int, is_first: bool, is_repaired: bool) -> Audit:
+    """What a worker does in this step.
+
+    Args:
+        is_first: whether it is the generation's first one.
+        is_repaired: whether the step has owners of its own: it was interrupted, or others join in it.
     """
-    is_second = bool(record.joiners) and step == began + 1
-    return record.world > 1 and (is_second or step % EVERY == EVERY // 2)
+    if is_first and record.joiners:
+        return Audit.JOINS if rank in record.joiners else Audit.MEETS_JOINERS
+    is_due = record.world > 1 and step % EVERY == EVERY // 2
+    return Audit.ALL if is_due and not is_repaired else Audit.NONE
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,10 @@ class Agreement:
             said = tuple(digests[rank] for rank in self.record.holders)
             if self.rank in self.joined and said != expected:
                 raise Disagreement(STATES, said)
+            audits = [header.audit for header in headers]
+            known = {audits[rank] for rank in self.record.holders}.difference([None])
+            if self.rank in self.joined and known and audits[self.rank] not in {None, *known}:
+                raise Disagreement(GRADIENTS, [audit for audit in audits if audit is not None])
             return
         for what, told in ((STATES, digests), (GRADIENTS, [header.audit for header in headers])):
             odd = minority(told)

@@ -1,7 +1,8 @@
 """The memory that reductions of one generation use, and where in it everything lies.
 
-Fresh memory is zeroed by the kernel page by page, which costs more than the copies: buffers are kept from step to step.
-They belong to the generation, and go to the grave with it: a message on its way may still be read from them.
+Fresh memory is zeroed by the kernel page by page, which costs more than the copies: buffers are kept from step to step,
+and where a generation follows another as planned, it takes over the results of that. Where one is lost they go to the
+grave with it: a message on its way may still be read from them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from rubato.engine.header import ALIGNMENT
 
 UNDER_WAY = 3
 """Buckets of one phase that are exchanged at once."""
+SLACK, SLACK_BYTES = 32, 1 << 16
+"""Results get 1/32 more than they need, and so much: rows are padded, and a larger generation has more of them."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,17 @@ class Buffers:
         """One of two buffers in turn: the last result stays readable for a peer that missed it."""
         self._turn = 1 - self._turn
         if len(self._results) < 2:
-            self._results.append(torch.empty(self._results_bytes, dtype=torch.uint8, device=self._device))
-        return self._results[self._turn]
+            size = self._results_bytes + self._results_bytes // SLACK + SLACK_BYTES
+            self._results.append(torch.empty(size, dtype=torch.uint8, device=self._device))
+        return self._results[self._turn][: self._results_bytes]
+
+    def may_take_over(self, former: Buffers) -> bool:
+        """Whether the results of another generation are large enough for this one's."""
+        return len(former._results) == 2 and all(one.numel() >= self._results_bytes for one in former._results)
+
+    def take_over(self, former: Buffers) -> None:
+        """Use the results of a generation all of whose messages are over; its last one is overwritten last."""
+        self._results, self._turn = [former._results[1 - former._turn], former._results[former._turn]], 1
 
     @property
     def _results_bytes(self) -> int:
@@ -110,9 +122,12 @@ class Buffers:
         """So many elements of the vector's type, from a byte on."""
         return buffer[offset : offset + numel * self.element_bytes].view(self._dtype)
 
-    def touch(self) -> None:
-        """Touch all memory there is, before anybody waits for it."""
-        for buffer in (*self._kept.values(), self.results(), self.results()):
+    def touch(self, *, results: bool) -> None:
+        """Touch all memory there is, before anybody waits for it.
+
+        Args:    results: also that of the results, which are made for it.
+        """
+        for buffer in (*self._kept.values(), *((self.results(), self.results()) if results else ())):
             buffer.zero_()
 
 

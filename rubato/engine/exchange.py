@@ -41,8 +41,11 @@ class Exchange:
         cuts = buckets or (Bucket(0, like.numel(), range(0)),)
         self._buffers = Buffers(rank, world, like, header_bytes, integer_bytes, device, cuts)
 
-    def touch(self, order: Order, owners: Sequence[int]) -> None:
-        """Touch the memory of the buffers that a step with these owners needs, before anybody waits for it."""
+    def touch(self, order: Order, owners: Sequence[int], former: Exchange | None = None) -> None:
+        """Touch the memory of the buffers that a step with these owners needs, before anybody waits for it.
+
+        Args:    former: the generation it follows, whose results it will `take_over`.
+        """
         if self._comm is None:
             return
         buffers, held = self._buffers, frontiers(order, range(len(owners)), owners, self._comm.world)
@@ -51,7 +54,12 @@ class Exchange:
             copies = (buffers.world - 1) * section.row_bytes
             for name, size in (("source", sum(sent)), ("out", sum(received)), ("copies", copies)):
                 buffers.scratch(name, number, size)
-        buffers.touch()
+        buffers.touch(results=former is None or not buffers.may_take_over(former._buffers))
+
+    def take_over(self, former: Exchange) -> None:
+        """The generation before ended as planned, here: its results' memory is this one's now, where it suffices."""
+        if self._comm is not None and self._buffers.may_take_over(former._buffers):
+            self._buffers.take_over(former._buffers)
 
     def begin(self, order: Order, present: Collection[int], owners: Sequence[int], stamp: Stamp) -> Reduction:
         """A reduction over the members, bucket by bucket.

@@ -3,9 +3,9 @@
     capture   all members have formed the joiners' group: each captures its share of the state of one boundary, `sync`
     follow    the members send it, and then each result they complete, in rounds; the joiner runs user code on every
               result without a microbatch of its own, and so repeats the updates it missed
-    switch    a joiner is at most `CLOSE` results behind: the members may switch. They close their journals at the
-              boundary and go on; the last round is on its way while they compute the next step, in which the joiners
-              have no microbatch yet (the bridge). In its exchange all meet.
+    switch    the joiners are at most `CLOSE` results behind, or come no nearer: the members may switch. They close
+              their journals at the boundary and go on; the last round is on its way while they compute the next step,
+              in which the joiners have no microbatch yet (the bridge). In its exchange all meet.
 
 So nothing of the size of the model is sent or copied while anybody waits. It is what live migration does to virtual
 machines (pre-copy, Clark et al. 2005, NSDI), with reduced gradients instead of dirty pages.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,22 +24,23 @@ import torch
 
 from rubato.engine.comm import Communicator
 from rubato.engine.entry import Key
+from rubato.engine.header import ALIGNMENT
 from rubato.engine.reduction import Reduced
-from rubato.engine.results import Completed, pack_result, unpack_result
+from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
 from rubato.engine.sync import Received, Snapshot, receive_snapshot, scatter_to, send_snapshot
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord
 
-CLOSE = 2
-"""Results a joiner may be behind when the members become ready to switch."""
-IMPATIENT = 256
-"""Results after which they do whatever it is behind: a joiner too slow to catch up is waited for at the switch."""
+CLOSE = 1
+"""Results a joiner may be behind when the members become ready to switch: the one that they just completed."""
+PATIENCE = 16
+"""Results in which it may come no nearer: one that is too slow to catch up is waited for at the switch."""
 BACKLOG_BYTES = 2 * 2**30
-"""So do they when it is behind by so much: members and joiner keep what it has not repeated yet."""
+"""So is one that is behind by so much: members and joiner keep what it has not repeated yet."""
 _IDLE_S = 0.02
 """The longest between two rounds: how far the joiners are must be heard of, too."""
-_ENTRY = struct.Struct("<3q")
-"""Before each result of a round: step, ordinal, bytes."""
+_ENTRY = struct.Struct(f"<3q{ALIGNMENT - 24}x")
+"""Before each result of a round: step, ordinal, bytes. A whole cache line: vectors are used where they lie."""
 
 
 class _Party:
@@ -72,9 +74,10 @@ class _Party:
         raise NotImplementedError
 
     def _table(self, count: int, is_closed: bool) -> tuple[int, int, bool]:
-        """First part of a round. Returns results all holders have, results all joiners have, whether it is the last.
+        """First part of a round: how far everybody is.
 
-        Args:    count: results that this member has.  is_closed: a holder has switched; no result follows.
+        Args:    count: results that this worker has, or has repeated.  is_closed: it has switched; none follows.
+        Returns: results that all holders have, that all joiners have repeated; whether this round is the last.
         """
         table = torch.zeros(self._comm.world * 2, dtype=torch.int64)
         self._comm.all_gather(table, torch.tensor([count, int(is_closed)]))
@@ -132,12 +135,13 @@ class Feeder(_Party):
         """Take in this member's share of a result, as it was completed: a copy."""
         if self._failure is not None:
             return  # the joiners are given up, and nobody takes what is added
-        packed = pack_result(self._share_of(completed))
-        entry = torch.frombuffer(bytearray(_ENTRY.pack(*completed.key, packed.numel())), dtype=torch.uint8)
+        share = self._share_of(completed)
+        size = result_bytes(share)
+        packed = pack_result(share, _ENTRY.pack(*completed.key, size))
         with self._changed:
-            self._journal.extend((entry, packed))
+            self._journal.append(packed)
             self._count += 1
-            self._result_bytes = packed.numel() * len(self.holders)
+            self._result_bytes = size * len(self.holders)
             self._changed.notify_all()
 
     def _share_of(self, completed: Completed) -> Completed:
@@ -159,6 +163,11 @@ class Feeder(_Party):
             self._is_closed = True
             self._changed.notify_all()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last round is: the group is free."""
+        return not self._thread.is_alive()
+
     def finish(self) -> None:
         """Block until the last round is over: before that nobody else may use the group.
 
@@ -176,6 +185,7 @@ class Feeder(_Party):
         send_snapshot(self._comm, self._snapshot, self.joiners)
         del self._snapshot
         sent, is_told, is_last = 0, False, False
+        nearest, nearest_at = sys.maxsize, 0
         while not is_last:
             with self._changed:
                 if sent == self._count and not self._is_closed:
@@ -185,7 +195,9 @@ class Feeder(_Party):
             self._payload(self._take(available - sent))
             sent = available
             behind = sent - reached
-            is_hopeless = sent >= IMPATIENT or behind * self._result_bytes >= BACKLOG_BYTES
+            if behind < nearest:
+                nearest, nearest_at = behind, sent
+            is_hopeless = sent - nearest_at >= PATIENCE or behind * self._result_bytes >= BACKLOG_BYTES
             if not is_told and (behind <= CLOSE or is_hopeless):
                 is_told = True
                 self._on_ready(self.record.number)
@@ -193,7 +205,9 @@ class Feeder(_Party):
     def _take(self, results: int) -> torch.Tensor:
         """The oldest results of the journal, as one run of bytes."""
         with self._changed:
-            parts = [self._journal.popleft() for _ in range(2 * results)]
+            parts = [self._journal.popleft() for _ in range(results)]
+        if len(parts) == 1:
+            return parts[0]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
 
     def _fail(self, error: GenerationLost) -> None:
@@ -212,7 +226,7 @@ class Follower(_Party):
         self._device = device
         self._received: Received | None = None
         self._results: deque[Completed] = deque()
-        self._replayed = 0
+        self._asked = 0
         self._is_over = False
         self._thread.start()
 
@@ -230,17 +244,19 @@ class Follower(_Party):
             return received
 
     def next(self) -> Completed | None:
-        """Block until the next result is there; None: nothing is missing any more, and the group is free.
+        """The last result is repeated: block until the next one is there.
+
+        Returns: None: nothing is missing any more, and the group is free.
 
         Raises:  GenerationLost: as above.
         """
         with self._changed:
+            self._asked += 1
             self._changed.wait_for(lambda: self._results or self._is_over or self._failure is not None)
             if self._failure is not None:
                 raise self._failure
             if not self._results:
                 return None
-            self._replayed += 1
             return self._results.popleft()
 
     def _work(self) -> None:
@@ -252,8 +268,8 @@ class Follower(_Party):
         is_last = False
         while not is_last:
             with self._changed:
-                replayed = self._replayed
-            _, _, is_last = self._table(replayed, False)
+                repeated = max(0, self._asked - 1)
+            _, _, is_last = self._table(repeated, False)
             sizes, run = self._payload(torch.empty(0, dtype=torch.uint8))
             shares = _shares(run, sizes)
             with self._changed:

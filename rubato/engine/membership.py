@@ -40,7 +40,8 @@ class Membership:
         job = session.control.start.job_id
         comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
         exchange = self._make_exchange(comm)
-        exchange.touch(session.order, record.owners)
+        exchange.touch(session.order, record.owners, session.exchange if record.follows else None)
+        session.sums.reserve(record.owners, rank)
         self._prepared[record.number] = exchange
         return comm
 
@@ -163,6 +164,7 @@ class Membership:
         received = follower.snapshot()
         session.state.install(received.document, received.tensors)
         session.take_extra(received.extra)
+        session.sums.may_overlap, session.sums.watches = received.extra["overlap"]  # what others found holds here
         session.record, session.rank, session.comm, session.follower = record, rank, comm, follower
 
     def next_result(self) -> None:
@@ -274,5 +276,8 @@ class Membership:
             return False
         if session.feeder is not None and session.feeder.record.number == number:
             session.feeder.close()
+        former = session.exchange
         self._begin(record, comm, self._bridge(record))
+        if former is not None and session.exchange is not None:
+            session.exchange.take_over(former)
         return True

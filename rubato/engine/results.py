@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rubato.engine.buffers import aligned
 from rubato.engine.entry import Key
 from rubato.engine.header import Header
 from rubato.engine.reduction import Reduced
@@ -24,37 +25,44 @@ class Completed:
 
 
 def result_bytes(completed: Completed) -> int:
-    """Size of the packed result; 0 where there is none."""
+    """Size of the packed result, in whole cache lines; 0 where there is none."""
     result = completed.result
     if result is None:
         return 0
     if isinstance(result, torch.Tensor):
-        return _HEAD.size + result.numel() * 8
+        return aligned(_HEAD.size + result.numel() * 8)
     vector = sum(chunk.numel() * chunk.element_size() for chunk in result.chunks)
-    return _HEAD.size + vector + sum(len(header.pack()) for header in result.headers) + len(result.integers)
+    return aligned(_HEAD.size + vector + sum(len(header.pack()) for header in result.headers) + len(result.integers))
 
 
-def pack_result(completed: Completed) -> torch.Tensor:
-    """`result_bytes` bytes, as a flat uint8 tensor."""
+def pack_result(completed: Completed, before: bytes = b"") -> torch.Tensor:
+    """A result as a flat uint8 tensor, copied once.
+
+    Args:    before: bytes to begin with.
+    Returns: these, and `result_bytes` bytes.
+    """
     result = completed.result
     if isinstance(result, torch.Tensor):
-        head = _HEAD.pack(1, result.numel() * 8, 0, 0, 0)
-        return torch.cat([_from(head), result.contiguous().view(torch.uint8)])
-    assert result is not None
-    packed = [header.pack() for header in result.headers]
-    vector = [chunk.reshape(-1).contiguous().view(torch.uint8).cpu() for chunk in result.chunks]
-    size = len(packed[0]) if packed else 0
-    head = _HEAD.pack(0, sum(map(len, vector)), len(packed), size, len(result.integers))
-    return torch.cat([_from(head), *vector, _from(b"".join(packed)), _from(result.integers)])
+        head, tail = _HEAD.pack(1, result.numel() * 8, 0, 0, 0), b""
+        vector = [result.contiguous().view(torch.uint8)]
+    else:
+        assert result is not None
+        packed = [header.pack() for header in result.headers]
+        vector = [chunk.reshape(-1).contiguous().view(torch.uint8).cpu() for chunk in result.chunks]
+        size = len(packed[0]) if packed else 0
+        head = _HEAD.pack(0, sum(map(len, vector)), len(packed), size, len(result.integers))
+        tail = b"".join(packed) + result.integers
+    length = _HEAD.size + sum(map(len, vector)) + len(tail)
+    return torch.cat([_from(before + head), *vector, _from(tail + bytes(aligned(length) - length))])
 
 
 def unpack_result(data: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Reduced | torch.Tensor:
-    """The result of packed bytes."""
+    """The result of packed bytes, which lie at a multiple of 8; its vector stays where it is."""
     kind, body, count, header_size, integers = _HEAD.unpack_from(bytes(data[: _HEAD.size].numpy()))
     at = _HEAD.size
     if kind == 1:
         return data[at : at + body].clone().view(torch.float64)
-    vector = data[at : at + body].clone().view(dtype).to(device)
+    vector = data[at : at + body].view(dtype).to(device)
     rest = bytes(data[at + body :].numpy())
     headers = [Header.unpack(rest[index * header_size : (index + 1) * header_size]) for index in range(count)]
     tail = rest[count * header_size : count * header_size + integers]

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import Folder
-from rubato.checkpoint.stripes import read_document, read_stripes
+from rubato.checkpoint.stripes import read_state
 from rubato.data.order import BatchPlan, check_order
-from rubato.engine.agreement import Agreement, Disagreement, audits
+from rubato.engine.agreement import Agreement, Audit, Disagreement, audit_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
@@ -35,7 +35,7 @@ from rubato.engine.results import Completed
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
-from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, runs
+from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, passes
 from rubato.errors import Diverged, GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -77,10 +77,8 @@ class Session:
         """Of the step whose reduction is known."""
         self._sums: Sums | None = None
         self._is_first_of_generation = True
-        self._began = 0
-        """First step of the generation."""
         self.audit: int | None = None
-        """Digest of the gradient that all compute in this step, where they do."""
+        """Digest of the gradient of the step's lowest microbatch, where several compute it."""
         self.has_state = False
         self.feeder: Feeder | None = None
         """Brings the joiners of a generation to come up to date."""
@@ -183,9 +181,7 @@ class Session:
         """Install the state of a checkpoint."""
         manifest = read_manifest(folder)
         check_order(manifest.versions, folder.name)
-        document, entries = read_document(folder)
-        names = [file.name for file in manifest.files if file.name.startswith("stripe")]
-        tensors = read_stripes(folder, entries, names)
+        document, tensors = read_state(folder, manifest.files)
         self.state.install(document["state"], tensors)
         self.take_extra(document["extra"])
 
@@ -197,6 +193,7 @@ class Session:
             "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
             "metrics": dict(self._metrics),
+            "overlap": [self.sums.may_overlap, self.sums.watches],
         }
 
     def take_extra(self, extra: dict[str, Any]) -> None:
@@ -210,8 +207,8 @@ class Session:
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
         self.exchange = exchange
-        self._is_first_of_generation, self._began = True, self.step
-        self._saved = None
+        self._is_first_of_generation = True
+        self._saved = self.audit = None
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
@@ -232,7 +229,7 @@ class Session:
     def _passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
         sizes = self.plan.sizes(step)
         mine = [leaf for leaf, size in enumerate(sizes) if size and owners[leaf] == self.rank and leaf not in held]
-        yield from runs(mine) if self.order.takes_several else (range(leaf, leaf + 1) for leaf in mine)
+        return passes(self.order, mine)
 
     def _owners(self) -> tuple[int, ...]:
         assert self.record is not None
@@ -244,11 +241,11 @@ class Session:
         return self.owners_of_step is not None and self.owners_of_step[0] == self.step
 
     @property
-    def audits(self) -> bool:
-        """Whether all members compute the step's lowest microbatch, besides their own, to compare its gradient."""
-        assert self.record is not None
-        is_able = self.spec.reproducible and self.follower is None and not self._is_repaired
-        return is_able and audits(self.record, self.step, self._began)
+    def audits(self) -> Audit:
+        """What this worker does to compare the gradient of the step's lowest microbatch."""
+        if self.record is None or not self.spec.reproducible or self.follower is not None:
+            return Audit.NONE
+        return audit_of(self.record, self.rank, self.step, self._is_first_of_generation, self._is_repaired)
 
     def check(self) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
@@ -261,17 +258,26 @@ class Session:
     def overlap(self, leaves: range) -> None:
         """Exchange the gradients of the pass that begins while it computes them, where that helps and nothing forbids.
 
-        Each worker does so or not as it sees fit. In the first step of a generation the group may be busy yet.
+        Each worker does so or not as it sees fit.
         """
         record, exchange = self.record, self.exchange
         if self.comm is None or record is None or exchange is None or record.world == 1 or self.device.type != "cpu":
             return
-        if self._is_first_of_generation or self._is_repaired or not self.sums.may_overlap:
+        if not self.sums.may_overlap or not self._is_group_free(leaves):
             return
-        passes = self._passes(self.step, record.owners, self.sums.of(self.step).held)
+        owners, partials = self._owners(), self.sums.of(self.step)
+        passes = self._passes(self.step, owners, partials.held)
         if next(passes) == leaves and next(passes, None) is None:
-            stamp, present = (record.attempt, record.number, self.step), self.sums.of(self.step).present
-            self.sums.overlap(self.step, leaves, exchange.begin(self.order, present, record.owners, stamp))
+            stamp = record.attempt, record.number, self.step
+            self.sums.overlap(self.step, leaves, exchange.begin(self.order, partials.present, owners, stamp))
+
+    def _is_group_free(self, leaves: range) -> bool:
+        """Whether the group may be used before the step's end: in a generation's first step others catch up on it."""
+        if not self._is_first_of_generation:
+            return not self._is_repaired
+        feeder, record = self.feeder, self.record
+        is_fed = feeder is not None and record is not None and feeder.is_over and feeder.record.number == record.number
+        return is_fed and (self.audits is Audit.NONE or 0 not in leaves)
 
     def is_caught_up(self) -> bool:
         """Whether the reduction of the present step is known already: from a recovery, or to a joiner."""
@@ -455,19 +461,14 @@ class Session:
         self._tell_row()
         self._end("finished", digest)
 
-    def _end(self, how: str, digest: str = "") -> None:
+    def _end(self, how: Literal["finished", "paused", "stopped"], digest: str = "") -> None:
         """Save (unless stopped), say so, and wait for the release; a loss meanwhile is repaired and all said again."""
         while True:
             assert self.record is not None
             if how != "stopped":
                 self.save()
             self.control.stage("done", self.step)
-            self.control.ended = wire.Ended(
-                self.control.start.incarnation,
-                "finished" if how == "finished" else "paused" if how == "paused" else "stopped",
-                self.step,
-                digest,
-            )
+            self.control.ended = wire.Ended(self.control.start.incarnation, how, self.step, digest)
             self.control.say(self.control.ended)
             if self.control.is_alone:
                 self.saver.wait()
@@ -488,11 +489,8 @@ class Session:
 
     def tell(self, kind: EventKind, message: str) -> None:
         """Tell what concerns this worker alone for the event log."""
-        worker = self.control.start.worker_id
-        text = f"{worker}: {message}"
-        self.control.say(
-            wire.Notice(self.control.start.incarnation, kind.value, text, self.step, {"worker_id": worker})
-        )
+        start, text = self.control.start, f"{self.control.start.worker_id}: {message}"
+        self.control.say(wire.Notice(start.incarnation, kind.value, text, self.step, {"worker_id": start.worker_id}))
 
     def notice(self, kind: EventKind, message: str, **data: Any) -> None:
         """Tell a fact for the event log; only the lowest rank does."""

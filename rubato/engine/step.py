@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from rubato.checkpoint.digest import digest64
 from rubato.checkpoint.layout import raw_bytes
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
+from rubato.engine.agreement import Audit
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.errors import ModelError
@@ -93,10 +95,14 @@ class Step:
         integers = b""
         session.compute_ns = session.data_ns = 0
         session.audit = None
-        if session.audits and not isinstance(self._source, StreamSource):
+        may_audit = not isinstance(self._source, StreamSource)
+        if session.audits is Audit.ALL and may_audit:
             yield from self._audit(before_float, before_other)
         while True:
             leaves = session.next_pass()
+            if session.audits is Audit.JOINS and session.audit is None and may_audit:
+                yield from self._audit(before_float, before_other)
+                continue
             if leaves and not session.is_caught_up():
                 began = time.perf_counter_ns()
                 self._restore(before_float, before_other)
@@ -115,11 +121,11 @@ class Step:
         advance(session, self._source)
 
     def _audit(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> Iterator[Any]:
-        """One microbatch that all members compute, for its digest alone."""
+        """One microbatch that others compute too, for its digest alone."""
         session = self._session
         self._restore(before_float, before_other)
         yield self._open(range(1))
-        session.audit = session.sums.digest_of_pass(before_float)
+        session.audit = session.sums.digest_of_pass(self.index, self._weight, before_float)
         session.present_microbatch = None
 
     def _restore(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> None:
@@ -152,7 +158,12 @@ class Step:
         session = self._session
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
         size, weight = sum(sizes), self._weight
-        if not session.sums.take(self.index, leaves, weight, before_float):
+
+        def look(vector: torch.Tensor) -> None:
+            session.audit = digest64([vector])
+
+        is_looked_at = session.audits is Audit.MEETS_JOINERS and 0 in leaves
+        if not session.sums.take(self.index, leaves, weight, before_float, look if is_looked_at else None):
             raise ModelError(
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
                 "loop, with a loss that depends on the prepared model's parameters"

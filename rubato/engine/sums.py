@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,10 +11,10 @@ from rubato.data.order import BatchPlan
 from rubato.engine.flat import FlatLayout
 from rubato.engine.overlap import Ahead, Overlap
 from rubato.engine.reduction import Reduced, Reduction
-from rubato.engine.tree import Order, Partials
+from rubato.engine.tree import Order, Partials, most_at_once
 
 _WATCHED = 3
-"""So many first overlapped passes are compared bit by bit."""
+"""So many first overlapped passes of a program are compared bit by bit."""
 
 
 class Sums:
@@ -30,10 +30,23 @@ class Sums:
         self._plan = plan
         self._partials: Partials[torch.Tensor] | None = None
         self._free: list[torch.Tensor] = []
+        self._made = 0
+        """Vectors that there are, besides the first mean."""
         self._overlap: Overlap | None = None
-        self._overlapped = 0
+        self.watches = _WATCHED
+        """So many overlapped passes are yet to be compared bit by bit."""
         self._ahead: Ahead | None = None
         self._was_wrong = False
+
+    def reserve(self, owners: Sequence[int], rank: int) -> None:
+        """Make the vectors that a whole step takes with these owners, before anybody waits for their memory.
+
+        Called by another thread than all else; where both make one at once there is one more than needed.
+        """
+        leaves = [leaf for leaf, owner in enumerate(owners) if owner == rank]
+        while self._made < most_at_once(self._order, leaves, range(len(owners))):
+            self._made += 1
+            self._free.append(self.flat.empty())
 
     @property
     def held(self) -> frozenset[int] | None:
@@ -56,9 +69,8 @@ class Sums:
         partials, total = self.of(step), self._vector()
         node, lefts, others = partials.joins(self._order.node_of(leaves))
         self._ahead = Ahead(reduction, {**others, node: total})
-        self._overlapped += 1
-        is_watched = self._overlapped <= _WATCHED
-        self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=is_watched)
+        self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=self.watches > 0)
+        self.watches = max(0, self.watches - 1)
 
     def begin_backward(self, step: int, weight: float) -> None:
         """A backward pass over a microbatch of this weight, in samples, begins."""
@@ -70,8 +82,18 @@ class Sums:
         if self._overlap is not None:
             self._overlap.end_backward()
 
-    def take(self, step: int, leaves: range, weight: float, buffers_before: Sequence[torch.Tensor]) -> bool:
-        """Take the gradients of a pass into the sum, and drop them. Returns whether there were any."""
+    def take(
+        self,
+        step: int,
+        leaves: range,
+        weight: float,
+        buffers_before: Sequence[torch.Tensor],
+        look: Callable[[torch.Tensor], None] | None = None,
+    ) -> bool:
+        """Take the gradients of a pass into the sum, and drop them. Returns whether there were any.
+
+        Args:    look: called with the pass's vector before it is added to others; not where it was added already.
+        """
         share, node = weight / self.unit(step), self._order.node_of(leaves)
         has_gradient = any(parameter.grad is not None for _, parameter in self.flat.parameters)
         overlap, self._overlap = self._overlap, None
@@ -87,15 +109,17 @@ class Sums:
         vector = self._vector() if left is None else left
         self.flat.pack(vector, buffers_before, share, adds=left is not None)
         if left is None:
+            if look is not None:
+                look(vector)
             partials.put(node, vector)
         else:
             partials.put_added(node)
         return has_gradient
 
-    def digest_of_pass(self, buffers_before: Sequence[torch.Tensor]) -> int:
-        """A digest of the gradients and buffer changes of a pass; gradients are dropped, and not counted."""
+    def digest_of_pass(self, step: int, weight: float, buffers_before: Sequence[torch.Tensor]) -> int:
+        """A digest of what a pass would add to the sum; gradients are dropped, and not counted."""
         vector = self._vector()
-        self.flat.pack(vector, buffers_before, 1.0)
+        self.flat.pack(vector, buffers_before, weight / self.unit(step))
         self._free.append(vector)
         return digest64([vector])
 
@@ -138,4 +162,7 @@ class Sums:
 
     def _vector(self) -> torch.Tensor:
         """A flat vector to fill; its content is undefined, but for zeros between its pieces."""
-        return self._free.pop() if self._free else self.flat.empty()
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return self.flat.empty()

@@ -199,6 +199,11 @@ def runs(numbers: Sequence[int]) -> Iterator[range]:
             begin = end
 
 
+def passes(order: Order, leaves: Sequence[int]) -> Iterator[range]:
+    """The backward passes in which a worker computes these microbatches, which ascend."""
+    yield from runs(leaves) if order.takes_several else (range(leaf, leaf + 1) for leaf in leaves)
+
+
 def heirs(owners: Sequence[int | None], world: int) -> tuple[int, ...]:
     """Share out the microbatches without an owner (None), in runs whose lengths differ by at most one.
 
@@ -327,3 +332,15 @@ class Partials(Generic[B]):
                 self._release(value)
         self.nodes.clear()
         self.held.clear()
+
+
+def most_at_once(order: Order, leaves: Sequence[int], present: Collection[int]) -> int:
+    """Vectors that a worker needs to add up these microbatches, where the last pass is sent while it is computed."""
+    partials: Partials[bool] = Partials(order, present, lambda left, right: True)
+    most, due = 0, list(passes(order, leaves))
+    for number, run in enumerate(due):
+        node = order.node_of(run)
+        is_added = partials.left_of(node) is not None and number < len(due) - 1
+        most = max(most, len(partials.nodes) + (not is_added))
+        partials.put(node, True)
+    return most

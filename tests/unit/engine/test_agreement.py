@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from groups import record_of
 
-from rubato.engine.agreement import EVERY, GRADIENTS, STATES, Agreement, Disagreement, audits
+from rubato.engine.agreement import EVERY, GRADIENTS, STATES, Agreement, Audit, Disagreement, audit_of
 from rubato.engine.header import Header, Leaving
 from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost
@@ -40,6 +40,7 @@ def outcome(one: Agreement, states: list[State]) -> str:
     return "equal" if any(digest is not None for digest in said) else "not compared"
 
 
+DUE = 3 * EVERY + EVERY // 2
 SAME, OTHER = State(1, 2), State(1, 9)
 
 
@@ -110,15 +111,41 @@ def test_unequal_states_are_told_before_unequal_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("joining", "world", "step", "found"),
+    ("world", "step", "is_repaired", "found"),
     [
-        (("1.1",), 2, 8, True),
-        (("1.1",), 2, 7, False),  # the bridge: joiners have no microbatch in it
-        (("1.1",), 2, 9, False),
-        ((), 2, 8, False),
-        ((), 2, 3 * EVERY + EVERY // 2, True),
-        ((), 1, 3 * EVERY + EVERY // 2, False),
+        (2, 8, False, Audit.NONE),
+        (2, DUE, False, Audit.ALL),
+        (2, DUE, True, Audit.NONE),
+        (1, DUE, False, Audit.NONE),
     ],
 )
-def test_when_work_is_compared(joining: tuple[str, ...], world: int, step: int, found: bool) -> None:
-    assert audits(replace(record_of(world), joining=joining), step, 7) == found
+def test_when_all_compute_the_same(world: int, step: int, is_repaired: bool, found: Audit) -> None:
+    for is_first in (False, True):
+        assert audit_of(record_of(world), 0, step, is_first, is_repaired) == found
+
+
+def test_in_its_first_step_a_joiner_computes_what_another_owns() -> None:
+    record = replace(record_of(3), follows=4, joining=("2.1",))
+    found = [audit_of(record, rank, DUE, True, True) for rank in range(3)]
+    assert found == [Audit.MEETS_JOINERS, Audit.MEETS_JOINERS, Audit.JOINS]
+    assert [audit_of(record, rank, 8, False, False) for rank in range(3)] == [Audit.NONE] * 3
+
+
+def examined(*said: int | None, rank: int) -> None:
+    """Rank 2 joins ranks 0 and 1."""
+    one = agreement(rank, follows=4, joining=("2.1",))
+    headers = tuple(Header(1, 1, 7, 1, 1, Leaving.NO, 0, True, None, 0, ((0.0, 0.0),), audit=audit) for audit in said)
+    one.check(headers, (None, None) if rank in one.joined else ())  # type: ignore[arg-type]
+
+
+def test_a_joiner_that_computes_otherwise_leaves_and_the_others_go_on() -> None:
+    for rank in range(3):
+        examined(5, None, 5, rank=rank)
+        examined(None, 5, 5, rank=rank)
+        examined(5, None, None, rank=rank)  # a stream: the joiner cannot read what another reads
+        examined(None, None, 5, rank=rank)
+    for rank in (0, 1):
+        examined(None, 5, 9, rank=rank)
+    with pytest.raises(Disagreement, match=GRADIENTS) as told:
+        examined(None, 5, 9, rank=2)
+    assert told.value.digests == tuple(f"{one:016x}" for one in (5, 9))

@@ -221,3 +221,56 @@ def test_a_lost_member_leaves_the_parts_untouched() -> None:
         one.exchange(group[0]).reduce(held, one.owners, one.header(one.mine(0), 3), bytes(5))
     assert held.nodes.keys() == before.keys()
     assert all(torch.equal(held.nodes[node], vector) for node, vector in before.items())
+
+
+def vector(result: Reduced) -> list[float]:
+    return torch.cat([chunk.reshape(-1) for chunk in result.chunks]).tolist()
+
+
+def memory(result: Reduced) -> int:
+    return result.chunks[0].untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("worlds", [(2, 3), (3, 2), (4, 3), (2, 5)])
+def test_a_generation_takes_over_the_memory_of_the_one_before_but_its_last_result(worlds: tuple[int, int]) -> None:
+    cases = [case(12, world, length=1000) for world in worlds]
+    groups = [fake_group(world) for world in worlds]
+
+    def play(rank: int) -> None:
+        olds: list[Reduced] = []
+        former = cases[0].exchange(groups[0][rank]) if rank < worlds[0] else None
+        if former is not None:
+            olds = [cases[0].reduce(former, rank, step=step) for step in (3, 4)]
+        if rank >= worlds[1]:
+            return
+        exchange = cases[1].exchange(groups[1][rank])
+        exchange.touch(Tree.of(12), cases[1].owners, former)
+        if former is not None:
+            exchange.take_over(former)
+        first = cases[1].reduce(exchange, rank, step=5)
+        if olds:  # whoever missed step 4 can be told of it yet
+            assert vector(olds[1]) == vector(cases[0].alone())
+            assert memory(first) == memory(olds[0])
+        second = cases[1].reduce(exchange, rank, step=6)
+        assert vector(first) == vector(second) == vector(cases[1].alone())
+        if olds:
+            assert memory(second) == memory(olds[1])
+
+    on_ranks(max(worlds), play)
+
+
+def test_memory_that_is_too_small_is_not_taken_over() -> None:
+    small, large = case(4, 2, length=100), case(4, 2, length=100_000)
+    groups = [fake_group(2) for _ in range(2)]
+
+    def play(rank: int) -> None:
+        former = small.exchange(groups[0][rank])
+        olds = [small.reduce(former, rank, step=step) for step in (3, 4)]
+        exchange = large.exchange(groups[1][rank])
+        exchange.touch(Tree.of(4), large.owners, former)
+        exchange.take_over(former)
+        result = large.reduce(exchange, rank, step=5)
+        assert memory(result) not in {memory(old) for old in olds}
+        assert vector(result) == vector(large.alone())
+
+    on_ranks(2, play)

@@ -15,7 +15,7 @@ from torch import nn
 
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Header, Leaving
-from rubato.engine.join import CLOSE, Feeder, Follower
+from rubato.engine.join import CLOSE, PATIENCE, Feeder, Follower
 from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed, result_bytes
 from rubato.engine.state import TrainingState
@@ -146,7 +146,7 @@ def test_members_are_ready_only_when_the_joiner_is_close() -> None:
     follower.snapshot()
     threading.Event().wait(0.2)
     assert ready == []
-    for _ in range(4):
+    for _ in range(CLOSE + 4):
         follower.next()
     while not ready:
         threading.Event().wait(0.01)
@@ -178,6 +178,33 @@ def test_a_joiner_that_is_far_behind_is_waited_for_before_memory_runs_out(monkey
     feeder.close()
     feeder.finish()
     assert sum(1 for _ in iter(follower.next, None)) == 7
+
+
+def test_a_joiner_that_comes_no_nearer_is_waited_for() -> None:
+    """It repeats a result for each that is added, and stays three behind."""
+    group, record = fake_group(2), joining(2, (1,))
+    ready: list[int] = []
+    feeder = Feeder(
+        record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
+    )
+    feeder.wait_copied()
+    behind = CLOSE + 2
+    for count in range(behind):
+        feeder.add(result(count, 0, pieces=1))
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
+    follower.snapshot()
+    follower.next()
+    added = behind
+    while not ready:
+        assert added < behind + 2 * PATIENCE
+        threading.Event().wait(0.1)  # rounds, in which it is seen to be no nearer
+        feeder.add(result(added, 0, pieces=1))
+        follower.next()
+        added += 1
+    assert added >= behind + PATIENCE - 1
+    feeder.close()
+    feeder.finish()
+    assert sum(1 for _ in iter(follower.next, None)) == behind - 1
 
 
 def test_a_joiner_that_is_lost_is_given_up_and_the_member_goes_on() -> None:

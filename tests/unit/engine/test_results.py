@@ -57,12 +57,18 @@ def test_what_was_not_seen_has_no_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["reduction", "table"])
-def test_the_copy_shares_nothing_with_the_message(kind: str) -> None:
+def test_a_result_is_copied_once(kind: str) -> None:
+    """Into the message; what is told uses that, and nothing of the source."""
     source = torch.ones(4, dtype=torch.float64)
     result = source if kind == "table" else Reduced((source,), (header(1, 2),), b"")
     data = pack_result(Completed((3, 0), result))
     told = unpack_result(data, torch.float64, CPU)
-    data.zero_()
     source.zero_()
-    vector = told if isinstance(told, torch.Tensor) else torch.cat(told.chunks)
+    vector = told if isinstance(told, torch.Tensor) else told.chunks[0]
     assert vector.tolist() == [1.0] * 4
+    begin, end = data.data_ptr(), data.data_ptr() + data.numel()
+    assert (begin <= vector.data_ptr() < end) == (kind == "reduction")
+    assert data.numel() % 64 == 0
+    behind = torch.cat([torch.zeros(64, dtype=torch.uint8), pack_result(Completed((3, 0), result), b"x" * 64)])[128:]
+    again = unpack_result(behind, torch.float64, CPU)
+    assert (again if isinstance(again, torch.Tensor) else again.chunks[0]).tolist() == [0.0] * 4

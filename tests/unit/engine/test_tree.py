@@ -5,7 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, heirs, radices_of, runs
+from rubato.engine.tree import (
+    AnyOrder,
+    Order,
+    Partials,
+    Tree,
+    balanced_owners,
+    heirs,
+    most_at_once,
+    passes,
+    radices_of,
+    runs,
+)
 
 counts = st.integers(1, 48)
 
@@ -117,12 +128,29 @@ def test_a_run_of_microbatches_never_takes_more_sums_than_the_factors_allow(coun
     end = data.draw(st.integers(begin + 1, count))
     tree = Tree.of(count)
     factors = sum(radix - 1 for radix in radices_of(count))
-    partials: Partials[int] = Partials(tree, range(count), lambda left, right: left + right)
-    most = 0
-    for leaf in range(begin, end):
-        partials.put((0, leaf), leaf)
-        most = max(most, len(partials.nodes) + 1)  # the next one is computed beside them
-    assert most <= (1 if begin == 0 else 2) * factors + 2
+    most = most_at_once(tree, range(begin, end), range(count))
+    assert most <= (1 if begin == 0 else 2) * factors + 1
+
+
+@given(count=counts, data=st.data())
+def test_so_many_vectors_are_enough_to_add_up_in_place(count: int, data: st.DataObject) -> None:
+    """As a worker does it: in place where that is possible, the last one beside all that is held."""
+    order: Order = data.draw(st.sampled_from([Tree.of(count), AnyOrder()]))
+    present = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1)))
+    begin = data.draw(st.integers(0, len(present) - 1))
+    mine = present[begin : data.draw(st.integers(begin + 1, len(present)))]
+    free: list[object] = []
+    made = 0
+    partials: Partials[object] = Partials(order, present, lambda left, right: left, free.append)
+    due = list(passes(order, mine))
+    for number, leaves in enumerate(due):
+        node = order.node_of(leaves)
+        if number < len(due) - 1 and partials.left_of(node) is not None:
+            partials.put_added(node)
+            continue
+        made += not free
+        partials.put(node, free.pop() if free else object())
+    assert made == most_at_once(order, mine, present)
 
 
 def test_a_doubled_microbatch_is_an_error() -> None:
