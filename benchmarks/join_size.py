@@ -1,6 +1,9 @@
 """How long training stands still when a worker joins, by the size of the model: two workers become three.
 
-python -m benchmarks.join_size [--widths 1780,4000,6200] [--rounds 3]
+python -m benchmarks.join_size [--widths 1780,4000,6200] [--device-seconds 0,0.3] [--rounds 3]
+
+Where passes keep the cores busy, who joins competes with those who train; where a device computes them (here: a wait in
+its place) it has the cores while they wait.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
@@ -19,11 +24,11 @@ from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import Network, Workload
-from rubato.engine.coordinator.pauses import SETTLING_STEPS, PauseMeter
+from rubato.engine.coordinator.pauses import SETTLING_STEPS
 from rubato.wire.cluster import MetricRow
 
 ENDLESS = 100_000
-STEPS_BEFORE, WARM_STEPS = 12, 2
+STEPS_BEFORE, WARM_STEPS = 12, 3
 BATCH, MICROBATCHES = 24, 6
 
 
@@ -32,46 +37,66 @@ class Join:
     """What one join showed."""
 
     paused_s: float
-    """Time between commits beyond the usual step, over the whole change: as its event tells it, from ten steps."""
+    """Time between commits over the change beyond a step before the request, and a step after: from ten steps."""
+    told_s: float
+    """Likewise beyond a step while the worker joined: what the event tells users."""
     asked_s: float
     """From the request until three train; it includes the start of its process."""
     step_s: float
-    """The median step of the two workers before."""
+    """The median step of the two workers before the request."""
+    joining_s: float
+    """Of the steps while the third caught up."""
 
 
-def measure(width: int, folder: Path) -> Join:
+def measure(width: int, device_s: float, folder: Path) -> Join:
     """One job, one join."""
-    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH)
+    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH, device_s=device_s)
     workers = {"initial": 2, "min": 1, "max": 4}
-    with local_job(job, MICROBATCHES, workers=workers, checkpoint={"every": "1h"}) as run:
+    with local_job(job, MICROBATCHES, workers=workers, checkpoint={"every": "1h"}, patience_s=600) as run:
         run.wait_step(STEPS_BEFORE)
-        began = time.monotonic()
+        began, asked_at = time.monotonic(), run.step
         run.scale(3)
         run.wait_workers(3)
         asked_s = time.monotonic() - began
         run.wait_step(run.step + SETTLING_STEPS + 1)
         rows = [MetricRow(**row) for row in run.rows()]
-    before = [row for row in rows if row.generation == 1][WARM_STEPS:]
-    meter = PauseMeter(2, 3, before)
-    for row in rows:
-        meter.see(row, now=0.0)
-    paused_s = meter.paused_s()
-    assert paused_s is not None
-    return Join(paused_s, asked_s, statistics.median(row.values["step_seconds"] for row in before))
+        (told,) = [event for event in run.events("generation.formed") if event["data"]["cause"] == "scale_up"]
+    former = [row for row in rows if row.generation == 1]
+    before = [row for row in former if WARM_STEPS < row.step <= asked_at]
+    joining = [row for row in former if row.step > asked_at]
+    later = [row for row in rows if row.generation == 2]
+    step_s = median_step(before)
+    gap_s = _time(later[1]) - _time(former[-1])
+    paused_s = max(0.0, gap_s - step_s - median_step(later[2:]))
+    return Join(paused_s, told["data"]["paused_seconds"], asked_s, step_s, median_step(joining or before))
 
 
-def line(width: int, joins: list[Join]) -> str:
+def median_step(rows: Sequence[MetricRow]) -> float:
+    """Seconds."""
+    return statistics.median(row.values["step_seconds"] for row in rows)
+
+
+def _time(row: MetricRow) -> float:
+    return datetime.fromisoformat(row.time).timestamp()
+
+
+def line(width: int, device_s: float, joins: list[Join]) -> str:
     """A row of the table."""
     count = sum(parameter.numel() for parameter in Network(width).parameters())
-    paused = [one.paused_s * 1000 for one in joins]
     cells = [
         f"{count / 1e6:.0f} M",
         f"{2 * 4 * count / 1e6:.0f} MB",
-        f"{statistics.median(one.step_s for one in joins) * 1000:.0f} ms",
+        "a device" if device_s else "the cores",
+        *(_ms([getattr(one, name) for one in joins]) for name in ("step_s", "joining_s")),
         f"{statistics.median(one.asked_s for one in joins):.1f} s",
-        f"{statistics.median(paused):.0f} ms ({min(paused):.0f} to {max(paused):.0f})",
+        *(_ms([getattr(one, name) for one in joins], ranges=True) for name in ("paused_s", "told_s")),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _ms(seconds: list[float], *, ranges: bool = False) -> str:
+    low, middle, high = (1000 * one for one in (min(seconds), statistics.median(seconds), max(seconds)))
+    return f"{middle:.0f} ms ({low:.0f} to {high:.0f})" if ranges else f"{middle:.0f} ms"
 
 
 def main() -> int:
@@ -82,6 +107,12 @@ def main() -> int:
         default=[1780, 4000, 6200],
         help="of layers",
     )
+    parser.add_argument(
+        "--device-seconds",
+        type=lambda text: [float(one) for one in text.split(",")],
+        default=[0.0, 0.3],
+        help="what a pass waits for a device; 0: none, the cores are busy",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     flags = parser.parse_args()
@@ -90,16 +121,18 @@ def main() -> int:
         f"{today()}, {machine(load)}; {versions(['torch'])}. Two workers become three; global batch {BATCH} in "
         f"{MICROBATCHES} microbatches; medians and ranges of {flags.rounds}.",
         "",
-        "| parameters | with momentum | step before | request -> three train | downtime |",
-        "|---|---|---|---|---|",
+        "| parameters | with momentum | passes are computed by | step before | step while it joins "
+        "| request -> three train | downtime, beyond a step before | as the event tells it |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for width in flags.widths:
-        joins = []
-        for number in range(flags.rounds):
-            print(f"width {width}, round {number + 1} ...", file=sys.stderr, flush=True)
-            with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-join-") as folder:
-                joins.append(measure(width, Path(folder)))
-        lines.append(line(width, joins))
+        for device_s in flags.device_seconds:
+            joins = []
+            for number in range(flags.rounds):
+                print(f"width {width}, device {device_s} s, round {number + 1} ...", file=sys.stderr, flush=True)
+                with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-join-") as folder:
+                    joins.append(measure(width, device_s, Path(folder)))
+            lines.append(line(width, device_s, joins))
     publish("joins", "\n".join(lines), writes=flags.write)
     return 0
 

@@ -40,6 +40,8 @@ class Workload:
     """Forward and backward passes of a worker in a step."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: none."""
+    device_s: float = 0.0
+    """What a pass takes besides, without a core: as where a device computes it."""
     hold_s: float = 0.0
     """What every step is slowed by while the file `hold` lies in the folder: a small model would come to its end
     before a worker has even started."""
@@ -47,6 +49,11 @@ class Workload:
     @classmethod
     def from_json(cls, text: str) -> Workload:
         return cls(**json.loads(text))
+
+    def wait_for_device(self) -> None:
+        """Leave the core to others for a while."""
+        if self.device_s:
+            time.sleep(self.device_s)
 
     def hold(self) -> None:
         """Slow this step, if it is to be."""
