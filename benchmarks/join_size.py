@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.document import publish
 from benchmarks.local_job import local_job
-from benchmarks.machine import machine, today, versions
+from benchmarks.machine import fresh_memory_seconds, machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import Network, Workload
 from rubato.engine.coordinator.pauses import SETTLING_STEPS
@@ -119,7 +119,8 @@ def main() -> int:
     load = os.getloadavg()[0]
     lines = [
         f"{today()}, {machine(load)}; {versions(['torch'])}. Two workers become three; global batch {BATCH} in "
-        f"{MICROBATCHES} microbatches; medians and ranges of {flags.rounds}.",
+        f"{MICROBATCHES} microbatches; medians and ranges of {flags.rounds}. Memory that was not in use takes "
+        f"{fresh_memory_seconds():.1f} s a GiB.",
         "",
         "| parameters | with momentum | passes are computed by | step before | step while it joins "
         "| request -> three train | downtime, beyond a step before | as the event tells it |",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import platform
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +24,20 @@ def processor() -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def fresh_memory_seconds(size: int = 2**31) -> float:
+    """Seconds a GiB to write memory that was not in use: a virtual machine may have to ask its host for it.
+
+    Args:    size: bytes that are tried.
+    """
+    with mmap.mmap(-1, size) as memory:
+        place = ctypes.c_char.from_buffer(memory)
+        began = time.perf_counter()
+        ctypes.memset(ctypes.addressof(place), 1, size)
+        taken = time.perf_counter() - began
+        del place
+    return taken * 2**30 / size
 
 
 def versions(packages: Sequence[str]) -> str:
