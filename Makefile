@@ -43,7 +43,7 @@ properties: setup ## The property tests with new random examples, ten times as m
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	$(PYTEST) tests/integration -q
+	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadgroup
 
 .PHONY: chaos-short
 chaos-short: setup

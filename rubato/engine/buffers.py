@@ -46,7 +46,7 @@ class Section:
 
 
 class Buffers:
-    """Of one generation.
+    """Of one generation, and of those that follow it as planned.
 
     Args:
         like: a vector (L,); its type counts.

@@ -222,7 +222,7 @@ class Control:
         self._word.write(name, self._step, self.record.number if self.record else 0, microbatch)
 
     def may_switch(self, number: int) -> None:
-        """The joiners of this generation are up to date."""
+        """The joiners of this generation are up to date, or are waited for from here on."""
         self.ready = max(self.ready, number)
 
     def is_revoked(self, number: int) -> bool:

@@ -53,7 +53,7 @@ class Header:
     again: bool = False
     """Whether it sent gradients that changed afterwards: all exchange the step's gradients once more."""
     audit: int | None = None
-    """Digest of the gradient of a microbatch that all members have computed, where this step compares that."""
+    """Digest of the gradient of a microbatch that others have computed too, where this step compares that."""
 
     def pack(self) -> bytes:
         """`header_bytes(V)` bytes."""

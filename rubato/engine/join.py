@@ -34,7 +34,7 @@ from rubato.wire.worker import GenerationRecord
 CLOSE = 1
 """Results a joiner may be behind when the members become ready to switch: the one that they just completed."""
 PATIENCE = 16
-"""Results in which it may come no nearer: one that is too slow to catch up is waited for at the switch."""
+"""Results it may repeat and come no nearer: one that is too slow to catch up is waited for at the switch."""
 BACKLOG_BYTES = 2 * 2**30
 """So is one that is behind by so much: members and joiner keep what it has not repeated yet."""
 _IDLE_S = 0.02
@@ -195,9 +195,9 @@ class Feeder(_Party):
             self._payload(self._take(available - sent))
             sent = available
             behind = sent - reached
-            if behind < nearest:
-                nearest, nearest_at = behind, sent
-            is_hopeless = sent - nearest_at >= PATIENCE or behind * self._result_bytes >= BACKLOG_BYTES
+            if reached and behind < nearest:  # before that it installs the state
+                nearest, nearest_at = behind, reached
+            is_hopeless = reached - nearest_at >= PATIENCE or behind * self._result_bytes >= BACKLOG_BYTES
             if not is_told and (behind <= CLOSE or is_hopeless):
                 is_told = True
                 self._on_ready(self.record.number)

@@ -40,8 +40,11 @@ class Membership:
         job = session.control.start.job_id
         comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
         exchange = self._make_exchange(comm)
-        exchange.touch(session.order, record.owners, session.exchange if record.follows else None)
-        session.sums.reserve(record.owners, rank)
+        former = session.exchange if record.follows else None
+        for owners in {record.owners, self._bridge_owners(record)}:
+            exchange.touch(session.order, owners, former)
+            if record.follows:  # else everybody waits
+                session.sums.reserve(owners, rank)
         self._prepared[record.number] = exchange
         return comm
 
@@ -164,7 +167,7 @@ class Membership:
         received = follower.snapshot()
         session.state.install(received.document, received.tensors)
         session.take_extra(received.extra)
-        session.sums.may_overlap, session.sums.watches = received.extra["overlap"]  # what others found holds here
+        session.sums.may_overlap = received.extra["may_overlap"]
         session.record, session.rank, session.comm, session.follower = record, rank, comm, follower
 
     def next_result(self) -> None:
@@ -209,11 +212,14 @@ class Membership:
 
     def _bridge(self, record: wire.GenerationRecord) -> tuple[int, tuple[int, ...]] | None:
         """Owners of the first step with joiners: the others compute it, while these take in what they missed."""
+        return (self._session.step, self._bridge_owners(record)) if record.joiners else None
+
+    @staticmethod
+    def _bridge_owners(record: wire.GenerationRecord) -> tuple[int, ...]:
         if not record.joiners:
-            return None
+            return record.owners
         holders = record.holders
-        owners = balanced_owners(len(record.owners), len(holders))
-        return self._session.step, tuple(holders[index] for index in owners)
+        return tuple(holders[index] for index in balanced_owners(len(record.owners), len(holders)))
 
     def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
         session = self._session
@@ -259,7 +265,8 @@ class Membership:
             return
 
         def capture(part: int, parts: int) -> Snapshot:
-            return Snapshot(session.state, session.extra(), part, parts)
+            extra = {**session.extra(), "may_overlap": session.sums.may_overlap}
+            return Snapshot(session.state, extra, part, parts)
 
         def on_failed(number: int, cause: str) -> None:
             if not session.control.is_revoked(number):

@@ -9,10 +9,10 @@ import torch
 
 from rubato.engine.buffers import aligned
 from rubato.engine.entry import Key
-from rubato.engine.header import Header
+from rubato.engine.header import ALIGNMENT, Header
 from rubato.engine.reduction import Reduced
 
-_HEAD = struct.Struct("<5q")
+_HEAD = struct.Struct(f"<5q{ALIGNMENT - 40}x")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def pack_result(completed: Completed, before: bytes = b"") -> torch.Tensor:
 
 
 def unpack_result(data: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Reduced | torch.Tensor:
-    """The result of packed bytes, which lie at a multiple of 8; its vector stays where it is."""
+    """The result of packed bytes, whose vector is used where it lies: at a multiple of 8."""
     kind, body, count, header_size, integers = _HEAD.unpack_from(bytes(data[: _HEAD.size].numpy()))
     at = _HEAD.size
     if kind == 1:

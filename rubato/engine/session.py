@@ -193,7 +193,6 @@ class Session:
             "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
             "metrics": dict(self._metrics),
-            "overlap": [self.sums.may_overlap, self.sums.watches],
         }
 
     def take_extra(self, extra: dict[str, Any]) -> None:

@@ -95,12 +95,11 @@ class Step:
         integers = b""
         session.compute_ns = session.data_ns = 0
         session.audit = None
-        may_audit = not isinstance(self._source, StreamSource)
-        if session.audits is Audit.ALL and may_audit:
+        if session.audits is Audit.ALL and self._may_audit:
             yield from self._audit(before_float, before_other)
         while True:
             leaves = session.next_pass()
-            if session.audits is Audit.JOINS and session.audit is None and may_audit:
+            if session.audits is Audit.JOINS and session.audit is None and self._may_audit:
                 yield from self._audit(before_float, before_other)
                 continue
             if leaves and not session.is_caught_up():
@@ -119,6 +118,10 @@ class Step:
                 break
         self._deliver(result.integers, before_float)
         advance(session, self._source)
+
+    @property
+    def _may_audit(self) -> bool:
+        return not isinstance(self._source, StreamSource)
 
     def _audit(self, before_float: list[torch.Tensor], before_other: list[torch.Tensor]) -> Iterator[Any]:
         """One microbatch that others compute too, for its digest alone."""
@@ -162,7 +165,7 @@ class Step:
         def look(vector: torch.Tensor) -> None:
             session.audit = digest64([vector])
 
-        is_looked_at = session.audits is Audit.MEETS_JOINERS and 0 in leaves
+        is_looked_at = self._may_audit and session.audits is Audit.MEETS_JOINERS and 0 in leaves
         if not session.sums.take(self.index, leaves, weight, before_float, look if is_looked_at else None):
             raise ModelError(
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "

@@ -14,7 +14,7 @@ from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.tree import Order, Partials, most_at_once
 
 _WATCHED = 3
-"""So many first overlapped passes of a program are compared bit by bit."""
+"""So many first overlapped passes are compared bit by bit."""
 
 
 class Sums:
@@ -33,8 +33,7 @@ class Sums:
         self._made = 0
         """Vectors that there are, besides the first mean."""
         self._overlap: Overlap | None = None
-        self.watches = _WATCHED
-        """So many overlapped passes are yet to be compared bit by bit."""
+        self._overlapped = 0
         self._ahead: Ahead | None = None
         self._was_wrong = False
 
@@ -45,8 +44,11 @@ class Sums:
         """
         leaves = [leaf for leaf, owner in enumerate(owners) if owner == rank]
         while self._made < most_at_once(self._order, leaves, range(len(owners))):
+            vector = self.flat.empty()
+            if vector.is_cuda:
+                torch.cuda.current_stream(vector.device).synchronize()  # the main thread may use another stream
             self._made += 1
-            self._free.append(self.flat.empty())
+            self._free.append(vector)
 
     @property
     def held(self) -> frozenset[int] | None:
@@ -69,8 +71,9 @@ class Sums:
         partials, total = self.of(step), self._vector()
         node, lefts, others = partials.joins(self._order.node_of(leaves))
         self._ahead = Ahead(reduction, {**others, node: total})
-        self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=self.watches > 0)
-        self.watches = max(0, self.watches - 1)
+        self._overlapped += 1
+        is_watched = self._overlapped <= _WATCHED
+        self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=is_watched)
 
     def begin_backward(self, step: int, weight: float) -> None:
         """A backward pass over a microbatch of this weight, in samples, begins."""

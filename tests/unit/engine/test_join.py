@@ -133,7 +133,7 @@ def test_every_result_arrives_once_in_order(world: int, joiners: tuple[int, ...]
 
 
 def test_members_are_ready_only_when_the_joiner_is_close() -> None:
-    """A joiner that takes nothing keeps them from switching, for a while."""
+    """A joiner that takes nothing yet (it installs the state) keeps them from switching, however long that takes."""
     group, record = fake_group(2), joining(2, (1,))
     ready: list[int] = []
     feeder = Feeder(
@@ -144,9 +144,11 @@ def test_members_are_ready_only_when_the_joiner_is_close() -> None:
         feeder.add(result(count, 0, pieces=1))
     follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
     follower.snapshot()
-    threading.Event().wait(0.2)
+    for count in range(CLOSE + 4, 2 * PATIENCE):
+        threading.Event().wait(0.03)
+        feeder.add(result(count, 0, pieces=1))
     assert ready == []
-    for _ in range(CLOSE + 4):
+    for _ in range(2 * PATIENCE):
         follower.next()
     while not ready:
         threading.Event().wait(0.01)

@@ -11,12 +11,13 @@ import torch
 from groups import fake_group, on_ranks
 from torch import nn
 
+from rubato.checkpoint.layout import raw_bytes
 from rubato.data.order import BatchPlan
 from rubato.engine import flat as flat_module
 from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Header, Leaving, header_bytes
-from rubato.engine.overlap import Ahead, Overlap
+from rubato.engine.overlap import Ahead, Overlap, _sum_of_bits
 from rubato.engine.reduction import Reduction
 from rubato.engine.sums import Sums
 from rubato.engine.tree import Node, Tree
@@ -256,3 +257,23 @@ def test_ahead_tells_what_went_wrong_when_it_is_asked() -> None:
     ahead.let()
     with pytest.raises(GenerationLost, match="a peer"):
         ahead.join()
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_sum_of_bits_shows_a_flipped_one(dtype: torch.dtype, offset: int) -> None:
+    for size in range(1, 12):
+        tensor = torch.randn(size + offset, dtype=torch.float64).to(dtype)[offset:]
+        before = _sum_of_bits(tensor)
+        for byte in range(size * tensor.element_size()):
+            raw_bytes(tensor)[byte] ^= 4
+            assert _sum_of_bits(tensor) != before
+            raw_bytes(tensor)[byte] ^= 4
+            assert _sum_of_bits(tensor) == before
+
+
+def test_the_sum_of_bits_takes_any_layout() -> None:
+    image = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+    before = _sum_of_bits(image)
+    image[1, 2, 3, 4] += 1
+    assert _sum_of_bits(image) != before
