@@ -40,7 +40,15 @@ class Chaos:
     """One run of the faulty program, its dice and its faults."""
 
     def __init__(
-        self, home: Path, row: str, *, workers: int = 3, spares: int = 0, steps: int = STEPS, **spec: Any
+        self,
+        home: Path,
+        row: str,
+        *,
+        workers: int = 3,
+        spares: int = 0,
+        steps: int = STEPS,
+        models: Sequence[str] = MODELS,
+        **spec: Any,
     ) -> None:
         self.row = row
         self.home = home
@@ -48,7 +56,7 @@ class Chaos:
         self.workers = workers
         self.spares = spares
         self.steps = steps
-        self.model = self.dice.choice(MODELS)
+        self.model = self.dice.choice(models)
         self.spec = spec
         self.faults: list[dict[str, Any]] = []
 
@@ -121,7 +129,9 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", [pytest.param(one, marks=[pytest.mark.short] * (one == "phase B")) for one in STAGES])
 def test_sigkill_in(tmp_path: Path, stage: str) -> None:
-    chaos = Chaos(tmp_path, f"SIGKILL in {stage}", checkpoint={"every_steps": 5})
+    # Sums are sent when the parts of three buckets are: the smallest model has no three to send ahead.
+    models = [one for one in MODELS if one != "cnn" or "sums overlap" not in STAGES[stage]]
+    chaos = Chaos(tmp_path, f"SIGKILL in {stage}", models=models, checkpoint={"every_steps": 5})
     chaos.fault(STAGES[stage], "signal", "SIGKILL")
     with chaos.start() as run:
         chaos.check(run)
