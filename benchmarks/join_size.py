@@ -59,8 +59,9 @@ def measure(width: int, device_s: float, folder: Path) -> Join:
         run.wait_workers(3)
         asked_s = time.monotonic() - began
         run.wait_step(run.step + SETTLING_STEPS + 1)
+        run.wait(lambda: len(run.events("generation.formed")) == 2, "the event of the join")
         rows = [MetricRow(**row) for row in run.rows()]
-        (told,) = [event for event in run.events("generation.formed") if event["data"]["cause"] == "scale_up"]
+        told = run.events("generation.formed")[-1]
     former = [row for row in rows if row.generation == 1]
     before = [row for row in former if WARM_STEPS < row.step <= asked_at]
     joining = [row for row in former if row.step > asked_at]
