@@ -173,7 +173,7 @@ class Overlap:
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
-    """In words of eight bytes as far as they go: a sum of smaller ones takes ten times as long."""
+    """In words of eight bytes as far as they go: a sum of smaller ones takes many times as long."""
     size = tensor.element_size()
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
     if not tensor.is_contiguous() or tensor.storage_offset() * size % 8:
