@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
 from rubato.engine.comm import Communicator, form, open_store
 from rubato.wire.worker import GenerationRecord, Member, Origin
@@ -73,7 +74,7 @@ def measure(world: int, megabytes: float) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="All-gather against all-to-all.")
-    parser.add_argument("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[2, 4])
+    parser.add_argument("--workers", type=numbers, default=[2, 4])
     parser.add_argument("--megabytes", type=float, default=40.0, help="of the whole vector")
     flags = parser.parse_args()
     print(f"{today()}, {machine(os.getloadavg()[0])}; {versions(['torch'])}; medians of {ROUNDS - WARM}")

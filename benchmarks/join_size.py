@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
+from benchmarks.flags import numbers, seconds
 from benchmarks.local_job import local_job
 from benchmarks.machine import fresh_memory_seconds, machine, today, versions
 from benchmarks.processes import nothing_left_behind
@@ -104,13 +105,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The pause of a join, by the size of the model.")
     parser.add_argument(
         "--widths",
-        type=lambda text: [int(one) for one in text.split(",")],
+        type=numbers,
         default=[1780, 4000, 6200],
         help="of layers",
     )
     parser.add_argument(
         "--device-seconds",
-        type=lambda text: [float(one) for one in text.split(",")],
+        type=seconds,
         default=[0.0, 0.3],
         help="what a pass waits for a device; 0: none, the cores are busy",
     )

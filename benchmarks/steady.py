@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
+from benchmarks.flags import numbers
 from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
@@ -193,7 +194,7 @@ def tell(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Take a steady step apart.")
-    parser.add_argument("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--workers", type=numbers, default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--microbatches", type=int, default=8)
