@@ -96,8 +96,8 @@ def line(width: int, device_s: float, joins: list[Join]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _ms(seconds: list[float], *, ranges: bool = False) -> str:
-    low, middle, high = (1000 * one for one in (min(seconds), statistics.median(seconds), max(seconds)))
+def _ms(times_s: list[float], *, ranges: bool = False) -> str:
+    low, middle, high = (1000 * one for one in (min(times_s), statistics.median(times_s), max(times_s)))
     return f"{middle:.0f} ms ({low:.0f} to {high:.0f})" if ranges else f"{middle:.0f} ms"
 
 

@@ -103,17 +103,18 @@ class Agreement:
         Raises:
             Disagreement: this worker is not among a majority.  GenerationLost: others are not; they leave.
         """
-        digests = [header.digest for header in headers]
+        digests, audits = [header.digest for header in headers], [header.audit for header in headers]
         if self.joined:
+            if self.rank not in self.joined:
+                return
             said = tuple(digests[rank] for rank in self.record.holders)
-            if self.rank in self.joined and said != expected:
+            if said != expected:
                 raise Disagreement(STATES, said)
-            audits = [header.audit for header in headers]
             known = {audits[rank] for rank in self.record.holders}.difference([None])
-            if self.rank in self.joined and known and audits[self.rank] not in {None, *known}:
+            if known and audits[self.rank] not in {None, *known}:
                 raise Disagreement(GRADIENTS, [audit for audit in audits if audit is not None])
             return
-        for what, told in ((STATES, digests), (GRADIENTS, [header.audit for header in headers])):
+        for what, told in ((STATES, digests), (GRADIENTS, audits)):
             odd = minority(told)
             if self.rank in odd:
                 raise Disagreement(what, told)

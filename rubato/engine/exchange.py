@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -41,19 +41,21 @@ class Exchange:
         cuts = buckets or (Bucket(0, like.numel(), range(0)),)
         self._buffers = Buffers(rank, world, like, header_bytes, integer_bytes, device, cuts)
 
-    def touch(self, order: Order, owners: Sequence[int], former: Exchange | None = None) -> None:
-        """Touch the memory of the buffers that a step with these owners needs, before anybody waits for it.
+    def touch(self, order: Order, ownerships: Iterable[Sequence[int]], former: Exchange | None = None) -> None:
+        """Touch the memory of the buffers that steps with these owners need, before anybody waits for it.
 
         Args:    former: the generation it follows, whose results it will `take_over`.
         """
         if self._comm is None:
             return
-        buffers, held = self._buffers, frontiers(order, range(len(owners)), owners, self._comm.world)
-        for number, section in enumerate(buffers.sections):
-            sent, received = message_sizes(buffers, section, held)
-            copies = (buffers.world - 1) * section.row_bytes
-            for name, size in (("source", sum(sent)), ("out", sum(received)), ("copies", copies)):
-                buffers.scratch(name, number, size)
+        buffers = self._buffers
+        for owners in ownerships:
+            held = frontiers(order, range(len(owners)), owners, self._comm.world)
+            for number, section in enumerate(buffers.sections):
+                sent, received = message_sizes(buffers, section, held)
+                copies = (buffers.world - 1) * section.row_bytes
+                for name, size in (("source", sum(sent)), ("out", sum(received)), ("copies", copies)):
+                    buffers.scratch(name, number, size)
         buffers.touch(results=former is None or not buffers.may_take_over(former._buffers))
 
     def take_over(self, former: Exchange) -> None:

@@ -40,10 +40,10 @@ class Membership:
         job = session.control.start.job_id
         comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
         exchange = self._make_exchange(comm)
-        former = session.exchange if record.follows else None
-        for owners in {record.owners, self._bridge_owners(record)}:
-            exchange.touch(session.order, owners, former)
-            if record.follows:  # else everybody waits
+        ownerships = {record.owners, self._bridge_owners(record)}
+        exchange.touch(session.order, ownerships, session.exchange if record.follows else None)
+        if record.follows:  # else everybody waits
+            for owners in ownerships:
                 session.sums.reserve(owners, rank)
         self._prepared[record.number] = exchange
         return comm

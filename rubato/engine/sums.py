@@ -43,7 +43,8 @@ class Sums:
         Called by another thread than all else; where both make one at once there is one more than needed.
         """
         leaves = [leaf for leaf, owner in enumerate(owners) if owner == rank]
-        while self._made < most_at_once(self._order, leaves, range(len(owners))):
+        needed = most_at_once(self._order, leaves, range(len(owners)))
+        while self._made < needed:
             vector = self.flat.empty()
             if vector.is_cuda:
                 torch.cuda.current_stream(vector.device).synchronize()  # the main thread may use another stream

@@ -244,7 +244,7 @@ def test_a_generation_takes_over_the_memory_of_the_one_before_but_its_last_resul
         if rank >= worlds[1]:
             return
         exchange = cases[1].exchange(groups[1][rank])
-        exchange.touch(Tree.of(12), cases[1].owners, former)
+        exchange.touch(Tree.of(12), [cases[1].owners], former)
         if former is not None:
             exchange.take_over(former)
         first = cases[1].reduce(exchange, rank, step=5)
@@ -267,7 +267,7 @@ def test_memory_that_is_too_small_is_not_taken_over() -> None:
         former = small.exchange(groups[0][rank])
         olds = [small.reduce(former, rank, step=step) for step in (3, 4)]
         exchange = large.exchange(groups[1][rank])
-        exchange.touch(Tree.of(4), large.owners, former)
+        exchange.touch(Tree.of(4), [large.owners], former)
         exchange.take_over(former)
         result = large.reduce(exchange, rank, step=5)
         assert memory(result) not in {memory(old) for old in olds}

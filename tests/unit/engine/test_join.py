@@ -132,18 +132,24 @@ def test_every_result_arrives_once_in_order(world: int, joiners: tuple[int, ...]
         assert found[rank] == expected
 
 
-def test_members_are_ready_only_when_the_joiner_is_close() -> None:
-    """A joiner that takes nothing yet (it installs the state) keeps them from switching, however long that takes."""
+def behind_by(count: int) -> tuple[Feeder, Follower, list[int]]:
+    """A joiner that has the state and so many results to repeat, and what its member was told: that it may switch."""
     group, record = fake_group(2), joining(2, (1,))
     ready: list[int] = []
     feeder = Feeder(
         record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
     )
     feeder.wait_copied()
-    for count in range(CLOSE + 4):
-        feeder.add(result(count, 0, pieces=1))
+    for number in range(count):
+        feeder.add(result(number, 0, pieces=1))
     follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
     follower.snapshot()
+    return feeder, follower, ready
+
+
+def test_members_are_ready_only_when_the_joiner_is_close() -> None:
+    """A joiner that takes nothing yet (it installs the state) keeps them from switching, however long that takes."""
+    feeder, follower, ready = behind_by(CLOSE + 4)
     for count in range(CLOSE + 4, 2 * PATIENCE):
         threading.Event().wait(0.03)
         feeder.add(result(count, 0, pieces=1))
@@ -160,18 +166,9 @@ def test_members_are_ready_only_when_the_joiner_is_close() -> None:
 
 
 def test_a_joiner_that_is_far_behind_is_waited_for_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    group, record = fake_group(2), joining(2, (1,))
-    ready: list[int] = []
     size = result_bytes(result(0, 0, pieces=1))
     monkeypatch.setattr("rubato.engine.join.BACKLOG_BYTES", 7 * size)
-    feeder = Feeder(
-        record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
-    )
-    feeder.wait_copied()
-    for count in range(6):
-        feeder.add(result(count, 0, pieces=1))
-    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
-    follower.snapshot()  # and repeats nothing
+    feeder, follower, ready = behind_by(6)  # and repeats nothing
     threading.Event().wait(0.2)
     assert ready == []
     feeder.add(result(6, 0, pieces=1))
@@ -184,17 +181,8 @@ def test_a_joiner_that_is_far_behind_is_waited_for_before_memory_runs_out(monkey
 
 def test_a_joiner_that_comes_no_nearer_is_waited_for() -> None:
     """It repeats a result for each that is added, and stays three behind."""
-    group, record = fake_group(2), joining(2, (1,))
-    ready: list[int] = []
-    feeder = Feeder(
-        record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
-    )
-    feeder.wait_copied()
     behind = CLOSE + 2
-    for count in range(behind):
-        feeder.add(result(count, 0, pieces=1))
-    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
-    follower.snapshot()
+    feeder, follower, ready = behind_by(behind)
     follower.next()
     added = behind
     while not ready:
