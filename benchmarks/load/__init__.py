@@ -1,0 +1,1 @@
+"""Load on the real service: requests sent at their times, whatever became of those before."""
