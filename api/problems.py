@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from rubato.errors import Finding
+from service.database import DatabaseSilent
 from service.errors import ErrorKind, ServiceError
 from service.states import IllegalTransition
 
@@ -113,9 +115,12 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case HTTPException():
             kind, detail = _http_kind(error, request)
             headers = dict(error.headers or {})
-        case OperationalError() | InterfaceError() | PoolTimeoutError():
+        case OperationalError() | InterfaceError() | PoolTimeoutError() | DatabaseSilent():
             log.error("database_unavailable", error=str(error).splitlines()[0])
             kind, detail = K.NOT_READY, "The database does not answer; try again shortly."
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            log.error("disk_full", error=str(error))
+            kind, detail = K.NOT_READY, "The disk of the service is full; what was sent is not stored. Make room there."
         case _:
             log.error("unhandled_error", exc_info=error)
     if kind is K.UNAUTHENTICATED:

@@ -21,11 +21,18 @@ from service.notify import Hub
 
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 10
-STATEMENT_TIMEOUT_MS = 15_000
+STATEMENT_TIMEOUT_MS = 10_000
+ANSWER_TIMEOUT_S = 12.0
+"""Longest transaction, with its wait for a connection. A PostgreSQL that stands still, or whose host is gone without a
+word, does not keep its own limit for statements."""
 
 
 class HomeInUse(Exception):
     """Another service already works on this SQLite database."""
+
+
+class DatabaseSilent(TimeoutError):
+    """The database did not answer in time."""
 
 
 class Database:
@@ -74,19 +81,38 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
-        """One consistent look; nothing written in it lasts."""
-        async with AsyncSession(self._reader, expire_on_commit=False, autoflush=False) as session:
+        """One consistent look; nothing written in it lasts.
+
+        Raises:
+            DatabaseSilent: PostgreSQL did not answer in time.
+        """
+        async with self._in_time(), AsyncSession(self._reader, expire_on_commit=False, autoflush=False) as session:
             yield session
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
-        """One transaction, rolled back on any exception; notifications go out after the commit."""
+        """One transaction, rolled back on any exception; notifications go out after the commit.
+
+        Raises:
+            DatabaseSilent: PostgreSQL did not answer in time. As after any failure of a commit, it may be stored.
+        """
         if self._write_turn is not None:
             async with self._write_turn, self._transaction() as session:
                 yield session
         else:
-            async with self._transaction() as session:
+            async with self._in_time(), self._transaction() as session:
                 yield session
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        # SQLite is in this process: it waits for a disk at most, and its one writer must not be abandoned half way.
+        try:
+            async with asyncio.timeout(None if self.is_sqlite else ANSWER_TIMEOUT_S) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DatabaseSilent(f"no answer within {ANSWER_TIMEOUT_S:.0f} s") from error
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:

