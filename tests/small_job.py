@@ -42,9 +42,15 @@ if __name__ == "__main__":
 """
 
 
-def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
+def write(home: Path, body: str) -> Path:
+    """The program, as a file."""
     program = home / "program.py"
     program.write_text(textwrap.dedent(HEAD + body))
+    return program
+
+
+def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
+    program = write(home, body)
     return testing.LocalJob(
         home,
         program,

@@ -178,7 +178,7 @@ class RestartSpec:
     """What happens after all workers were lost."""
 
     max_restarts: int = 5
-    """Restarts after a loss of all workers before the job fails."""
+    """Restarts after a loss of all workers before the job fails; a start whose workers are killed is tried as often."""
     backoff: BackoffSpec = BackoffSpec()
     """Waits between restarts."""
     no_retry_on_exit_codes: tuple[int, ...] = ()

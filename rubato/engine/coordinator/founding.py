@@ -24,6 +24,14 @@ class Founding:
         self._rows = rows
         self._found: CheckpointFound | None = None
         self._has_asked = False
+        self._begins_at = 0.0
+        """Nothing is founded before."""
+        self._failed_start: Failure | None = None
+        """Of the job, where those that stand by are too few to do without the ones that cannot be started."""
+
+    def give_up_starting(self, failure: Failure) -> None:
+        """No more workers are started: it is founded from those that are there, or the job fails."""
+        self._failed_start = failure
 
     def on_checkpoint_found(self, found: CheckpointFound) -> None:
         """The host's answer."""
@@ -31,11 +39,11 @@ class Founding:
         for cause in found.corrupt:
             self._job.emit(EventKind.CHECKPOINT_CORRUPT, f"a checkpoint failed its check and was passed over: {cause}")
 
-    def advance(self, now: float) -> None:
-        """One look; orders what is missing."""
+    def advance(self, now: float) -> Failure | None:
+        """One look; orders what is missing. The failure of the job where too few workers can be started."""
         job = self._job
-        if now < job.spawn_after or job.pending is not None:
-            return
+        if now < self._begins_at or job.pending is not None:
+            return None
         if not self._has_asked:
             self._has_asked = True
             job.put(orders.FindCheckpoint())
@@ -47,16 +55,20 @@ class Founding:
         ready, warming = in_state(WorkerState.STANDBY, wanted), in_state(WorkerState.WARMING, wanted)
         unplaced = len(wanted) - len(ready) - len(warming)
         job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
-        if self._found is None or warming or len(ready) < min(job.terms.min_workers, job.wish.workers):
-            return
+        least = min(job.terms.min_workers, job.wish.workers)
+        if self._failed_start is not None and len(wanted) < least:
+            return self._failed_start
+        if self._found is None or warming or len(ready) < least:
+            return None
         if len(ready) < job.wish.workers and now < max(one.standby_at for one in ready) + PLACEMENT_GRACE_S:
-            return
+            return None
         found, self._found, self._has_asked = self._found, None, False
         job.step = found.step
         self._rows.rewind(found.step)
         job.ledger.rewind(found.step)
         origin = wire.Origin("checkpoint", found.folder) if found.folder else wire.Origin("fresh")
         job.mint(ready, origin, "restart" if job.highest else "start", follows=0)
+        return None
 
     def restart(self, because: str, now: float) -> Failure | None:
         """Nobody has the state: back to the newest checkpoint after a wait; the failure where that was too often."""
@@ -66,7 +78,8 @@ class Founding:
         self._found, self._has_asked = None, False
         job.restarts += 1
         job.ledger.on_all_lost()
-        job.verdicts.spawn_failures = 0
+        job.starting.forget()
+        self._failed_start = None
         if job.restarts > job.terms.max_restarts:
             return Failure(
                 "infrastructure",
@@ -77,7 +90,7 @@ class Founding:
             )
         wait = job.terms.backoff_initial_s * job.terms.backoff_factor ** (job.restarts - 1)
         wait = min(wait, job.terms.backoff_max_s)
-        job.spawn_after = now + wait
+        self._begins_at = now + wait
         job.emit(
             EventKind.RESTARTING,
             f"all workers were lost ({because}); restarting from the last checkpoint in {wait:.1f} s",

@@ -14,13 +14,15 @@ from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.resizing import Resizing
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
+from rubato.engine.coordinator.starting import Death, GiveUp
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import BENIGN_SIGNALS, SPAWN_FAILURES, describe_exit
+from rubato.engine.coordinator.verdicts import describe_exit, is_from_outside
+from rubato.engine.coordinator.view import observe_job, observe_workers
 from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Failure, Observed, ObservedState, WorkerReport
+from rubato.wire.cluster import Failure, Observed, WorkerReport
 from rubato.wire.events import EventKind
-from rubato.wire.status import Phase, WorkerState
+from rubato.wire.status import WorkerState
 
 STALL_S = 5.0
 """A gap between ticks that says this process itself was stopped or starved."""
@@ -120,47 +122,14 @@ class Coordinator:
         self._advance(now)
         return job.flush()
 
-    # --- what it looks like -------------------------------------------------------------------------------------------
-
     def observed(self) -> Observed:
         """The whole view, for the service."""
-        job = self.job
-        training = [one for one in job.roster.of(job.current) if one.state is WorkerState.ACTIVE]
-        missing = max(0, job.wish.workers - (job.current.world if job.current else 0))
-        state: ObservedState = "running"
-        if self._ending.is_leaving:
-            state = "stopping"
-        elif job.current is None or (job.number == 1 and job.step == 0):
-            state = "recovering" if job.restarts and job.current is None else "starting"
-        return Observed(
-            state=state,
-            phase=self._phase().value,
-            generation=job.number,
-            workers=len(training),
-            joining=min(len(job.roster.joinable(job.current)), missing),  # the others are spares
-            step=job.step if job.highest else max(job.step, self._resume_step),
-            total_steps=job.total_steps,
-            restarts=job.restarts,
-            scalings=job.scalings,
-            reason=job.reason,
-        )
+        is_repairing, is_leaving = self._repair.is_active, self._ending.is_leaving
+        return observe_job(self.job, self._resume_step, is_repairing=is_repairing, is_leaving=is_leaving)
 
     def workers(self) -> tuple[WorkerReport, ...]:
         """Every living worker, by rank, then by age."""
-        job = self.job
-        members = job.roster.of(job.current)
-        return tuple(one.report(job.rank_of(one)) for one in [*members, *(w for w in job.roster if w not in members)])
-
-    def _phase(self) -> Phase:
-        if self._ending.is_leaving:
-            return Phase.DRAINING
-        if self._repair.is_active:
-            return Phase.REPAIRING
-        if self.job.current is None:
-            return Phase.FORMING
-        return (
-            Phase.TRAINING if self.job.is_settled and self.job.current.world == self.job.wish.workers else Phase.SCALING
-        )
+        return observe_workers(self.job)
 
     # --- messages of workers ------------------------------------------------------------------------------------------
 
@@ -216,7 +185,7 @@ class Coordinator:
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job
         if worker.generation == 0:
-            job.verdicts.spawn_failures = 0  # a new one made it; that the others are in says nothing of it
+            job.starting.forget()  # a new one made it; that the others are in says nothing of it
         worker.generation, worker.step = event.generation, event.step
         if self._repair.has_revoked(event.generation):
             return  # the revoke had not reached it: `Broken` follows
@@ -360,10 +329,13 @@ class Coordinator:
         # A predecessor may have released it already: an end that was asked for is no crash.
         was_released = worker.ended is not None and event.exit_code == 0
         if not worker.error and not worker.doom and not was_released and not self._ending.is_leaving:
-            failure = job.verdicts.on_crash(event, worker.step, no_retry=job.terms.no_retry_exit_codes)
+            no_retry, has_trained = job.terms.no_retry_exit_codes, worker.generation > 0
+            failure = job.verdicts.on_crash(event, worker.step, no_retry=no_retry, has_trained=has_trained)
             if failure is not None:
                 self._ending.fail(job.located(failure, worker))
-        if worker.generation == 0 and not self._ending.is_leaving:
+        # A spare that is killed had been warm: that says nothing of how workers start.
+        is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
+        if worker.generation == 0 and not self._ending.is_leaving and not (is_spare and is_from_outside(event)):
             self._on_start_failure(worker, event, now)
 
     def _tell_exit(self, worker: WorkerView, event: wire.Exited, *, is_planned: bool) -> None:
@@ -388,35 +360,32 @@ class Coordinator:
         )
 
     def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
-        """A worker died before it ever trained: wait longer each time, and give up in the end."""
+        """A worker died before it ever trained: others are started after a wait, or it is given up."""
         job = self.job
-        job.verdicts.spawn_failures += 1
-        job.spawn_after = max(job.spawn_after, now + min(30.0, 0.25 * 2**job.verdicts.spawn_failures))
-        if job.verdicts.spawn_failures < SPAWN_FAILURES:
+        how = worker.error or worker.doom or event.cause or describe_exit(event)
+        death = Death(worker.number, bool(worker.error or worker.doom) or not is_from_outside(event), how)
+        is_training = job.current is not None
+        decision = job.starting.on_death(death, job.spawned, now, is_training=is_training)
+        if not isinstance(decision, GiveUp):
             return
-        detail = worker.error or worker.doom or event.cause or describe_exit(event)
-        message = f"{job.verdicts.spawn_failures} workers in a row died before they could train; the last one: {detail}"
-        if job.current is None:
-            failure = Failure(
-                "infrastructure",
-                "start_failed",
-                f"{message}. Look at its last output.",
-                exit_code=event.exit_code,
-                signal=event.signal,
-                last_output=event.last_output,
-            )
-            self._ending.fail(job.located(failure, worker))
-        elif worker.error or worker.doom or not (event.cause or event.signal in BENIGN_SIGNALS):
-            job.spawn_after = float("inf")
-            job.reason = f"{message}; no more are added until the wish changes"
+        job.reason = f"{decision.because}; no more are added until the wish changes"
+        failure = Failure(
+            "user" if decision.is_own else "infrastructure",
+            "start_failed",
+            f"{decision.because[0].upper()}{decision.because[1:]}. {decision.advice}",
+            exit_code=event.exit_code,
+            signal=event.signal,
+            last_output=event.last_output,
+        )
+        self._founding.give_up_starting(job.located(failure, worker))
 
     # --- answers of the host ------------------------------------------------------------------------------------------
 
     def _on_wish(self, event: Wish, now: float) -> None:
         job = self.job
         if event.workers != job.wish.workers:
-            job.verdicts.spawn_failures, job.reason = 0, ""
-            job.spawn_after = 0.0 if job.spawn_after == float("inf") else job.spawn_after
+            job.starting.forget()
+            job.reason = ""
         is_asked = event.checkpoint_request > job.wish.checkpoint_request
         job.wish = event
         if is_asked:
@@ -468,7 +437,11 @@ class Coordinator:
         if self._ending.is_leaving or self._repair.is_active:
             return
         if job.current is None:
-            self._founding.advance(now)
+            failure = self._founding.advance(now)
+            if failure is not None:
+                self._ending.fail(failure)
+                self._ending.advance(now)
+                return
         else:
             is_whole = len(job.entered) == job.current.world
             if is_whole and job.pending is None:

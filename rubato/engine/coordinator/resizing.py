@@ -37,12 +37,11 @@ class Resizing:
         if job.wish.workers < len(members):
             job.mint(members[: job.wish.workers], wire.Origin("members"), "scale_down", follows=job.current.number)
             return
-        if now >= job.spawn_after:
-            job.spawn(wanted - len(outside), now)
+        job.spawn(wanted - len(outside), now)
         ready = in_state(WorkerState.STANDBY, outside)[:missing]
         warming = in_state(WorkerState.WARMING, outside)[: missing - len(ready)]
         unplaced = missing - len(ready) - len(warming)
-        if job.spawn_after != float("inf"):
+        if not job.starting.given_up:
             job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
         if ready and not _awaits_others(ready, warming, unplaced, now):
             cause: wire.Cause = "replace" if len(members) + len(ready) <= self.world_before_loss else "scale_up"

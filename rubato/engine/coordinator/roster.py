@@ -21,6 +21,7 @@ class WorkerView:
     worker_id: str
     incarnation: str
     number: int
+    """Workers are counted as they are started; 0: by a predecessor."""
     spawned_at: float
     state: WorkerState = WorkerState.STARTING
     pid: int | None = None

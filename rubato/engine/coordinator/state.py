@@ -9,6 +9,7 @@ from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.ledger import CheckpointLedger
 from rubato.engine.coordinator.orders import Order, Terms, Wish
 from rubato.engine.coordinator.roster import Roster, WorkerView
+from rubato.engine.coordinator.starting import Starting
 from rubato.engine.coordinator.verdicts import Verdicts
 from rubato.engine.tree import balanced_owners
 from rubato.wire import worker as wire
@@ -42,11 +43,11 @@ class JobState:
             terms.checkpoint_every_s, request=terms.attempt << 32, adapts=terms.adapts_interval
         )
         self.verdicts = Verdicts()
+        self.starting = Starting(terms.max_restarts)
         self.reason = ""
         """Why the job is not as the user wishes, in a sentence."""
-        self.spawn_after = 0.0
-        """No worker is started before."""
-        self._spawned = 0
+        self.spawned = 0
+        """Workers started so far: the number of the newest one."""
         self._out: list[Order] = []
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -95,11 +96,11 @@ class JobState:
         self.put(orders.Emit(kind.value, message, step, self.number or None, data))
 
     def spawn(self, count: int, now: float) -> None:
-        """Start so many more workers."""
-        for _ in range(count):
-            self._spawned += 1
-            incarnation = f"{self.terms.attempt}.{self._spawned}"
-            self.roster.add(WorkerView("w" + incarnation, incarnation, self._spawned, now, heard_at=now))
+        """Start so many more workers, unless it is to be waited, or given up, after those that died on their way."""
+        for _ in range(count if self.starting.may_start(now) else 0):
+            self.spawned += 1
+            incarnation = f"{self.terms.attempt}.{self.spawned}"
+            self.roster.add(WorkerView("w" + incarnation, incarnation, self.spawned, now, heard_at=now))
             self.put(orders.Spawn("w" + incarnation, incarnation))
 
     def mint(

@@ -13,8 +13,6 @@ CRASHES_AT_ONE_STEP = 3
 """Rounds of crashes (SIGSEGV, an unexplained exit) without a step between them before the program is blamed."""
 HANGS_AT_ONE_STEP = 3
 """Fenced workers at one step before the program is blamed."""
-SPAWN_FAILURES = 3
-"""Workers in a row that may die before they stand by, while others train, before scaling up is given up."""
 REPAIRS_AT_ONE_STEP = 3
 """Repairs without a step or a death between them before the cause is taken to be there to stay."""
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
@@ -28,7 +26,6 @@ class Verdicts:
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
     crashed: Counter[int] = field(default_factory=Counter)
     hung: Counter[int] = field(default_factory=Counter)
-    spawn_failures: int = 0
     repairs: int = 0
     """Begun since the last step and the last death."""
     repaired_step: int = -1
@@ -111,8 +108,11 @@ class Verdicts:
             traceback=error.traceback,
         )
 
-    def on_crash(self, exited: Exited, step: int, *, no_retry: tuple[int, ...]) -> Failure | None:
-        """The failure of the job after an exit that the program did not explain, or None where it goes on."""
+    def on_crash(self, exited: Exited, step: int, *, no_retry: tuple[int, ...], has_trained: bool) -> Failure | None:
+        """The failure of the job after an exit that the program did not explain, or None where it goes on.
+
+        Args: has_trained: whether the worker did; of others `starting` decides.
+        """
         how = describe_exit(exited)
         if exited.exit_code is not None and exited.exit_code in no_retry:
             return Failure(
@@ -123,7 +123,7 @@ class Verdicts:
                 step=step,
                 last_output=exited.last_output,
             )
-        if exited.signal in BENIGN_SIGNALS or exited.cause:
+        if not has_trained or is_from_outside(exited):
             return None
         self.crashed[step] += 1
         if self.crashed[step] < CRASHES_AT_ONE_STEP:
@@ -140,6 +140,11 @@ class Verdicts:
             step=step,
             last_output=exited.last_output,
         )
+
+
+def is_from_outside(exited: Exited) -> bool:
+    """Whether something else than the program ended the process."""
+    return bool(exited.cause) or exited.signal in BENIGN_SIGNALS
 
 
 def describe_exit(exited: Exited) -> str:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
-from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, SPAWN_FAILURES, Verdicts
+from rubato.engine.coordinator.starting import LEAST_RETRIES
+from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.processes import Worker
@@ -52,7 +53,7 @@ def failed_to_start(cluster: Cluster) -> bool:
     outcome = cluster.outcome
     if outcome is None or outcome.failure is None or outcome.failure.reason != "start_failed":
         return False
-    assert sum(worker.gone and not worker.has_state for worker in cluster.workers.values()) >= SPAWN_FAILURES
+    assert sum(worker.gone and not worker.has_state for worker in cluster.workers.values()) > LEAST_RETRIES
     return True
 
 
