@@ -204,6 +204,7 @@ class Reporter:
     def _deliver(self, report: Report) -> Report | None:
         """Send a batch, unchanged, until it is acknowledged. None: this attempt is fenced, or all is closed."""
         pause_s = RETRY_FIRST_S
+        last_step = max((row.step for row in report.metrics), default=None)
         while not self._is_closed:
             try:
                 self._link.report(self._job_id, report)
@@ -221,8 +222,9 @@ class Reporter:
                 print(f"reporter: {error}", file=sys.stderr)
                 self._pause(RETRY_MAX_S)
             else:
-                if report.metrics:
-                    self._post(RowsStored(max(row.step for row in report.metrics)))
+                if last_step is not None:
+                    # Also of rows that were refused: nobody will ever take them, and the end of the job waits for this.
+                    self._post(RowsStored(last_step))
                 return report
         return None
 

@@ -1,4 +1,8 @@
-"""The ends of an attempt: finished, paused, cancelled, failed. Nothing is ended before its processes are gone."""
+"""The ends of an attempt: finished, paused, cancelled, failed. Nothing is ended before its processes are gone.
+
+Workers that reached an end are released only when nobody needs what they hold any more: this process may be killed at
+any moment, and whoever takes over asks them for it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Literal
 
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.roster import WorkerView
+from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome, Result
@@ -14,8 +19,9 @@ from rubato.wire.cluster import Failure, Outcome, Result
 class Ending:
     """Watches for an end; once one is decided nothing else is."""
 
-    def __init__(self, job: JobState) -> None:
+    def __init__(self, job: JobState, rows: RowBook) -> None:
         self._job = job
+        self._rows = rows
         self._failure: Failure | None = None
         self._result: Result | None = None
         self._is_released = False
@@ -69,7 +75,7 @@ class Ending:
             self._leave("stop", now)
             self._end_when_empty(Outcome("cancelled"))
         elif self._job.wish.run == "pause":
-            if self._have_ended("paused") and self._is_saved():
+            if self._have_ended("paused") and self._is_kept():
                 self._release(now)
             else:
                 self._leave("pause", now)
@@ -81,10 +87,11 @@ class Ending:
             return False
         return all(worker.ended is not None and worker.ended.how == how for worker in members)
 
-    def _is_saved(self) -> bool:
-        """The state at the end is on storage, or cannot be."""
+    def _is_kept(self) -> bool:
+        """What only the workers have is on storage: the metric rows, and the state at the end, unless it cannot be."""
         job = self._job
-        return not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
+        is_saved = not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
+        return is_saved and self._rows.are_stored
 
     def _finish(self, now: float) -> None:
         ended = [worker.ended for worker in self._job.roster.of(self._job.current) if worker.ended is not None]
@@ -94,7 +101,7 @@ class Ending:
             message = f"The workers ended with different states ({listed}). Register what influences training."
             self.fail(Failure("user", "diverged", message, step=ended[0].step))
             self.advance(now)
-        elif self._is_saved():
+        elif self._is_kept():
             self._result = Result(step=ended[0].step, digest=ended[0].digest)
             self._release(now)
 
@@ -111,7 +118,7 @@ class Ending:
             elif (worker.incarnation, how) not in self._leave_sent:
                 self._leave_sent.add((worker.incarnation, how))
                 job.send(worker.incarnation, wire.Leave(job.terms.attempt, how))
-            elif worker.ended is not None and how == "stop":
+            elif worker.ended is not None and how == "stop" and self._rows.are_stored:
                 job.send(worker.incarnation, wire.Release(job.terms.attempt))  # also where a pause had stopped it
                 worker.ended = None
         if job.wish.force or now >= self._deadline:

@@ -58,7 +58,7 @@ class Coordinator:
         self._resizing = Resizing(self.job)
         self._balancing = Balancing(self.job)
         self._repair = Repair(self.job)
-        self._ending = Ending(self.job)
+        self._ending = Ending(self.job, self._rows)
         self._watch = Watch(self.job, self._repair, self._ending)
         self._diverged_step = -1
         self._ticked_at: float | None = None
@@ -115,6 +115,7 @@ class Coordinator:
             # Somebody may be entering a generation that only the predecessor knew: all who can must say where they are.
             can_answer = [one.incarnation for one in snapshots if one.standby is not None or one.record is not None]
             self._repair.begin("the membership changed while no controller was there", also=can_answer)
+        self._rows.rewind(job.step)  # rows of later steps are of a past that these workers left behind
         for snapshot in sorted(snapshots, key=lambda one: one.rows[0].step if one.rows else 0):
             self._rows.take(snapshot.rows, now)
         job.ledger.start(now)

@@ -29,8 +29,9 @@ class RowBook:
         self._from_workers = 0
 
     def rewind(self, step: int) -> None:
-        """The job goes back to a checkpoint: steps after it come again."""
+        """The job goes back to where it stood before: steps after it come again."""
         self._step = min(self._step, step)
+        self._stored = min(self._stored, step)
 
     def take(self, rows: Sequence[MetricRow], now: float) -> None:
         """Pass on those that are new."""
@@ -42,6 +43,11 @@ class RowBook:
             self._recent.append(row)
         if fresh:
             self._job.put(orders.Rows(tuple(fresh)))
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether all that were passed on are on storage; until then only what the workers keep of them is safe."""
+        return self._stored >= self._step
 
     def on_stored(self, step: int) -> None:
         """The host has rows up to this step on storage."""

@@ -125,6 +125,13 @@ def test_a_batch_that_is_never_taken_is_given_up_loudly_and_the_rest_goes_on(
     assert [report.batch for report in service.taken] == [1, 2]
 
 
+def test_rows_that_are_refused_are_waited_for_no_longer(reporter: Reporter, service: Service, told: Told) -> None:
+    service.answers = [Refused("no number", 422)]
+    finish(reporter, lambda: reporter.rows((row(1), row(2))))
+    assert told.posted == [RowsStored(2)], "the end of the job waits for this"
+    assert service.taken[0].metrics == ()
+
+
 def test_a_batch_of_logs_is_bounded(reporter: Reporter, service: Service) -> None:
     def fill() -> None:
         for _ in range(300):

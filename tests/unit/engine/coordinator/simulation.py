@@ -46,11 +46,15 @@ class Cluster(Processes):
         self.terms: dict[str, object] = {"num_microbatches": 8, "backoff_initial_s": 0.5, **terms}
         self.attempt = 1
         self.wish = Wish("run", workers)
+        self.rows: dict[int, MetricRow] = {}
+        """On storage."""
+        self.spool: deque[tuple[MetricRow, ...]] = deque()
+        """On their way there: they go with the controller."""
+        self.takes_rows = True
         self.coordinator = self._make_coordinator()
         self.answers: deque[object] = deque()
         self.checkpoints: list[tuple[int, int]] = []
         self.outcome: Outcome | None = None
-        self.rows: dict[int, MetricRow] = {}
         self.events: list[Emit] = []
         self.revokes: list[tuple[str, int]] = []
         self.minted: list[wire.GenerationRecord] = []
@@ -61,7 +65,7 @@ class Cluster(Processes):
 
     def _make_coordinator(self) -> Coordinator:
         terms = Terms("job", self.attempt, **self.terms)  # type: ignore[arg-type]
-        return Coordinator(terms, self.wish, row_step=0)
+        return Coordinator(terms, self.wish, row_step=max(self.rows, default=0))
 
     # --- the host ---------------------------------------------------------------------------------------------------
 
@@ -87,8 +91,7 @@ class Cluster(Processes):
                         self.checkpoints.append((attempt, order.step))
                     self.answers.append(ManifestCommitted(order.folder, order.step, error))
                 case Rows():
-                    self.rows |= {row.step: row for row in order.rows}
-                    self.answers.append(RowsStored(order.rows[-1].step))
+                    self.spool.append(order.rows)
                 case Emit():
                     self.events.append(order)
                 case End():
@@ -187,6 +190,8 @@ class Cluster(Processes):
         actions: list[Callable[[], None]] = []
         if self.answers:
             actions.append(lambda: self.handle(self.answers.popleft()))
+        if self.spool and self.takes_rows:
+            actions.append(self._store_rows)
         taken = sum(worker.placed and not worker.gone for worker in self.workers.values())
         for worker in self.workers.values():
             if not worker.placed and not worker.gone and taken < self.slots:
@@ -198,6 +203,11 @@ class Cluster(Processes):
             if worker.alive and (move := self._next_move(worker)) is not None:
                 actions.append(move)
         return actions
+
+    def _store_rows(self) -> None:
+        rows = self.spool.popleft()
+        self.rows |= {row.step: row for row in rows}
+        self.handle(RowsStored(rows[-1].step))
 
     def _place(self, worker: Worker) -> None:
         worker.placed = worker.alive = True
@@ -217,6 +227,7 @@ class Cluster(Processes):
         """The controller dies and a new one attaches, as `jobs` does it: living workers answer with a snapshot."""
         self.attempt += 1
         self.answers.clear()
+        self.spool.clear()
         self.coordinator = self._make_coordinator()
         snapshots, placed, backlog = [], [], []
         for worker in self.workers.values():

@@ -71,6 +71,25 @@ def test_a_stop_after_a_pause_is_as_prompt_as_any(moment: int) -> None:
     assert end(cluster) in ("cancelled", "paused")
 
 
+@pytest.mark.parametrize("wish", ["run", "pause", "stop"])
+def test_nobody_is_released_before_every_row_is_stored(wish: str) -> None:
+    """Whoever takes over then finds them with the workers: the service takes none while this controller lives."""
+    cluster = Cluster(random.Random(4), workers=3, total_steps=6 if wish == "run" else ENDLESS, stop_grace_s=1e6)
+    train(cluster, 3)
+    cluster.takes_rows = False
+    cluster.ask(run=wish)
+    cluster.run(lambda: len(cluster.living) == 3 and all(worker.ended for worker in cluster.living))
+    for _ in range(500):
+        cluster.advance()
+    assert len(cluster.living) == 3
+    last = max(worker.step for worker in cluster.living)
+    assert max(cluster.rows) < last
+    cluster.replace_controller()
+    cluster.takes_rows = True
+    assert end(cluster) in ("succeeded", "paused", "cancelled")
+    assert sorted(cluster.rows) == list(range(1, last + 1))
+
+
 def raises(worker: Worker, step: int) -> wire.UserFailed:
     return wire.UserFailed(worker.incarnation, "step", "NameError: no", "Traceback", step, None)
 
