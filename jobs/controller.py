@@ -82,6 +82,7 @@ class Leader:
     def __init__(self, job_id: str, acquired: Acquired, url: str, link: ServiceLink, poll_link: ServiceLink) -> None:
         self._job_id = job_id
         self._acquired = acquired
+        self._link = link
         self._poll_link = poll_link
         self._is_over = threading.Event()
         spec = parse_spec(acquired.spec)
@@ -105,7 +106,8 @@ class Leader:
         )
         root = open_folder(storage)
         origin = root / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
-        self._archive = StorageArchive(ArchiveTerms.of(job_id, root / job_id, spec, origin), self._host.post)
+        archive_terms = ArchiveTerms.of(job_id, root / job_id, spec, origin)
+        self._archive = StorageArchive(archive_terms, self._host.post, self._is_superseded)
 
     def lead(self) -> None:
         """Lead until the outcome is acknowledged, or a newer attempt leads."""
@@ -127,6 +129,16 @@ class Leader:
         self._reporter.close()
         self._archive.close()
         self._fleet.close()
+
+    def _is_superseded(self) -> bool:
+        """Ask the service: this process may have been stopped for long. One that does not answer grants nobody."""
+        try:
+            self._link.desired(self._job_id, after=0, wait_s=0.0)
+        except (Fenced, NotWanted):
+            return True
+        except RubatoError:
+            pass
+        return False
 
     def _let_go(self) -> None:
         """A newer attempt leads, or the job is over for the service: leave everything as it is."""

@@ -30,6 +30,8 @@ ATTACH_S = 5.0
 """How long a living worker may take to answer a new controller; one that does not is fenced."""
 KILL_S = 5.0
 """How long a supervisor may take to end its process before it is ended itself."""
+STALL_S = 1.0
+"""Beyond its time-out a wait does not last so long, unless this process itself was stopped or starved."""
 RETRY_S = 0.1
 CONFIRM_S = 15.0
 """`ray.kill` is told at once; the process may live a few seconds more."""
@@ -95,7 +97,10 @@ class RayFleet:
     # --- taking over ----------------------------------------------------------------------------
 
     def attach_all(self) -> list[Adopted]:
-        """Have every living worker of the job follow this attempt; those that do not answer are ended."""
+        """Have every living worker of the job follow this attempt; those that do not answer are ended.
+
+        Nobody is touched where one of them follows a newer attempt: `on_stale` is called, and nobody is adopted.
+        """
         job_id = self.template.start.job_id
         listing = parse_listing(ray.util.list_named_actors(all_namespaces=True))
         incarnations = [name.incarnation for name in listing if name.job_id == job_id and name.incarnation]
@@ -108,10 +113,13 @@ class RayFleet:
             calls[handle.attach.remote(self.attempt)] = (handle, incarnation)
         if not calls:
             return []
-        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ATTACH_S)
+        replies = _wait_for_all(list(calls))
+        if any(_is_stale(reply) for reply in replies.values()):
+            self.on_stale()
+            return []
         found = []
         for call, (handle, incarnation) in calls.items():
-            reply = _result_of(call) if call in done else None
+            reply = replies.get(call)
             if isinstance(reply, AttachReply) and reply.snapshot is not None:
                 found.append(Adopted(handle, incarnation, reply))
                 continue
@@ -220,8 +228,13 @@ class WorkerLink:
         if not self._is_placed:
             ray.kill(self._handle, no_restart=True)
             return
-        self._call(self._handle.kill.remote(self._fleet.attempt, because, with_stacks), lambda done: None)
+        self._call(self._handle.kill.remote(self._fleet.attempt, because, with_stacks), self._on_kill_heard)
         self._fleet.after(KILL_S, self._kill_actor)
+
+    def _on_kill_heard(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None and _is_stale(error):  # anything else is seen by the poll, or the actor is ended
+            self._on_error(error, self.poll)
 
     def _kill_actor(self) -> None:
         if not self._is_over:
@@ -277,9 +290,7 @@ class WorkerLink:
     def _on_error(self, error: BaseException, again: Callable[[], None]) -> None:
         if self._is_over:
             return
-        if isinstance(error, StaleAttempt) or (
-            isinstance(error, RayTaskError) and isinstance(error.cause, StaleAttempt)
-        ):
+        if _is_stale(error):
             self._is_over = True
             self._fleet.on_stale()
         elif isinstance(error, ActorDiedError):
@@ -310,6 +321,25 @@ def wait_until_gone(processes: WorkerProcesses | None, timeout_s: float = CONFIR
             return False
         time.sleep(0.01)
     return True
+
+
+def _wait_for_all(calls: list[Any]) -> dict[Any, Any]:
+    """What calls returned or raised, within `ATTACH_S`; those without an answer by then are left out.
+
+    Time in which this process was stopped does not count: the answers lie there, and must be looked at before anybody
+    is taken for dead.
+    """
+    while True:
+        began = time.monotonic()
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=ATTACH_S)
+        if len(done) == len(calls) or time.monotonic() - began < ATTACH_S + STALL_S:
+            return {call: _result_of(call) for call in done}
+
+
+def _is_stale(reply: Any) -> bool:
+    """Whether a worker follows a newer attempt."""
+    cause = reply.cause if isinstance(reply, RayTaskError) else reply
+    return isinstance(cause, StaleAttempt)
 
 
 def _result_of(call: Any) -> Any:

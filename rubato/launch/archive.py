@@ -82,9 +82,14 @@ def next_attempt(root: Folder) -> int:
 class StorageArchive:
     """Answers the host's questions about checkpoints, one after the other, without making it wait for the storage."""
 
-    def __init__(self, terms: ArchiveTerms, post: Post) -> None:
+    def __init__(self, terms: ArchiveTerms, post: Post, is_superseded: Callable[[], bool] = lambda: False) -> None:
+        """An archive of one attempt.
+
+        Args:    is_superseded: asked before storage is changed; whether a newer attempt is known to lead the job.
+        """
         self._terms = terms
         self._post = post
+        self._is_superseded = is_superseded
         self._is_closed = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon: a storage that hangs for ever must not keep the process from ending.
@@ -153,6 +158,8 @@ class StorageArchive:
         terms = self._terms
         if terms.root is None:
             raise CheckpointError("this job has no storage for checkpoints")
+        if self._is_superseded():
+            raise CheckpointError("a newer attempt leads this job")
         begun = time.monotonic()
         wanted = terms.job.manifest(
             order.folder, step=order.step, generation=order.generation, files=order.files, terms=order.terms

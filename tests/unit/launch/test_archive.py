@@ -112,6 +112,17 @@ def test_what_cannot_be_written_is_an_answer_too(tmp_path: Path, posted: Any, ma
     assert "no folder of a checkpoint" in answers(posted, ManifestCommitted)[-1].error
 
 
+def test_a_superseded_controller_changes_nothing_on_storage(
+    tmp_path: Path, posted: Any, request: pytest.FixtureRequest
+) -> None:
+    archive = StorageArchive(terms(tmp_path, retention=Retention(1)), posted.put, lambda: True)
+    request.addfinalizer(archive.close)
+    archive.commit(written(tmp_path, 7))
+    (answer,) = answers(posted, ManifestCommitted)
+    assert "a newer attempt leads this job" in answer.error
+    assert sorted(path.name for path in (tmp_path / "1-7").iterdir()) == ["stripe-0", "stripe-1"]
+
+
 def test_another_jobs_checkpoint_is_the_origin_until_there_is_an_own_one(
     tmp_path: Path, posted: Any, make: Make
 ) -> None:

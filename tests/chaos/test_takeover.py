@@ -1,0 +1,160 @@
+"""Controllers that are killed, or stopped and superseded, while their job trains: it goes on with the same workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from invariants import TIMINGS, Undisturbed, undisturbed
+
+from rubato.checkpoint.manifest import MANIFEST_NAME, open_checkpoint
+from rubato.checkpoint.storage import LocalFolder
+from rubato.cli.keeper.commands import MARK
+from rubato.cli.keeper.process_table import identify
+from service.auth import Authority, load_key
+from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+
+pytestmark = pytest.mark.timeout(400)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Undisturbed:
+    batch = {"global_size": BATCH, "num_microbatches": MICROBATCHES}
+    return undisturbed("classifier", batch=batch, config={"steps": STEPS})
+
+
+def controller_of(job: ClusterJob) -> int:
+    """Its pid."""
+    pid: int = job.events("attempt.acquired")[-1].data["pid"]
+    return pid
+
+
+@contextmanager
+def successor(job: ClusterJob) -> Iterator[None]:
+    """Another controller leads from here on, whatever the one before does; it ends by itself with the job."""
+    home = job.home.home
+    record = home.read_record()
+    assert record is not None
+    attempt = job.events("attempt.acquired")[-1].attempt
+    token = home.path / "ray-token"
+    environment = {
+        **os.environ,
+        MARK: record.mark,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "PYTHONPATH": str(ROOT),
+    }
+    arguments = [job.id, record.url, record.ray_address, str(attempt)]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "tests.second_controller", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(Authority(load_key(home.path)).job_ticket(job.id) + "\n")
+        process.stdin.close()
+        yield
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def check(job: ClusterJob, alone: Undisturbed) -> None:
+    """The bits and the rows of one worker alone, and every checkpoint that is there can be opened."""
+    job.check(alone.digest)
+    rows = {
+        point.step: {name: value for name, value in point.values.items() if not name.endswith(TIMINGS)}
+        for point in job.home.client.metrics(job.id)
+    }
+    assert rows == alone.rows
+    root = job.home.home.path / "checkpoints" / job.id
+    folders = [LocalFolder(path) for path in root.iterdir()]
+    assert folders
+    for folder in folders:
+        if folder.exists(MANIFEST_NAME):
+            open_checkpoint(folder)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Until it holds, whether the job or the service live or not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s"
+        time.sleep(0.05)
+
+
+def manifest_of_the_end(job: ClusterJob) -> Path:
+    return job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "manifest.json"
+
+
+@pytest.mark.parametrize("when", ["steady", "scaling up", "a checkpoint is written", "at the end"])
+def test_a_stopped_controller_wakes_after_its_successor_took_over(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed, when: str
+) -> None:
+    saves = {"every_steps": 1 if when == "a checkpoint is written" else 20}
+    job = running.classifier(tmp_path, workers=2, checkpoint=saves)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    old = identify(controller_of(job))
+    assert old is not None
+    if when == "scaling up":
+        running.client.scale(job.id, 3)
+        job.wait_events("worker.started", 3)
+    os.kill(old.pid, signal.SIGSTOP)
+    try:
+        if when == "at the end":
+            job.hold.unlink()
+            end = job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "state.json"
+            job.wait(end.exists, "the workers' part of the last checkpoint")
+        with successor(job):
+            job.wait_events("controller.attached")
+            if when != "at the end":
+                job.wait_step(job.now().step + 2)
+            os.kill(old.pid, signal.SIGCONT)
+            wait_for(lambda: identify(old.pid) != old, "end of the superseded controller")
+            if when == "scaling up":
+                job.wait_members(3)
+            pids = {one.pid for one in running.client.workers(job.id)}
+            assert job.now().is_final or {one.pid for one in members} <= pids
+            check(job, alone)
+    finally:
+        if identify(old.pid) == old:
+            os.kill(old.pid, signal.SIGCONT)
+    assert not job.events("worker.lost")
+    acquired = {event.attempt: event.position for event in job.events("attempt.acquired")}
+    late = [event for event in running.client.events(job.id) if event.attempt == 1 and event.position > acquired[2]]
+    assert not late, "it told something"
+
+
+def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed
+) -> None:
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 20})
+    members = job.wait_members(2)
+    job.wait_step(3)
+    controller, service = controller_of(job), running.process("service").pid
+    os.kill(service, signal.SIGSTOP)
+    try:
+        job.hold.unlink()
+        wait_for(manifest_of_the_end(job).exists, "checkpoint of the end")
+        os.kill(controller, signal.SIGKILL)
+        assert all(Path(f"/proc/{one.pid}").exists() for one in members), (
+            "nobody is released before the rows are stored"
+        )
+    finally:
+        os.kill(service, signal.SIGCONT)
+    check(job, alone)
+    assert job.events("controller.attached"), "its successor found the workers"
+    assert not job.events("worker.lost")
