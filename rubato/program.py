@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from rubato.allocator import keep_freed_memory
-from rubato.checkpoint.manifest import commit_manifest, find_latest
-from rubato.checkpoint.retention import Retention, prune
+from rubato.checkpoint.manifest import commit_manifest, find_latest, key_of
+from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder, open_folder
 from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
@@ -231,6 +231,7 @@ class _Alone(Control):
         )
         try:
             commit_manifest(self._root / part.folder, manifest)
+            sweep(self._root, before=key_of(part.folder))
             prune(self._root, Retention.of(self._spec.checkpoint))
         except (CheckpointError, OSError) as error:
             print(f"the checkpoint of step {part.step} was skipped: {error}", file=sys.stderr)

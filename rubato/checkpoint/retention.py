@@ -1,4 +1,7 @@
-"""Which checkpoints are kept, and the deleting of the others. Standard library only: controllers prune too."""
+"""Which checkpoints are kept; the deleting of the others, and of what never became one.
+
+Standard library only: controllers prune too.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def decide_deletions(
 
 
 def prune(root: Folder, retention: Retention) -> list[str]:
-    """Delete what is not to be kept, and what older attempts left unfinished.
+    """Delete the finished checkpoints that are not to be kept.
 
     Nothing is deleted unless the newest finished checkpoint was read again and verifies: until then an older one may be
     the only way back.
@@ -77,21 +80,31 @@ def prune(root: Folder, retention: Retention) -> list[str]:
     Raises:
         OSError: the storage cannot be listed.
     """
-    folders = checkpoint_folders(root)
-    finished = [folder for folder in folders if folder.exists(MANIFEST_NAME)]
-    if not finished:
-        return []
-    attempt, _ = key_of(finished[-1].name)
-    left = [folder for folder in folders if folder not in finished and key_of(folder.name)[0] < attempt]
+    finished = [folder for folder in checkpoint_folders(root) if folder.exists(MANIFEST_NAME)]
     free = [folder for folder in finished if not folder.exists(PIN_NAME)]
     metrics = {}
     if retention.keep_best is not None:
         metrics = {folder.name: manifest.metrics for folder in free if (manifest := _manifest_of(folder)) is not None}
     doomed = set(decide_deletions([folder.name for folder in free], metrics, retention))
-    candidates = [folder for folder in free if folder.name in doomed] + left
+    candidates = [folder for folder in free if folder.name in doomed]
     if not candidates or not _holds(finished[-1]):
         return []
     return [folder.name for folder in candidates if _delete(folder)]
+
+
+def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
+    """Delete checkpoints that were begun and will never be finished: writers died, or a controller gave them up.
+
+    A writer finishes one checkpoint before it begins the next, and one that dies finishes nothing. So when a checkpoint
+    is whole nobody writes to an older one any more, and where no worker lives nobody writes to any.
+
+    Args:    before: (attempt, step) of the one that is whole now; older ones without a manifest are dead.
+    Returns: the names of the deleted folders.
+    Raises:  OSError: the storage cannot be listed.
+    """
+    older = [folder for folder in checkpoint_folders(root) if key_of(folder.name) < before]
+    dead = [folder for folder in older if not folder.exists(MANIFEST_NAME) and not folder.exists(PIN_NAME)]
+    return [folder.name for folder in dead if _delete(folder)]
 
 
 def pin(folder: Folder) -> None:

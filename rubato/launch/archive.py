@@ -14,10 +14,11 @@ from rubato.checkpoint.manifest import (
     checkpoint_folders,
     commit_manifest,
     find_latest,
+    key_of,
     open_checkpoint,
     read_manifest,
 )
-from rubato.checkpoint.retention import Retention, prune
+from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
@@ -39,13 +40,17 @@ class ArchiveTerms:
     root: Folder | None
     """The job's folder; None: nothing is saved."""
     retention: Retention
+    attempt: int
+    """The one that is led: no folder of a later one is touched."""
     origin: Folder | None = None
     """A checkpoint of another job to begin from, while there is none of this one."""
 
     @classmethod
-    def of(cls, job_id: str, root: Folder | None, spec: JobSpec, origin: Folder | None = None) -> ArchiveTerms:
+    def of(
+        cls, job_id: str, root: Folder | None, spec: JobSpec, attempt: int, origin: Folder | None = None
+    ) -> ArchiveTerms:
         """From a job spec."""
-        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), origin)
+        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), attempt, origin)
 
 
 def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
@@ -97,7 +102,10 @@ class StorageArchive:
         self._thread.start()
 
     def find(self) -> None:
-        """Look for the newest checkpoint that verifies; `CheckpointFound` is posted."""
+        """Look for the newest checkpoint that verifies; `CheckpointFound` is posted.
+
+        Called only where no worker has any state: what workers have begun to write is deleted.
+        """
         self._work.put(self._find)
 
     def commit(self, order: CommitManifest) -> None:
@@ -126,6 +134,8 @@ class StorageArchive:
         while self._terms.root is not None:
             try:
                 found = find_latest(self._terms.root, pass_over)
+                if not self._is_superseded():
+                    sweep(self._terms.root, before=(self._terms.attempt + 1, 0))
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.
@@ -184,6 +194,7 @@ class StorageArchive:
         """A checkpoint that stands is not undone by what happens while old ones are cleared away."""
         kept = self._terms.retention
         try:
+            sweep(root, before=key_of(order.folder))
             deleted = prune(root, kept)
         except (OSError, CheckpointError) as error:
             message = f"old checkpoints could not be cleared away: {error}"

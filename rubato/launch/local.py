@@ -125,7 +125,9 @@ class LocalRun:
         plan = ChildPlan(self._template(), node, self._working_dir, environment, self._command, forkserver)
         fleet = LocalFleet(plan, self.host.post)
         journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
-        archive = StorageArchive(ArchiveTerms.of(self.run_id, self.checkpoints, self._spec), self.host.post)
+        archive = StorageArchive(
+            ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post
+        )
         control = ControlServer(self.folder, self.answer)
         record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
         (self.folder / RUN_FILE).write_text(json.dumps(record))

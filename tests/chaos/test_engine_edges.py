@@ -232,3 +232,36 @@ def test_a_checkpoint_outlives_the_worker_that_is_writing_it(tmp_path: Path) -> 
         f"stripe-0000{index}-of-00003.safetensors" for index in range(3)
     ], "the cut of the three that were there"
     open_checkpoint(run.run.checkpoints / "1-4")
+
+
+def test_a_checkpoint_whose_writers_die_leaves_nothing_on_storage(tmp_path: Path) -> None:
+    """Neither while others train on, once they have made another one, nor where all are lost."""
+    steps = {"steps": 10**6, "pace": 0.01}
+    with job(tmp_path, SLOW_WRITER, workers=3, config=steps, checkpoint={"every_steps": 4, "keep_last": 99}) as run:
+        folder = stuck_checkpoint(run, tmp_path)
+        run.kill([1, 2])  # the writer, and the one that keeps a copy of its part
+        run.wait(lambda: bool(run.events("checkpoint.committed")), "another checkpoint")
+        assert run.events("checkpoint.committed")[0]["step"] > 4
+        run.wait(lambda: not folder.exists(), "the end of what was begun")
+        run.wait_workers(3)
+
+        (tmp_path / "writer").unlink()
+        folder = stuck_checkpoint(run, tmp_path)
+        run.kill([0, 1, 2])
+        run.wait(lambda: bool(run.events("job.restarting")), "the loss of all")
+        run.wait(lambda: not folder.exists(), "the end of what was begun")
+    last = run.events("checkpoint.committed")[-1]["data"]["checkpoint_id"]
+    open_checkpoint(run.run.checkpoints / last)
+
+
+def stuck_checkpoint(run: Any, home: Path) -> Path:
+    """The folder of a checkpoint of which a part is written, and another never will be."""
+    run.wait(lambda: (home / "writer").exists(), "a worker that is stuck in its write")
+    root = Path(str(run.run.checkpoints))
+
+    def unfinished() -> list[Path]:
+        return [path.parent for path in root.glob("*/stripe-00000*") if not (path.parent / "manifest.json").exists()]
+
+    run.wait(lambda: bool(unfinished()), "another part")
+    (folder,) = set(unfinished())
+    return folder

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from invariants import TIMINGS, Undisturbed, undisturbed
 
-from rubato.checkpoint.manifest import MANIFEST_NAME, open_checkpoint
+from rubato.checkpoint.manifest import open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
@@ -83,8 +83,7 @@ def check(job: ClusterJob, alone: Undisturbed) -> None:
     folders = [LocalFolder(path) for path in root.iterdir()]
     assert folders
     for folder in folders:
-        if folder.exists(MANIFEST_NAME):
-            open_checkpoint(folder)
+        open_checkpoint(folder)
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

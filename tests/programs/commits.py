@@ -2,8 +2,8 @@
 
 import sys
 
-from rubato.checkpoint.manifest import JobTerms, commit_manifest
-from rubato.checkpoint.retention import Retention, prune
+from rubato.checkpoint.manifest import JobTerms, commit_manifest, key_of
+from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import open_folder
 from rubato.errors import CheckpointError
 
@@ -18,6 +18,7 @@ def commit(root, step):
     files = [{"name": one.name, "bytes": one.bytes, "sha256": one.sha256} for one in records]
     commit_manifest(folder, TERMS.manifest(folder.name, step=step, generation=1, files=files, terms={}))
     print(f"committed {step}", flush=True)
+    sweep(root, before=key_of(folder.name))
     prune(root, Retention(1))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.checkpoint.manifest import JobTerms, commit_manifest, folder_name
-from rubato.checkpoint.retention import Retention, decide_deletions, pin, prune, unpin
+from rubato.checkpoint.retention import Retention, decide_deletions, pin, prune, sweep, unpin
 from rubato.checkpoint.storage import LocalFolder
 from rubato.errors import CheckpointCorrupt
 from rubato.wire.spec import KeepBestSpec
@@ -30,14 +30,24 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_the_newest_are_kept_and_what_older_attempts_left_is_cleared_away(tmp_path: Path) -> None:
+def test_the_newest_are_kept_whatever_their_attempt(tmp_path: Path) -> None:
     for attempt, step in [(1, 10), (1, 20), (2, 15), (2, 25)]:
         make(tmp_path, attempt, step)
-    for attempt, step in [(1, 30), (2, 35), (3, 40)]:
-        make(tmp_path, attempt, step, finished=False)
-    assert prune(LocalFolder(tmp_path), Retention(2)) == ["1-10", "1-20", "1-30"]
-    assert names(tmp_path) == ["2-15", "2-25", "2-35", "3-40"]
+    make(tmp_path, 3, 40, finished=False)
+    assert prune(LocalFolder(tmp_path), Retention(2)) == ["1-10", "1-20"]
+    assert names(tmp_path) == ["2-15", "2-25", "3-40"]
     assert prune(LocalFolder(tmp_path), Retention(2)) == []
+
+
+def test_what_was_begun_before_a_whole_one_is_swept_away_and_nothing_newer(tmp_path: Path) -> None:
+    for attempt, step in [(1, 10), (2, 25)]:
+        make(tmp_path, attempt, step)
+    for attempt, step in [(1, 30), (2, 20), (2, 35), (3, 5)]:
+        make(tmp_path, attempt, step, finished=False)
+    make(tmp_path, 2, 22, finished=False).write_new("pinned", b"")
+    assert sweep(LocalFolder(tmp_path), before=(2, 25)) == ["1-30", "2-20"]
+    assert names(tmp_path) == ["1-10", "2-22", "2-25", "2-35", "3-5"]
+    assert sweep(LocalFolder(tmp_path / "absent"), before=(9, 9)) == []
 
 
 def damage_file(folder: Path) -> None:

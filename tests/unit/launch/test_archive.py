@@ -40,7 +40,7 @@ def make(posted: queue.SimpleQueue[Any]) -> Iterator[Make]:
 
 
 def terms(root: Path | None, **changes: Any) -> ArchiveTerms:
-    return replace(ArchiveTerms(JOB, LocalFolder(root) if root else None, Retention(2)), **changes)
+    return replace(ArchiveTerms(JOB, LocalFolder(root) if root else None, Retention(2), attempt=1), **changes)
 
 
 def written(root: Path, step: int, attempt: int = 1) -> CommitManifest:
@@ -86,6 +86,30 @@ def test_older_ones_go_and_are_told(tmp_path: Path, posted: Any, make: Make) -> 
         "1-1"
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
+
+
+def test_what_is_begun_and_never_finished_goes_when_a_later_one_is_whole(
+    tmp_path: Path, posted: Any, make: Make
+) -> None:
+    archive = make(terms(tmp_path))
+    for step in (1, 3):
+        written(tmp_path, step)  # 3: in the making
+    archive.commit(written(tmp_path, 2))
+    answers(posted, ManifestCommitted)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
+
+
+def test_what_is_begun_goes_where_nobody_has_any_state_but_not_that_of_a_later_attempt(
+    tmp_path: Path, posted: Any, make: Make
+) -> None:
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 2))
+    written(tmp_path, 3)
+    written(tmp_path, 3, attempt=2)
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(tmp_path / "1-2"), 2)
+    archive.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "2-3"]
 
 
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, posted: Any, make: Make) -> None:
