@@ -107,6 +107,23 @@ def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
     return [folder.name for folder in dead if _delete(folder)]
 
 
+def drop_after(root: Folder, step: int) -> list[str]:
+    """Take what may hold a wrong state out of the way: no checkpoint of a later step is found any more.
+
+    Of a pinned one the files stay, without the manifest.
+
+    Returns: the names of the checkpoints that are none any more.
+    Raises:  OSError: the storage refused; some may still be found.
+    """
+    later = [folder for folder in checkpoint_folders(root) if key_of(folder.name)[1] > step]
+    wrong = [folder for folder in later if folder.exists(MANIFEST_NAME)]
+    for folder in wrong:
+        folder.remove(MANIFEST_NAME)
+        if not folder.exists(PIN_NAME):
+            folder.remove_all()
+    return [folder.name for folder in wrong]
+
+
 def pin(folder: Folder) -> None:
     """Keep a checkpoint whatever the retention says.
 

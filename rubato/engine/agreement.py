@@ -4,6 +4,9 @@
     in the first step with joiners                           each member says the digest of its own share, and the
                                                              joiners, which have the time, look at all of them
 
+    in the step after a checkpoint was copied                all say the digest of the whole state: until then it is not
+                                                             known whether the parts that each wrote are of one
+
 After any other planned change the members hold what they held before it.
 
 Equal states do not mean equal work: a joiner may lack what nobody registered (the scale of a GradScaler), a processor
@@ -64,17 +67,28 @@ def audit_of(record: GenerationRecord, rank: int, step: int, is_first: bool, is_
     return Audit.ALL if is_due and not is_repaired else Audit.NONE
 
 
+@dataclass
+class Trust:
+    """Up to where the members are known to hold the same state."""
+
+    agreed: int = 0
+    """So many steps were committed then."""
+    is_due: bool = False
+    """A checkpoint was copied since."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """What is compared in one step of a generation.
 
-    Args:    is_first: whether it is the generation's first reduction.
+    Args:    is_first: whether it is the generation's first reduction.  trust: kept up to date.
     """
 
     record: GenerationRecord
     rank: int
     step: int
     is_first: bool
+    trust: Trust
 
     @property
     def joined(self) -> tuple[int, ...]:
@@ -86,7 +100,7 @@ class Agreement:
         if self.joined:
             return None if self.rank in self.joined else self._share(state, self.rank)
         begins = self.is_first and not self.record.follows
-        compares = self.record.world > 1 and (begins or self.step % EVERY == 0)
+        compares = self.record.world > 1 and (begins or self.trust.is_due or self.step % EVERY == 0)
         return state.quick_digest() if compares else None
 
     def expected(self, state: TrainingState) -> tuple[int, ...]:
@@ -120,3 +134,6 @@ class Agreement:
                 raise Disagreement(what, told)
             if odd:
                 raise GenerationLost(f"the {what} of ranks {sorted(odd)} differ from the majority's")
+        # A joiner has no checkpoint to ask for, and says nothing where only the others do.
+        if self.record.world == 1 or sum(digest is not None for digest in digests) > 1:
+            self.trust.agreed, self.trust.is_due = self.step, False

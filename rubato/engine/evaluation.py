@@ -70,7 +70,7 @@ class Evaluator:
         session = self._session
         chunks = Chunks(dataset, collate, num_samples, batch, session.spec.seed)
         source = self._reader(chunks, prefetch) if prefetch else chunks
-        step, ordinal = session.last_key
+        step, ordinal = session.completed.key
         table = torch.full((len(chunks),), float("nan"), dtype=torch.float64)
         modes = [(module, module.training) for model in session.state.models.values() for module in model.modules()]
         random_state = capture()

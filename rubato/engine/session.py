@@ -20,7 +20,7 @@ from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_state
 from rubato.data.order import BatchPlan, check_order
-from rubato.engine.agreement import Agreement, Audit, Disagreement, audit_of
+from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, Key
@@ -71,6 +71,7 @@ class Session:
         self.comm: Communicator | None = None
         self.exchange: Exchange | None = None
         self.completed = Completed(BEFORE_ALL, None)
+        self.trust = Trust()
         self.owners_of_step: tuple[int, tuple[int, ...]] | None = None
         """After a recovery: the step that was interrupted, and who holds or computes its microbatches."""
         self.decision: Decision | None = None
@@ -140,11 +141,6 @@ class Session:
         return len(set(self._owners()))
 
     @property
-    def last_key(self) -> Key:
-        """The last exchange completed."""
-        return self.completed.key
-
-    @property
     def sums(self) -> Sums:
         """Set by `start`."""
         assert self._sums is not None
@@ -183,13 +179,14 @@ class Session:
         check_order(manifest.versions, folder.name)
         document, tensors = read_state(folder, manifest.files)
         self.state.install(document["state"], tensors)
-        self.take_extra(document["extra"])
+        self.take_extra({**document["extra"], "agreed": manifest.step})
 
     def extra(self) -> dict[str, Any]:
         """What a joiner or a resumed job must know beside the state."""
         return {
             "step": self.step,
             "last": list(self.completed.key),
+            "agreed": self.trust.agreed,
             "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
             "metrics": dict(self._metrics),
@@ -199,6 +196,7 @@ class Session:
         """Take over what `extra` told."""
         self.step = int(extra["step"])
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
+        self.trust = Trust(int(extra.get("agreed", self.step)))
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
         self._metrics = dict(extra.get("metrics", {}))
@@ -293,7 +291,7 @@ class Session:
             assert self.exchange is not None
             self.control.stage("exchange", self.step)
             try:
-                agreement = Agreement(self.record, self.rank, self.step, self._is_first_of_generation)
+                agreement = Agreement(self.record, self.rank, self.step, self._is_first_of_generation, self.trust)
                 header, expected = self._header(slots, agreement.digest(self.state)), agreement.expected(self.state)
                 self._finish_feeding()
                 begun, was_wrong = self.sums.take_begun()
@@ -354,7 +352,7 @@ class Session:
     def _diverge(self, error: Disagreement) -> NoReturn:
         assert self.record is not None
         me, number = self.control.start.incarnation, self.record.number
-        self.control.say(wire.StateDiverged(me, number, self.step, error.digests, error.what))
+        self.control.say(wire.StateDiverged(me, number, self.step, error.digests, error.what, self.trust.agreed))
         raise Diverged(f"the {error.what} differ at step {self.step}, and this worker is not among a majority")
 
     def knows_table(self, key: Key) -> bool:
@@ -443,7 +441,7 @@ class Session:
         key = (self.record.number, self.step)
         if self._saved == key or self.follower is not None:
             return
-        self._saved = key
+        self._saved, self.trust.is_due = key, True
         self.control.stage("checkpoint")
         self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=self._metrics)
         self.control.stage("update")

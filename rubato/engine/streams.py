@@ -18,7 +18,7 @@ def advance(session: Session, source: Source) -> None:
     """
     if not isinstance(source, StreamSource):
         return
-    step, ordinal = session.last_key
+    step, ordinal = session.completed.key
     table = torch.full((session.num_microbatches, len(Position._fields)), float("nan"), dtype=torch.float64)
     for v, end in source.known_ends.items():
         table[v] = torch.tensor(end)

@@ -18,9 +18,9 @@ from rubato.checkpoint.manifest import (
     open_checkpoint,
     read_manifest,
 )
-from rubato.checkpoint.retention import Retention, prune, sweep
+from rubato.checkpoint.retention import Retention, drop_after, prune, sweep
 from rubato.checkpoint.storage import Folder
-from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
+from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError
 from rubato.launch.host import Post
@@ -112,6 +112,10 @@ class StorageArchive:
         """Write the manifest, then prune; `ManifestCommitted` is posted, and the events before it."""
         self._work.put(lambda: self._commit(order))
 
+    def drop(self, order: DropCheckpoints) -> None:
+        """Delete the checkpoints of later steps; an event tells of each."""
+        self._work.put(lambda: self._drop(order))
+
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread after what it has been asked for."""
         self._is_closed.set()
@@ -189,6 +193,24 @@ class StorageArchive:
             files=to_json(files),
         )
         self._prune(terms.root, order)
+
+    def _drop(self, order: DropCheckpoints) -> None:
+        """Tried until the storage answers: what comes next may be a look for the newest one."""
+        root = self._terms.root
+        while root is not None and not self._is_superseded():
+            try:
+                dropped = drop_after(root, order.after_step)
+                break
+            except OSError as error:
+                message = f"checkpoints that do not count any more cannot be deleted, trying again: {error}"
+                self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
+            if self._is_closed.wait(RETRY_S):
+                return
+        else:
+            return
+        for name in dropped:
+            message = f"checkpoint {name} was deleted: {order.because}"
+            self._post(Emit(EventKind.CHECKPOINT_DELETED.value, message, data={"checkpoint_id": name}))
 
     def _prune(self, root: Folder, order: CommitManifest) -> None:
         """A checkpoint that stands is not undone by what happens while old ones are cleared away."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from rubato.engine.coordinator import (
     CommitManifest,
     Coordinator,
+    DropCheckpoints,
     Emit,
     End,
     FindCheckpoint,
@@ -76,6 +77,9 @@ class Archive(Protocol):
 
     def commit(self, order: CommitManifest) -> None:
         """Make a checkpoint whole."""
+
+    def drop(self, order: DropCheckpoints) -> None:
+        """See to it that later checkpoints are not found any more; done before anything that is asked for after it."""
 
 
 class Host:
@@ -190,6 +194,8 @@ class _Hands:
                     self._archive.find()
                 case CommitManifest():
                     self._archive.commit(order)
+                case DropCheckpoints():
+                    self._archive.drop(order)
                 case Emit():
                     self._journal.emit(order)
                 case Rows():

@@ -38,7 +38,7 @@ class EventKind(StrEnum):
     PREFETCH_LOST = "prefetch.lost"  # worker_id
     PREFETCH_FAILED = "prefetch.failed"  # worker_id
     PREFETCH_OFF = "prefetch.off"  # worker_id
-    DIVERGED = "diverged"  # step, workers
+    DIVERGED = "diverged"  # step, digests, agreed_step: up to where the states are known to be equal
     USER_EVENT = "user.event"  # whatever the user code said
 
 

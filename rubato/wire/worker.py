@@ -342,6 +342,8 @@ class StateDiverged:
     digests: tuple[str, ...]
     what: str
     """What they are of, in words."""
+    agreed: int = 0
+    """So many steps were committed when all members were last known to hold the same state."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rubato.engine.coordinator.machine import Coordinator
 from rubato.engine.coordinator.orders import (
     CheckpointFound,
     CommitManifest,
+    DropCheckpoints,
     Emit,
     End,
     FindCheckpoint,
@@ -31,6 +32,7 @@ __all__ = [
     "CheckpointFound",
     "CommitManifest",
     "Coordinator",
+    "DropCheckpoints",
     "Emit",
     "End",
     "FindCheckpoint",

@@ -71,6 +71,8 @@ class CheckpointLedger:
     """Incarnations of a generation by rank: who writes what, and who keeps whose copy."""
     _heirs: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """(folder, generation, index) of parts that were given to another worker."""
+    _distrusted: tuple[int, int] = (0, 0)
+    """(generation, step): parts that members of a generation up to this one wrote of later steps count for nothing."""
     _started_at: float | None = None
     _losses: int = 0
 
@@ -127,7 +129,10 @@ class CheckpointLedger:
 
     def on_written(self, part: StripeWritten, now: float) -> CompleteCheckpoint | None:
         """Take in a stripe; the checkpoint, once it is whole. Parts of another generation's cut are dropped."""
+        generation, step = self._distrusted
         failed = self._failed.get(part.folder)
+        if part.generation <= generation and part.step > step:
+            return None
         if failed is not None and failed.generation >= part.generation:
             return None
         parts = self._parts.setdefault(part.folder, {})
@@ -186,6 +191,12 @@ class CheckpointLedger:
             return False
         self._failed[part.folder] = part
         return True
+
+    def distrust(self, step: int, generation: int) -> None:
+        """What members of a generation up to this one saved, or are saving, of later steps may be wrong."""
+        self._distrusted = generation, step
+        self.committed_step = min(self.committed_step, step)
+        self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step <= step}
 
     def _forget_up_to(self, step: int) -> None:
         """Every worker writes its parts in order: of older checkpoints nothing more is to come."""

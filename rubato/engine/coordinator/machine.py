@@ -7,6 +7,7 @@ from typing import Any
 
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.balancing import Balancing
+from rubato.engine.coordinator.divergence import Alarm, Divergences
 from rubato.engine.coordinator.ending import Ending
 from rubato.engine.coordinator.founding import Founding
 from rubato.engine.coordinator.orders import Order, Terms, Wish
@@ -60,7 +61,7 @@ class Coordinator:
         self._repair = Repair(self.job)
         self._ending = Ending(self.job, self._rows)
         self._watch = Watch(self.job, self._repair, self._ending)
-        self._diverged_step = -1
+        self._divergences = Divergences()
         self._ticked_at: float | None = None
 
     # --- what goes in -------------------------------------------------------------------------------------------------
@@ -219,6 +220,8 @@ class Coordinator:
         self.job.step = max(self.job.step, event.step)
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
+        if self.job.has_joined(worker):
+            self._divergences.on_joined()
         if event.generation == self.job.number:
             self._balancing.see(event.generation, event.pace, now)
 
@@ -280,24 +283,23 @@ class Coordinator:
 
     def _on_state_diverged(self, worker: WorkerView, event: wire.StateDiverged, now: float) -> None:
         worker.error = f"the {event.what} differed, and it was not among a majority"
-        if self._diverged_step == event.step:
-            return  # another one of the same step
         job = self.job
-        is_first = job.current is not None and job.current.origin.kind == "fresh" and event.step <= job.first_step + 1
+        is_current = job.current is not None and event.generation == job.number
+        is_joiner = is_current and job.has_joined(worker) and event.step <= job.first_step
+        is_fresh = job.current is not None and job.current.origin.kind == "fresh" and event.step <= job.first_step + 1
+        alarm = Alarm(event.generation, event.step, event.agreed, event.what, is_joiner, is_at_start=is_fresh)
+        verdict = self._divergences.on_alarm(alarm)
+        if verdict is None:
+            return
         message = f"the {event.what} differ between the workers at step {event.step}"
-        job.emit(EventKind.DIVERGED, message, step=event.step, digests=list(event.digests))
-        if is_first or self._diverged_step >= 0:
-            advice = (
-                "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
-                "that differs between processes (time, pid, os.urandom, the order of a set)."
-                if is_first
-                else "Something that influences training is not registered with run.register, "
-                "or a layer is not deterministic."
-            )
-            self._ending.fail(
-                Failure("user", "diverged", f"{message[0].upper()}{message[1:]}. {advice}", step=event.step)
-            )
-        self._diverged_step = event.step
+        if verdict.distrust_after is not None:
+            message += f"; checkpoints after step {verdict.distrust_after} do not count any more"
+            job.ledger.distrust(verdict.distrust_after, job.highest)
+            job.put(orders.DropCheckpoints(verdict.distrust_after, message))
+        digests, agreed = list(event.digests), event.agreed
+        job.emit(EventKind.DIVERGED, message, step=event.step, digests=digests, agreed_step=agreed)
+        if verdict.failure:
+            self._ending.fail(Failure("user", "diverged", verdict.failure, step=event.step))
 
     def _on_notice(self, worker: WorkerView, event: wire.Notice, now: float) -> None:
         self.job.put(orders.Emit(event.kind, event.message, event.step, self.job.number or None, dict(event.data)))

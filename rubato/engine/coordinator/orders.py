@@ -150,6 +150,14 @@ class CommitManifest:
 
 
 @dataclass(frozen=True)
+class DropCheckpoints:
+    """Checkpoints of later steps may hold a state that is wrong: none of them may be found any more."""
+
+    after_step: int
+    because: str
+
+
+@dataclass(frozen=True)
 class Emit:
     """A fact for the event log."""
 
@@ -174,4 +182,4 @@ class End:
     outcome: Outcome
 
 
-Order = Spawn | Kill | Send | FindCheckpoint | CommitManifest | Emit | Rows | End
+Order = Spawn | Kill | Send | FindCheckpoint | CommitManifest | DropCheckpoints | Emit | Rows | End

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.checkpoint.manifest import JobTerms, commit_manifest, folder_name
-from rubato.checkpoint.retention import Retention, decide_deletions, pin, prune, sweep, unpin
+from rubato.checkpoint.manifest import JobTerms, commit_manifest, find_latest, folder_name
+from rubato.checkpoint.retention import Retention, decide_deletions, drop_after, pin, prune, sweep, unpin
 from rubato.checkpoint.storage import LocalFolder
 from rubato.errors import CheckpointCorrupt
 from rubato.wire.spec import KeepBestSpec
@@ -84,6 +84,18 @@ def test_the_best_and_the_pinned_stay(tmp_path: Path) -> None:
     unpin(folders[10])
     assert prune(LocalFolder(tmp_path), retention) == ["1-10"]
     assert names(tmp_path) == ["1-20", "1-40", "1-60"]
+
+
+def test_what_may_hold_a_wrong_state_is_found_no_more_whatever_its_attempt(tmp_path: Path) -> None:
+    for attempt, step in [(1, 10), (1, 40), (2, 20), (2, 30)]:
+        make(tmp_path, attempt, step)
+    pin(LocalFolder(tmp_path / "1-40"))
+    assert drop_after(LocalFolder(tmp_path), 20) == ["1-40", "2-30"]
+    assert names(tmp_path) == ["1-10", "1-40", "2-20"]
+    found = find_latest(LocalFolder(tmp_path), lambda folder, cause: None)
+    assert found is not None
+    assert found[0].name == "2-20"
+    assert (tmp_path / "1-40" / "a").exists(), "its files are kept, as was asked for"
 
 
 def test_only_a_whole_checkpoint_can_be_pinned(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from groups import record_of
 
-from rubato.engine.agreement import EVERY, GRADIENTS, STATES, Agreement, Audit, Disagreement, audit_of
+from rubato.engine.agreement import EVERY, GRADIENTS, STATES, Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.header import Header, Leaving
 from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost
@@ -22,8 +22,10 @@ class State:
         return sum(self.shares) if parts == 1 else self.shares[part]
 
 
-def agreement(rank: int, *, world: int = 3, step: int = 7, is_first: bool = True, **fields: Any) -> Agreement:
-    return Agreement(replace(record_of(world), **fields), rank, step, is_first)
+def agreement(
+    rank: int, *, world: int = 3, step: int = 7, is_first: bool = True, is_due: bool = False, **fields: Any
+) -> Agreement:
+    return Agreement(replace(record_of(world), **fields), rank, step, is_first, Trust(agreed=2, is_due=is_due))
 
 
 def outcome(one: Agreement, states: list[State]) -> str:
@@ -51,12 +53,15 @@ SAME, OTHER = State(1, 2), State(1, 9)
         ({"follows": 4}, "not compared"),  # a leave: all hold what they held before
         ({"is_first": False}, "not compared"),
         ({"is_first": False, "step": 3 * EVERY}, "equal"),
+        ({"is_first": False, "is_due": True}, "equal"),  # a checkpoint was copied
         ({"world": 1}, "not compared"),
     ],
 )
 def test_when_states_are_compared(fields: dict[str, Any], found: str) -> None:
     one = agreement(0, **fields)
     assert outcome(one, [SAME] * one.record.world) == found
+    is_known = found == "equal" or one.record.world == 1
+    assert one.trust == (Trust(one.step) if is_known else Trust(2, one.trust.is_due))
 
 
 def test_a_minority_is_out_and_the_others_lose_it() -> None:
@@ -149,3 +154,9 @@ def test_a_joiner_that_computes_otherwise_leaves_and_the_others_go_on() -> None:
     with pytest.raises(Disagreement, match=GRADIENTS) as told:
         examined(None, 5, 9, rank=2)
     assert told.value.digests == tuple(f"{one:016x}" for one in (5, 9))
+
+
+def test_what_differs_is_not_agreed() -> None:
+    one = agreement(0, is_first=False, is_due=True)
+    assert outcome(one, [SAME, SAME, OTHER]) == "lost others"
+    assert one.trust == Trust(agreed=2, is_due=True)

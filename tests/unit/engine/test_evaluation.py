@@ -265,7 +265,7 @@ def test_rows_that_members_know_are_not_computed() -> None:
 
 def test_who_missed_the_end_takes_the_result_and_computes_nothing() -> None:
     session, _ = begun()
-    session.completed = Completed((session.last_key[0], 1), torch.tensor([2.0, 4.0], dtype=torch.float64))
+    session.completed = Completed((session.completed.key[0], 1), torch.tensor([2.0, 4.0], dtype=torch.float64))
     session.completed = Completed((0, 1), torch.tensor([2.0, 4.0], dtype=torch.float64))
     table = session.gather_table((0, 1), torch.full((2,), float("nan"), dtype=torch.float64))
     assert table.tolist() == [2.0, 4.0]
@@ -275,7 +275,7 @@ def test_who_missed_the_end_takes_the_result_and_computes_nothing() -> None:
 
 def test_evaluations_are_numbered_within_their_step() -> None:
     session, _ = begun()
-    step, _ = session.last_key
+    step, _ = session.completed.key
     for ordinal in (1, 2, 3):
         evaluate(session, ROWS, mean, 10, None)
-        assert session.last_key == (step, ordinal)
+        assert session.completed.key == (step, ordinal)

@@ -12,7 +12,7 @@ from rubato.checkpoint.files import write_file
 from rubato.checkpoint.manifest import JobTerms, read_manifest
 from rubato.checkpoint.retention import Retention
 from rubato.checkpoint.storage import LocalFolder
-from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
+from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.errors import StorageUnreachable, UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, next_attempt
 
@@ -110,6 +110,19 @@ def test_what_is_begun_goes_where_nobody_has_any_state_but_not_that_of_a_later_a
     assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(tmp_path / "1-2"), 2)
     archive.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "2-3"]
+
+
+def test_those_that_count_no_more_are_gone_before_anybody_looks(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path))
+    for step in (5, 7):
+        archive.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.find()
+    event, found = answers(posted, CheckpointFound)
+    assert (event.kind, event.data["checkpoint_id"]) == ("checkpoint.deleted", "1-7")
+    assert "the states differ" in event.message
+    assert found == CheckpointFound(str(tmp_path / "1-5"), 5)
 
 
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, posted: Any, make: Make) -> None:

@@ -8,6 +8,7 @@ from rubato.engine.coordinator import (
     CheckpointFound,
     CommitManifest,
     Coordinator,
+    DropCheckpoints,
     Emit,
     ManifestCommitted,
     RowsStored,
@@ -84,6 +85,9 @@ class FakeArchive:
 
     def find(self) -> None:
         self.post(CheckpointFound())
+
+    def drop(self, order: DropCheckpoints) -> None:
+        raise AssertionError("nothing diverged")
 
     def commit(self, order: CommitManifest) -> None:
         self.post(Emit("checkpoint.committed", "saved", order.step))

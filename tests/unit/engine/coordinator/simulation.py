@@ -16,6 +16,7 @@ from rubato.engine.coordinator import (
     CheckpointFound,
     CommitManifest,
     Coordinator,
+    DropCheckpoints,
     Emit,
     End,
     FindCheckpoint,
@@ -90,6 +91,8 @@ class Cluster(Processes):
                     if not error:
                         self.checkpoints.append((attempt, order.step))
                     self.answers.append(ManifestCommitted(order.folder, order.step, error))
+                case DropCheckpoints():
+                    self.checkpoints = [one for one in self.checkpoints if one[1] <= order.after_step]
                 case Rows():
                     self.spool.append(order.rows)
                 case Emit():

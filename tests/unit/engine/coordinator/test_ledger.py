@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -94,6 +95,18 @@ def test_losing_everybody_clears_what_was_in_the_making() -> None:
     book.on_written(part(0, 2), 0.0)
     book.on_all_lost()
     assert book.on_written(part(1, 2), 0.0) is None
+
+
+def test_what_was_saved_since_all_agreed_counts_for_nothing() -> None:
+    book = ledger(2)
+    book.on_committed(10)
+    book.on_written(part(0, 2), 0.0)
+    book.distrust(9, generation=2)
+    assert book.committed_step == 9
+    assert book.on_written(part(1, 2), 0.0) is None
+    assert book.on_written(part(0, 2), 0.0) is None, "a part that was under way"
+    again = [replace(part(index, 2), generation=3) for index in (0, 1)]
+    assert [book.on_written(one, 0.0) is not None for one in again] == [False, True], "the next generation's counts"
 
 
 def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() -> None:

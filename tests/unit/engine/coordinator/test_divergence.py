@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rubato.engine.coordinator.divergence import Alarm, Divergences, Verdict, decide_divergence
+
+FIRST = Alarm(generation=3, step=120, agreed=100, what="states")
+
+
+def test_what_was_saved_since_all_agreed_does_not_count() -> None:
+    assert decide_divergence(FIRST, None) == Verdict(100, "")
+    assert decide_divergence(replace(FIRST, is_joiner=True), None) == Verdict(None, "")
+
+
+def test_at_the_start_it_is_the_program() -> None:
+    verdict = decide_divergence(replace(FIRST, step=0, agreed=0, is_at_start=True), None)
+    assert "Build model and optimizer inside train()" in verdict.failure
+
+
+@pytest.mark.parametrize(
+    ("again", "fails"),
+    [
+        (replace(FIRST, generation=4, agreed=110), True),  # the same step, from a checkpoint before it
+        (replace(FIRST, generation=4, step=115, agreed=110), True),  # not even there
+        (replace(FIRST, generation=4, step=900, agreed=119), True),  # beyond it, without ever having agreed there
+        (replace(FIRST, generation=4, step=900, agreed=120), False),  # another accident
+        (replace(FIRST, generation=4, step=900, agreed=899), False),
+    ],
+)
+def test_a_second_time_is_an_accident_only_beyond_the_first(again: Alarm, fails: bool) -> None:
+    divergences = Divergences()
+    divergences.on_alarm(FIRST)
+    assert divergences.on_alarm(FIRST) is None, "another worker says the same"
+    verdict = divergences.on_alarm(again)
+    assert verdict is not None
+    assert bool(verdict.failure) == fails
+    assert not fails or "not registered with run.register" in verdict.failure
+
+
+def test_two_joiners_in_a_row_are_no_accident_however_far_the_members_got() -> None:
+    first = replace(FIRST, is_joiner=True)
+    second = Alarm(9, 5000, 4999, "gradients", is_joiner=True)
+    for is_overcome in (False, True):
+        divergences = Divergences()
+        divergences.on_alarm(first)
+        if is_overcome:
+            divergences.on_joined()
+        verdict = divergences.on_alarm(second)
+        assert verdict is not None
+        assert bool(verdict.failure) != is_overcome
