@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib
 import importlib.util
 import json
@@ -21,10 +20,10 @@ from rubato.allocator import keep_freed_memory
 from rubato.checkpoint.manifest import commit_manifest, find_latest, key_of
 from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder, open_folder
+from rubato.code_digest import ProgramCode
 from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
-from rubato.engine.saver import versions
 from rubato.engine.session import Session
 from rubato.errors import CheckpointError, EntrypointError, UserError
 from rubato.launch.archive import check_terms, job_terms
@@ -63,8 +62,8 @@ def prepare_torch(spec: JobSpec) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, str]:
-    """The training function that the spec names, and a digest of its code.
+def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, ProgramCode]:
+    """The training function that the spec names, and the program's code.
 
     Raises:
         EntrypointError: the file, module or function is not there.  Whatever the user's module raises on import.
@@ -80,7 +79,7 @@ def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, str]:
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         there = f"it has {', '.join(public[:8])}" if public else "it defines none"
         raise EntrypointError(f"{target} has no function {name!r} ({there}); the entrypoint is FILE:FUNCTION")
-    return function, _code_digest(module)
+    return function, ProgramCode(module)
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -109,11 +108,6 @@ def _load_module(name: str) -> ModuleType:
         if error.name and name.startswith(error.name):
             raise EntrypointError(f"there is no module {name!r} in the working folder or installed") from error
         raise
-
-
-def _code_digest(module: ModuleType) -> str:
-    source = Path(module.__file__).read_bytes() if module.__file__ else b""
-    return hashlib.sha256(source + json.dumps(versions(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
@@ -152,7 +146,7 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     device = prepare_torch(spec)
     start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
     control = _Alone(start, spec, folder)
-    session = Session(control, spec, device, start.host, _code_digest(sys.modules[train.__module__]))
+    session = Session(control, spec, device, start.host, ProgramCode(sys.modules[train.__module__]).digest)
     if folder is not None:
         session.resume_from = _latest(folder)
         control.attempt_of(session.resume_from)

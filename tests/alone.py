@@ -36,7 +36,7 @@ class AloneRun(Run):
         job = JobSpec(name="test", entrypoint="main.py:train", batch=cut, workers=WorkersSpec(max=1), **spec)
         start = wire.Start(1, "test", "w1", "1.1", spec_to_json(job), "127.0.0.1", "")
         self.hearing = Hearing(start)
-        self.session = Session(self.hearing, job, torch.device("cpu"), start.host, "code")
+        self.session = Session(self.hearing, job, torch.device("cpu"), start.host, lambda: "code")
         super().__init__(self.session)
 
     @property

@@ -48,10 +48,11 @@ class Saver:
     Args:    storage: path or URI of the job's checkpoints; empty: nothing is written.
     """
 
-    def __init__(self, storage: str, incarnation: str, code_digest: str, say: Say) -> None:
+    def __init__(self, storage: str, incarnation: str, say: Say) -> None:
         self._root = open_folder(storage) if storage else None
         self._incarnation = incarnation
-        self._code_digest = code_digest
+        self.code_digest = ""
+        """Of the program, once that is known."""
         self._say = say
         self._staged: _Staged | None = None
         self._owed: set[tuple[str, int, int]] = set()
@@ -84,7 +85,7 @@ class Saver:
             stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
             document={"state": document, "extra": extra, "models": state.state_dict_names()},
             layout=layout(tensors),
-            terms={"code_digest": self._code_digest, "versions": versions(), "metrics": dict(metrics)},
+            terms={"code_digest": self.code_digest, "versions": versions(), "metrics": dict(metrics)},
             begun=begun,
         )
         staged.terms["stall_seconds"] = time.monotonic() - begun

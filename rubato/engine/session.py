@@ -10,16 +10,14 @@ Only here, and in code called from here, may a generation change; user code neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 import torch
 
-from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import Folder
-from rubato.checkpoint.stripes import read_state
-from rubato.data.order import BatchPlan, check_order
+from rubato.data.order import BatchPlan
 from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
@@ -28,6 +26,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
+from rubato.engine.loading import load_checkpoint
 from rubato.engine.membership import Membership
 from rubato.engine.merge import merge
 from rubato.engine.reduction import Reduced
@@ -46,11 +45,14 @@ from rubato.wire.spec import JobSpec
 class Session:
     """The engine of one training process."""
 
-    def __init__(self, control: Control, spec: JobSpec, device: torch.device, host: str, code_digest: str) -> None:
+    def __init__(
+        self, control: Control, spec: JobSpec, device: torch.device, host: str, code: Callable[[], str]
+    ) -> None:
         self.control = control
         self.spec = spec
         self.device = device
         self.host = host
+        self._code = code
         self.num_microbatches = spec.num_microbatches
         self.order: Order = Tree.of(self.num_microbatches) if spec.reproducible else AnyOrder()
         self.membership = Membership(self)
@@ -62,7 +64,7 @@ class Session:
         """Committed steps: the 0-based index of the step that is trained now."""
         self.logged: dict[str, float] = {}
         """What the user logged since the last row."""
-        self.saver = Saver(control.start.storage, control.start.incarnation, code_digest, control.say)
+        self.saver = Saver(control.start.storage, control.start.incarnation, control.say)
         control.on_stripes = self.saver.obey
         self._state: TrainingState | None = None
         self._flat: FlatLayout | None = None
@@ -152,12 +154,13 @@ class Session:
         """Stand by until the first generation of this worker, and enter it."""
         self._state, self._flat, self._plan, self._total_steps = state, flat, plan, total_steps
         self._sums = Sums(self.order, flat, plan)
+        self.saver.code_digest = code = self._code()  # after the warm-up: what that has loaded counts, too
         if self.control.is_alone:
             self._begin_alone()
             return
         incarnation = self.control.start.incarnation
         digest = state.layout_digest(self.num_microbatches, plan, total_steps)
-        self.control.standby = wire.Standby(incarnation, digest, total_steps)
+        self.control.standby = wire.Standby(incarnation, digest, code, total_steps)
         self.control.stage("standby", 0)
         self.control.say(self.control.standby)
         self.membership.wait_and_enter(told=self.control.revoked_through)
@@ -175,11 +178,10 @@ class Session:
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
-        manifest = read_manifest(folder)
-        check_order(manifest.versions, folder.name)
-        document, tensors = read_state(folder, manifest.files)
+        document, tensors = load_checkpoint(folder)
         self.state.install(document["state"], tensors)
-        self.take_extra({**document["extra"], "agreed": manifest.step})
+        extra = document["extra"]
+        self.take_extra({**extra, "agreed": extra["step"]})
 
     def extra(self) -> dict[str, Any]:
         """What a joiner or a resumed job must know beside the state."""

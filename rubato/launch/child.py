@@ -70,9 +70,9 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
     try:
         device = prepare_torch(spec)
         seed_all(spec.seed, "setup")
-        train, code_digest = load_entrypoint(spec)
-        session = Session(control, spec, device, start.host, code_digest)
-        control.hello = wire.Hello(start.incarnation, address, code_digest)
+        train, code = load_entrypoint(spec)
+        session = Session(control, spec, device, start.host, code.digest)
+        control.hello = wire.Hello(start.incarnation, address)
         control.serve(session.membership.form)
         control.say(control.hello)
         where = "setup"

@@ -190,8 +190,6 @@ class Hello:
 
     incarnation: str
     store: str
-    code_digest: str
-    """Of the user's code and the versions of torch and rubato: members must be equal."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +199,8 @@ class Standby:
     incarnation: str
     layout_digest: str
     """Of the names, shapes and types of the state: members must be equal."""
+    code_digest: str
+    """Of all modules of the user's program and the versions of Python and torch: members must be equal."""
     total_steps: int
 
 

@@ -184,12 +184,13 @@ def test_a_slow_joiner_holds_nobody_up(tmp_path: Path) -> None:
     ("file", "old", "new", "reason"),
     [
         ("faulty.py", 'reach("update")', 'reach("late")', "code or library versions differ"),
-        ("models.py", "nn.Linear(48, 33)", "nn.Linear(48, 34)", "names, shapes or types of its state differ"),
+        ("models.py", "nn.Tanh()", "nn.Sigmoid()", "code or library versions differ"),
+        ("width.txt", "33", "34", "names, shapes or types of its state differ"),
     ],
-    ids=["other code", "other layout"],
+    ids=["other code", "other code of a module", "other layout"],
 )
 def test_a_joiner_of_another_program_is_refused(tmp_path: Path, file: str, old: str, new: str, reason: str) -> None:
-    chaos = Chaos(tmp_path, "wrong code" if file == "faulty.py" else "wrong layout", workers=2)
+    chaos = Chaos(tmp_path, "wrong code" if file.endswith(".py") else "wrong layout", workers=2)
     chaos.model = "mlp"
     programs = tmp_path / "programs"
     shutil.copytree(PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))

@@ -187,9 +187,9 @@ def test_entrypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mine.py").write_text("import json\ndef train(run): ...\ndef other(run): ...\n")
-    function, digest = program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py"))
+    function, code = program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py"))
     assert function.__name__ == "train"  # type: ignore[attr-defined]
-    assert program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py:other"))[1] == digest
+    assert program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py:other"))[1].digest() == code.digest()
     for entrypoint, message in (
         ("mine.py:nothing", r"mine.py has no function 'nothing' \(it has train, other\)"),
         ("yours.py:train", r"no file yours.py in the working folder \(mine.py there\)"),

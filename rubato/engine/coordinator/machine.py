@@ -163,9 +163,9 @@ class Coordinator:
     def _mismatch(self, worker: WorkerView, event: wire.Standby) -> str:
         """Why this worker cannot train with the others; empty: it can."""
         for other in self.job.roster:
-            if other is worker or other.standby is None or other.doom or other.hello is None or worker.hello is None:
+            if other is worker or other.standby is None or other.doom:
                 continue
-            if other.hello.code_digest != worker.hello.code_digest:
+            if other.standby.code_digest != event.code_digest:
                 return f"its code or library versions differ from those of {other.worker_id}"
             if other.standby.layout_digest != event.layout_digest:
                 return f"the names, shapes or types of its state differ from those of {other.worker_id}"

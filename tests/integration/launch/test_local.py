@@ -208,8 +208,8 @@ import os, json, socket, time
 control = socket.socket(fileno=int(os.environ["RUBATO_CONTROL_FD"]))
 def say(**message):
     control.sendall(json.dumps({"incarnation": "1.1", **message}).encode() + b"\\n")
-say(type="Hello", store="s", code_digest="c")
-say(type="Standby", layout_digest="l", total_steps=5)
+say(type="Hello", store="s")
+say(type="Standby", layout_digest="l", code_digest="c", total_steps=5)
 print("pid", os.getpid(), flush=True)
 time.sleep(600)
 """

@@ -26,7 +26,7 @@ lines = control.makefile("r")
 def say(**message):
     control.sendall(json.dumps(message).encode() + b"\\n")
 def hello(store):
-    say(type="Hello", incarnation="1.1", store=store, code_digest="c")
+    say(type="Hello", incarnation="1.1", store=store)
 """
 
 

@@ -50,8 +50,8 @@ def main() -> None:
     me, config = start.incarnation, start.spec["config"]
     steps, is_first = int(config.get("steps", 3)), me.endswith(".1")
     print(f"hello from {me}")
-    say(wire.Hello(me, f"{start.host}:1", "code"))
-    say(wire.Standby(me, "layout", steps))
+    say(wire.Hello(me, f"{start.host}:1"))
+    say(wire.Standby(me, "layout", "code", steps))
     record, step, leave, rows, beat_at = None, 0, "", [], 0.0
     while True:
         wait = record is None or step >= steps or leave

@@ -44,7 +44,7 @@ def save(root: Path, models: dict[str, nn.Module], step: int = 5, world: int = 3
     record = wire.GenerationRecord(1, 1, members, (0,), "", wire.Origin("fresh"), "start", 0)
     parts = []
     for rank in range(world):
-        saver = Saver(str(root), f"1.{rank}", "code", said.put)
+        saver = Saver(str(root), f"1.{rank}", said.put)
         saver.save(state, record, rank, step=step, extra={}, metrics={})
         parts.append(said.get(timeout=30))
     folder = LocalFolder(root / f"1-{step}")

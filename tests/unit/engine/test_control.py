@@ -260,8 +260,8 @@ def test_steps_without_rows_are_told_in_one_message() -> None:
 
 def test_a_new_controller_is_told_everything(line: Line) -> None:
     control = line.control
-    control.hello = wire.Hello("0.1", "127.0.0.1:5", "code")
-    control.standby = wire.Standby("0.1", "layout", 60)
+    control.hello = wire.Hello("0.1", "127.0.0.1:5")
+    control.standby = wire.Standby("0.1", "layout", "code", 60)
     control.record = record(2)
     control.broken = wire.Broken("0.1", 2, has_state=True, step=7, cause="a peer was lost")
     control.ended = wire.Ended("0.1", "paused", 7)

@@ -59,7 +59,7 @@ def save(saver: Saver, state: State, rank: int, world: int, step: int = 5, numbe
 
 
 def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, said: Any, held: threading.Event) -> None:
-    state, savers = State(), [Saver(str(tmp_path), f"1.{rank}", "code", said.put) for rank in range(2)]
+    state, savers = State(), [Saver(str(tmp_path), f"1.{rank}", said.put) for rank in range(2)]
     for rank, saver in enumerate(savers):
         save(saver, state, rank, 2)
     state.tensor.zero_()
@@ -78,7 +78,7 @@ def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, said: Any,
 
 def test_any_survivor_pair_can_finish_without_the_third(tmp_path: Path, said: Any) -> None:
     """Rank 1 dies before it has written: rank 2 keeps a copy of its part."""
-    state, savers = State(), {rank: Saver(str(tmp_path), f"1.{rank}", "code", said.put) for rank in (0, 2)}
+    state, savers = State(), {rank: Saver(str(tmp_path), f"1.{rank}", said.put) for rank in (0, 2)}
     for rank, saver in savers.items():
         save(saver, state, rank, 3)
     state.tensor.zero_()
@@ -93,7 +93,7 @@ def test_any_survivor_pair_can_finish_without_the_third(tmp_path: Path, said: An
 
 
 def test_the_document_has_an_heir_too(tmp_path: Path, said: Any) -> None:
-    saver = Saver(str(tmp_path), "1.1", "code", said.put)
+    saver = Saver(str(tmp_path), "1.1", said.put)
     save(saver, State(), 1, 2)
     saver.obey(wire.WriteStripe(1, 1, "1-5", 0))
     saver.wait()
@@ -102,7 +102,7 @@ def test_the_document_has_an_heir_too(tmp_path: Path, said: Any) -> None:
 
 
 def test_an_order_that_comes_before_the_copy_is_carried_out_then(tmp_path: Path, said: Any) -> None:
-    saver = Saver(str(tmp_path), "1.1", "code", said.put)
+    saver = Saver(str(tmp_path), "1.1", said.put)
     saver.obey(wire.WriteStripe(1, 1, "1-5", 0))
     save(saver, State(), 1, 2)
     saver.wait()
@@ -110,7 +110,7 @@ def test_an_order_that_comes_before_the_copy_is_carried_out_then(tmp_path: Path,
 
 
 def test_copies_go_when_the_checkpoint_is_whole(tmp_path: Path, said: Any) -> None:
-    saver = Saver(str(tmp_path), "1.1", "code", said.put)
+    saver = Saver(str(tmp_path), "1.1", said.put)
     save(saver, State(), 1, 2)
     saver.wait()
     saver.obey(wire.ForgetStripes(1, "1-4"))
@@ -121,7 +121,7 @@ def test_copies_go_when_the_checkpoint_is_whole(tmp_path: Path, said: Any) -> No
 
 def test_what_cannot_be_written_is_said(tmp_path: Path, said: Any) -> None:
     (tmp_path / "1-5").write_text("a file in the way")
-    saver = Saver(str(tmp_path), "1.0", "code", said.put)
+    saver = Saver(str(tmp_path), "1.0", said.put)
     save(saver, State(), 0, 1, number=4)
     saver.wait()
     failed = said.get(timeout=10)

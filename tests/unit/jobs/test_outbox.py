@@ -8,7 +8,7 @@ from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
 
 BEAT = wire.Beat("1.1", 1, 1, "compute", 0.0)
-URGENT = wire.Hello("1.1", "store", "code")
+URGENT = wire.Hello("1.1", "store")
 
 
 def test_events_are_numbered_and_kept_until_acknowledged() -> None:

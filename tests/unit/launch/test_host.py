@@ -32,8 +32,8 @@ class FakeFleet:
         self.done.append(("spawn", incarnation))
         self.post(wire.Spawned(incarnation, 1, 2, "here"))
         self.post(OutputLine(incarnation, "now", "stdout", "hello"))
-        self.post(wire.Hello(incarnation, "store", "code"))
-        self.post(wire.Standby(incarnation, "layout", 2))
+        self.post(wire.Hello(incarnation, "store"))
+        self.post(wire.Standby(incarnation, "layout", "code", 2))
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
         self.done.append(("kill", because))

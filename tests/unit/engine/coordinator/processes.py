@@ -170,10 +170,10 @@ class Processes:
     def _warm_up(self, worker: Worker) -> None:
         worker.said += 1
         if worker.said == 1:
-            worker.hello = wire.Hello(worker.incarnation, "host:1", "code")
+            worker.hello = wire.Hello(worker.incarnation, "host:1")
             worker.say(worker.hello)
         else:
-            worker.standby = wire.Standby(worker.incarnation, "layout", self.total_steps)
+            worker.standby = wire.Standby(worker.incarnation, "layout", "code", self.total_steps)
             worker.say(worker.standby)
             worker.waiting, worker.told = True, worker.revoked
 

@@ -238,7 +238,7 @@ def test_the_silence_of_a_worker_is_a_hang_but_not_after_a_stall_of_the_coordina
     spawned = [order for order in coordinator.tick(0.0) if isinstance(order, Spawn)]
     name = spawned[0].incarnation
     coordinator.handle(wire.Spawned(name, 1, 1, "node"), 0.0)
-    coordinator.handle(wire.Hello(name, "store", "code"), 0.1)
+    coordinator.handle(wire.Hello(name, "store"), 0.1)
     assert not any(isinstance(order, Kill) for order in coordinator.tick(500.0)), "it was stopped itself"
     kills = [order for at in range(501, 540) for order in coordinator.tick(float(at)) if isinstance(order, Kill)]
     assert [kill.incarnation for kill in kills] == [name]
@@ -315,8 +315,8 @@ def test_a_resumed_job_shows_where_it_stood_until_it_is_known_where_it_begins() 
     assert coordinator.observed().step == 40
     coordinator.handle(CheckpointFound("/1-37", 37), 0.1)
     coordinator.handle(wire.Spawned(name, 1, 1, "node"), 0.1)
-    coordinator.handle(wire.Hello(name, "store", "code"), 0.1)
-    coordinator.handle(wire.Standby(name, "layout", 60), 0.2)
+    coordinator.handle(wire.Hello(name, "store"), 0.1)
+    coordinator.handle(wire.Standby(name, "layout", "code", 60), 0.2)
     assert coordinator.observed().step == 37
 
 
@@ -413,8 +413,8 @@ def test_a_worker_of_other_code_is_refused_with_the_reason() -> None:
     cluster.run(lambda: len(cluster.living) == 2)
     joiner = cluster.living[1]
     joiner.said = 2  # it has its own words
-    joiner.outbox.append(wire.Hello(joiner.incarnation, "host:1", "other code"))
-    joiner.outbox.append(wire.Standby(joiner.incarnation, "layout", ENDLESS))
+    joiner.outbox.append(wire.Hello(joiner.incarnation, "host:1"))
+    joiner.outbox.append(wire.Standby(joiner.incarnation, "layout", "other code", ENDLESS))
     joiner.waiting = True
     cluster.run(lambda: joiner.gone)
     lost = next(event for event in cluster.events if event.kind == "worker.lost")

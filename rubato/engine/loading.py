@@ -1,0 +1,23 @@
+"""The state of a checkpoint, read from storage for the members that begin with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.storage import Folder
+from rubato.checkpoint.stripes import read_state
+from rubato.data.order import check_order
+
+
+def load_checkpoint(folder: Folder) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """The document of a checkpoint and the tensors that it names, on the CPU.
+
+    Raises:
+        CheckpointError: it cannot be read, or is of a release that cut its batches differently.
+    """
+    manifest = read_manifest(folder)
+    check_order(manifest.versions, folder.name)
+    return read_state(folder, manifest.files)
