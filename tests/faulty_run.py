@@ -19,6 +19,8 @@ SEED = int(os.environ.get("RUBATO_CHAOS_SEED", "1"))
 STEPS = 80
 MODELS = ("mlp", "cnn", "transformer", "embedding")
 SPEC: dict[str, Any] = {"batch": {"global_size": 64, "num_microbatches": 12}}
+HANG_S = 8
+"""For a microbatch and a sign of life, where a test waits for it to pass; on a busy machine either takes seconds."""
 
 
 @functools.cache

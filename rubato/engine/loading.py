@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_state
@@ -17,7 +18,10 @@ def load_checkpoint(folder: Folder) -> tuple[dict[str, Any], list[torch.Tensor]]
 
     Raises:
         CheckpointError: it cannot be read, or is of a release that cut its batches differently.
+        StorageUnreachable: the storage hangs.
     """
-    manifest = read_manifest(folder)
+    what = f"reading checkpoint {folder.name} in {folder}"
+    manifest = within(due_s(), lambda: read_manifest(folder), what)
     check_order(manifest.versions, folder.name)
-    return read_state(folder, manifest.files)
+    size = sum(file.bytes for file in manifest.files)
+    return within(due_s(size), lambda: read_state(folder, manifest.files), what)

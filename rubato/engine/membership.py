@@ -129,7 +129,9 @@ class Membership:
         assert rank is not None
         plan = decide_entry(record, self._exchange_standings(record, comm))
         if not plan.holders and record.origin.kind == "checkpoint":
+            session.control.stage("checkpoint")  # slow by nature: nobody is at fault for how long it takes
             session.resume(open_folder(record.origin.folder))
+            session.control.stage("enter")
         if plan.behind:
             self._catch_up(comm, plan, rank)
         sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rubato.checkpoint.due import Lane, due_s
 from rubato.checkpoint.layout import layout
 from rubato.checkpoint.manifest import folder_name
 from rubato.checkpoint.storage import Folder, open_folder
@@ -20,6 +20,9 @@ from rubato.data.order import ORDER
 from rubato.engine.state import TrainingState
 from rubato.wire import worker as wire
 from rubato.wire.codec import to_json
+
+BUSY_S = 5.0
+"""The longest that training waits for a write that is still going on. One that takes longer is left alone."""
 
 Say = Callable[[wire.Message], None]
 
@@ -40,7 +43,10 @@ class _Staged:
 
 
 class Saver:
-    """Writes stripes. Training is held up only by the copy of the state (and by a write that is still going on).
+    """Writes stripes. Training is held up only by the copy of the state (and shortly by a write that still goes on).
+
+    A write that hangs is given up when it is due (`checkpoint.due`). A checkpoint that falls due while the one before
+    is still being written, or hangs, is skipped. Both are said as failures, so that nobody waits for it.
 
     Of W stripes a worker copies its own and the one of the rank before it: 2/W of the state, kept until the checkpoint
     is whole. So a checkpoint outlives the loss of any worker while it is written.
@@ -58,8 +64,7 @@ class Saver:
         self._owed: set[tuple[str, int, int]] = set()
         """(folder, generation, index) of parts to write as soon as they are copied: the order came before."""
         self._lock = threading.Lock()
-        self._work: queue.Queue[tuple[_Staged, int]] = queue.Queue()
-        self._writer: threading.Thread | None = None
+        self._lane = Lane("checkpoint")
 
     def save(
         self,
@@ -75,11 +80,15 @@ class Saver:
         if self._root is None:
             return
         begun = time.monotonic()
-        self.wait()
+        folder = self._root / folder_name(record.attempt, step)
+        if not self._lane.wait(BUSY_S):
+            cause = _HANGS if self._lane.is_hung else "the one before is still being written; make them rarer"
+            self._say(wire.StripeFailed(self._incarnation, folder.name, step, cause, record.number))
+            return
         document, tensors = state.encode()
         indexes = {rank, (rank - 1) % record.world}
         staged = _Staged(
-            folder=self._root / folder_name(record.attempt, step),
+            folder=folder,
             generation=record.number,
             step=step,
             stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
@@ -91,13 +100,10 @@ class Saver:
         staged.terms["stall_seconds"] = time.monotonic() - begun
         with self._lock:
             self._staged = staged
-            self._work.put((staged, rank))
-            for index in [index for index in staged.stripes if self._key(staged, index) in self._owed]:
-                self._work.put((staged, index))
+            owed = [index for index in staged.stripes if self._key(staged, index) in self._owed]
             self._owed.clear()
-        if self._writer is None:
-            self._writer = threading.Thread(target=self._write_all, name="checkpoint", daemon=True)
-            self._writer.start()
+        for index in (rank, *owed):
+            self._begin(staged, index)
 
     def obey(self, command: wire.WriteStripe | wire.ForgetStripes) -> None:
         """Write, or drop, the copy of another worker's part."""
@@ -108,24 +114,28 @@ class Saver:
                     self._staged = None  # what is still to be written of it holds its own reference
                 return
             key = (command.folder, command.generation, command.index)
-            if staged is not None and key == self._key(staged, command.index) and command.index in staged.stripes:
-                self._work.put((staged, command.index))
-            else:
+            if staged is None or key != self._key(staged, command.index) or command.index not in staged.stripes:
                 self._owed.add(key)
+                return
+        self._begin(staged, command.index)
 
     def wait(self) -> None:
-        """Block until nothing is being written."""
-        self._work.join()
+        """Block until nothing is being written, or what is hangs."""
+        self._lane.wait()
 
     def _key(self, staged: _Staged, index: int) -> tuple[str, int, int]:
         return staged.folder.name, staged.generation, index
 
-    def _write_all(self) -> None:
-        while True:
-            staged, index = self._work.get()
-            self._say(self._write(staged, index))
-            del staged  # else the copies would stay until the next checkpoint
-            self._work.task_done()
+    def _begin(self, staged: _Staged, index: int) -> None:
+        seconds = due_s(sum(data.numel() * data.itemsize for data in staged.stripes[index].data))
+        self._lane.put(
+            lambda: self._say(self._write(staged, index)),
+            lambda: self._say(self._failed(staged, f"{_HANGS} (nothing came of it for {seconds:.0f} s)")),
+            seconds,
+        )
+
+    def _failed(self, staged: _Staged, cause: str) -> wire.StripeFailed:
+        return wire.StripeFailed(self._incarnation, staged.folder.name, staged.step, cause, staged.generation)
 
     def _write(self, staged: _Staged, index: int) -> wire.Message:
         folder, stripe = staged.folder, staged.stripes[index]
@@ -134,7 +144,7 @@ class Saver:
             if index == 0:
                 files.insert(0, write_document(folder, staged.document, staged.layout))
         except Exception as error:  # whatever it is: an end of the job waits for this answer
-            return wire.StripeFailed(self._incarnation, folder.name, staged.step, f"{error}", staged.generation)
+            return self._failed(staged, f"{error}")
         return wire.StripeWritten(
             incarnation=self._incarnation,
             generation=staged.generation,
@@ -145,6 +155,12 @@ class Saver:
             files=tuple(to_json(file) for file in files),
             terms={**staged.terms, "seconds": time.monotonic() - staged.begun},
         )
+
+
+_HANGS = (
+    "the storage hangs: is its server there, and can this machine reach it? Training goes on, and checkpoints will be "
+    "made when it answers"
+)
 
 
 def versions() -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rubato.checkpoint.due import Lane, due_s
 from rubato.checkpoint.manifest import (
     MANIFEST_NAME,
     JobTerms,
@@ -85,7 +85,11 @@ def next_attempt(root: Folder) -> int:
 
 
 class StorageArchive:
-    """Answers the host's questions about checkpoints, one after the other, without making it wait for the storage."""
+    """Answers the host's questions about checkpoints, one after the other, without making it wait for the storage.
+
+    Where the storage hangs, a manifest is given up when it is due; a search is told of, and goes on: to begin without
+    what lies there would throw it away.
+    """
 
     def __init__(self, terms: ArchiveTerms, post: Post, is_superseded: Callable[[], bool] = lambda: False) -> None:
         """An archive of one attempt.
@@ -96,37 +100,48 @@ class StorageArchive:
         self._post = post
         self._is_superseded = is_superseded
         self._is_closed = threading.Event()
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon: a storage that hangs for ever must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
-        self._thread.start()
+        # Two, so that a search, which must come to its end, does not fall due behind a manifest that hangs.
+        self._commits, self._searches = Lane("archive"), Lane("archive-search")
 
     def find(self) -> None:
         """Look for the newest checkpoint that verifies; `CheckpointFound` is posted.
 
         Called only where no worker has any state: what workers have begun to write is deleted.
         """
-        self._work.put(self._find)
+        self._searches.put(self._find, self._tell_waiting, due_s())
 
     def commit(self, order: CommitManifest) -> None:
         """Write the manifest, then prune; `ManifestCommitted` is posted, and the events before it."""
-        self._work.put(lambda: self._commit(order))
+        self._commits.put(lambda: self._commit(order), lambda: self._give_up(order), due_s())
 
     def drop(self, order: DropCheckpoints) -> None:
         """Delete the checkpoints of later steps; an event tells of each."""
-        self._work.put(lambda: self._drop(order))
+
+        def insist() -> None:
+            # The next search must not find them: it waits behind this, whatever became of the manifests.
+            self._searches.put(lambda: self._drop(order), self._tell_waiting, due_s())
+
+        self._commits.put(lambda: self._drop(order), insist, due_s())
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread after what it has been asked for."""
         self._is_closed.set()
-        self._work.put(None)
-        self._thread.join(timeout_s)
+        for lane in (self._commits, self._searches):
+            lane.close(timeout_s)
 
-    def _run(self) -> None:
-        while (task := self._work.get()) is not None:
-            task()
+    def _tell_waiting(self) -> None:
+        message = (
+            f"looking for the newest checkpoint in {self._terms.root} has not come to an end for {due_s():.0f} s, and "
+            "the job waits for it. If the storage hangs: is its server there, and can this machine reach it?"
+        )
+        self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": "the storage hangs"}))
+
+    def _give_up(self, order: CommitManifest) -> None:
+        cause = f"its manifest was not written within {due_s():.0f} s: the storage hangs; is its server there?"
+        self._post(ManifestCommitted(order.folder, order.step, error=cause))
 
     def _find(self) -> None:
+        self._commits.wait()  # what is being committed is to be found
         corrupt: list[str] = []
 
         def pass_over(folder: Folder, cause: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Coordinator, Emit, RowsStored, Terms, Wish
 from rubato.errors import UserError
@@ -98,9 +99,8 @@ class LocalRun:
         self.folder.mkdir(mode=0o700, parents=True)
         own = StorageUri("file", str(self.folder / "checkpoints"))
         self.checkpoints = open_folder((checkpoint_dir or own).absolute())
-        self.checkpoints.prepare()
-        check_terms(self.checkpoints, job_terms(self.run_id, spec))
         self._spec = spec
+        attempt = within(due_s(), self._look_at_checkpoints, f"looking at {self.checkpoints}")
         self._command = command
         self._working_dir = working_dir
         self._progress = progress or sys.stderr
@@ -110,9 +110,15 @@ class LocalRun:
         self._lock = threading.RLock()
         self._observed: Observed | None = None
         self._workers: tuple[WorkerReport, ...] = ()
-        terms = Terms.of(self.run_id, next_attempt(self.checkpoints), spec)
+        terms = Terms.of(self.run_id, attempt, spec)
         self._attempt = terms.attempt
         self.host = Host(Coordinator(terms, self._wish))
+
+    def _look_at_checkpoints(self) -> int:
+        """Make sure that this run may go on there; its attempt."""
+        self.checkpoints.prepare()
+        check_terms(self.checkpoints, job_terms(self.run_id, self._spec))
+        return next_attempt(self.checkpoints)
 
     def run(self) -> Outcome:
         """Train until the end."""

@@ -16,15 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_run import MODELS, SPEC, STEPS, Chaos, arm, causes, expected, marked_pid, unarmed
+from faulty_run import HANG_S, MODELS, SPEC, STEPS, Chaos, arm, causes, expected, marked_pid, unarmed
 from invariants import check
 from local_job import PROGRAMS, LocalJob
 
 pytestmark = pytest.mark.timeout(240)
-
-HANG_S = 8
-"""For a microbatch and a sign of life, where a test waits for it to pass; on a busy machine either takes seconds."""
-
 
 # --- SIGKILL in each stage --------------------------------------------------------------------------------------------
 

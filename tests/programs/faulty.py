@@ -33,7 +33,8 @@ from models import prepare
 from torch import nn
 
 import rubato
-from rubato.engine import agreement
+from rubato.checkpoint import due
+from rubato.engine import agreement, saver
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.reduction import Reduction
@@ -125,6 +126,10 @@ class Fault:
         for link in _links(self.run).values():
             link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
 
+    def do_block(self, pipe: str) -> None:
+        """As a storage whose server is gone: the kernel does not return from the call before somebody writes."""
+        os.close(os.open(pipe, os.O_RDONLY))
+
     def do_half_open(self) -> None:
         """Nothing that the other workers send arrives any more, though no connection ends: the kernel drops it."""
         drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", BPF_RET, 0, 0, 0))
@@ -163,6 +168,7 @@ def install(run: rubato.Run, model: nn.Module | None) -> Callable[[str], None]:
 
     if faults:
         agreement.EVERY = run.config.get("digest_every", agreement.EVERY)
+        due.DUE_S, saver.BUSY_S = run.config.get("due_s", due.DUE_S), run.config.get("busy_s", saver.BUSY_S)
         _watch_messages(reach)
         run._session.saver._say = run._session.control.say  # bound before this process watched it
         _watch_collectives(run, reach)

@@ -14,6 +14,7 @@ from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome, Result
+from rubato.wire.events import EventKind
 
 
 class Ending:
@@ -75,7 +76,7 @@ class Ending:
             self._leave("stop", now)
             self._end_when_empty(Outcome("cancelled"))
         elif self._job.wish.run == "pause":
-            if self._have_ended("paused") and self._is_kept():
+            if self._have_ended("paused") and self._rows.are_stored and (self._is_saved() or self._is_given_up(now)):
                 self._release(now)
             else:
                 self._leave("pause", now)
@@ -89,9 +90,25 @@ class Ending:
 
     def _is_kept(self) -> bool:
         """What only the workers have is on storage: the metric rows, and the state at the end, unless it cannot be."""
+        return self._rows.are_stored and self._is_saved()
+
+    def _is_saved(self) -> bool:
+        """The state at the end is on storage, or cannot be."""
         job = self._job
-        is_saved = not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
-        return is_saved and self._rows.are_stored
+        return not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
+
+    def _is_given_up(self, now: float) -> bool:
+        """Whether a pause does without the checkpoint that it waits for, its grace being over. Says so."""
+        job = self._job
+        if self._deadline is None or now < self._deadline:
+            return False
+        message = (
+            f"the checkpoint of step {job.step} was not saved within limits.stop_grace ({job.terms.stop_grace_s:g} s): "
+            f"the job is paused without it, and goes on from {_describe_step(job.ledger.committed_step)}. Is the "
+            "storage reachable?"
+        )
+        job.emit(EventKind.CHECKPOINT_FAILED, message, step=job.step, cause="limits.stop_grace was over")
+        return True
 
     def _finish(self, now: float) -> None:
         ended = [worker.ended for worker in self._job.roster.of(self._job.current) if worker.ended is not None]
@@ -149,3 +166,8 @@ class Ending:
         if not len(self._job.roster):
             self._is_told = True
             self._job.put(orders.End(outcome))
+
+
+def _describe_step(committed: int) -> str:
+    # -1: none that this attempt knows of.
+    return f"step {committed}" if committed >= 0 else "the newest checkpoint there is"

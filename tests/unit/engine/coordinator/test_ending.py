@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from rubato.engine.coordinator.orders import ManifestCommitted
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.simulation import Cluster, Worker
 
@@ -88,6 +89,25 @@ def test_nobody_is_released_before_every_row_is_stored(wish: str) -> None:
     cluster.takes_rows = True
     assert end(cluster) in ("succeeded", "paused", "cancelled")
     assert sorted(cluster.rows) == list(range(1, last + 1))
+
+
+def test_a_pause_whose_checkpoint_hangs_ends_with_its_grace_and_says_what_it_costs() -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS)
+    train(cluster, 6)
+    cluster.ask(run="pause")
+
+    def is_over() -> bool:
+        for answer in [one for one in cluster.answers if isinstance(one, ManifestCommitted)]:
+            cluster.answers.remove(answer)  # the storage never says that it is there
+        return cluster.outcome is not None
+
+    cluster.run(is_over)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "paused"
+    told = [event.message for event in cluster.events if event.kind == "checkpoint.failed"]
+    assert len(told) == 1
+    assert "was not saved within limits.stop_grace" in told[0]
+    assert not [event for event in cluster.events if event.kind == "worker.lost"], "they had all stopped in time"
 
 
 def raises(worker: Worker, step: int) -> wire.UserFailed:
