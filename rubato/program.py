@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rubato.allocator import keep_freed_memory
-from rubato.checkpoint.manifest import commit_manifest, find_latest, key_of
+from rubato.checkpoint.manifest import MANIFEST_NAME, commit_manifest, find_latest, key_of
 from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder, open_folder
 from rubato.code_digest import ProgramCode
@@ -26,7 +26,7 @@ from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.session import Session
 from rubato.errors import CheckpointError, EntrypointError, UserError
-from rubato.launch.archive import check_terms, job_terms
+from rubato.launch.archive import check_terms, describe_damage, job_terms
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
@@ -158,11 +158,17 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
 
 
 def _latest(root: Folder) -> Folder | None:
+    corrupt: list[str] = []
+
     def tell(folder: Folder, cause: str) -> None:
         print(f"checkpoint {folder.name} failed its check and was passed over: {cause}", file=sys.stderr)
+        if folder.exists(MANIFEST_NAME):
+            corrupt.append(f"{folder.name}: {cause}")
 
     found = find_latest(root, tell)
     if found is None:
+        if corrupt:
+            raise CheckpointError(describe_damage(root, corrupt))
         return None
     print(f"going on from checkpoint {found[0].name} (step {found[1].step})", file=sys.stderr)
     return found[0]

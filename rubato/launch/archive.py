@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rubato.checkpoint.due import Lane, due_s
@@ -72,6 +72,17 @@ def check_terms(root: Folder, terms: JobTerms) -> None:
             continue  # looked at, and told, when the newest that holds is searched for
         terms.check(manifest, f"checkpoint {folder.name} in {root}")
         return
+
+
+def describe_damage(root: object, causes: Sequence[str]) -> str:
+    """Why nothing is begun where no checkpoint holds.
+
+    Args:    causes: of each, with its name.
+    """
+    return (
+        f"No checkpoint in {root} holds: {'; '.join(causes)}. Put one of them back from a copy, or move their folders "
+        "away to begin afresh."
+    )
 
 
 def next_attempt(root: Folder) -> int:
@@ -150,11 +161,12 @@ class StorageArchive:
                 corrupt.append(f"{folder.name}: {cause}")
 
         found, unusable = None, ""
-        while self._terms.root is not None:
+        root, origin = self._terms.root, self._terms.origin
+        while root is not None:
             try:
-                found = find_latest(self._terms.root, pass_over)
+                found = find_latest(root, pass_over)
                 if not self._is_superseded():
-                    sweep(self._terms.root, before=(self._terms.attempt + 1, 0))
+                    sweep(root, before=(self._terms.attempt + 1, 0))
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.
@@ -163,11 +175,15 @@ class StorageArchive:
                 corrupt.clear()
             if self._is_closed.wait(RETRY_S):
                 return
-        if found is None and self._terms.origin is not None:
+        if found is None and corrupt:
+            # To begin anew would throw away all that was trained, and in time delete what might be mended.
+            unusable = describe_damage(root, corrupt)
+        elif found is None and origin is not None:
             try:
-                found = self._terms.origin, open_checkpoint(self._terms.origin)
+                found = origin, open_checkpoint(origin)
             except (CheckpointError, OSError) as error:
-                unusable = str(error)
+                advice = "Name a checkpoint that is whole, or leave it out to begin afresh."
+                unusable = f"checkpoint.resume_from cannot be used: {error}. {advice}"
         if found is None:
             self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
             return

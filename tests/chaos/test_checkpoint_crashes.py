@@ -152,6 +152,7 @@ def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, s
                 pass
         run.wait(lambda: bool(run.events("checkpoint.failed")), "a checkpoint that does not fit")
         saved = len(run.events("checkpoint.committed"))
+        check_newest(small_disk / "kept", [run.events("checkpoint.committed")[-1]["step"]], in_flight=False)
         ballast.unlink()
         run.wait(lambda: len(run.events("checkpoint.committed")) > saved, "a checkpoint after there was room again")
         result = run.result()

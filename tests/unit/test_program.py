@@ -97,6 +97,14 @@ def test_a_run_that_goes_on_has_the_bits_of_one_that_never_stopped(
     assert result(told)[0] == 16
 
 
+def test_a_run_does_not_begin_anew_over_checkpoints_that_are_damaged(tmp_path: Path) -> None:
+    rubato.main(train, [*SMALL, "--config", "steps=3", "--checkpoint-dir", str(tmp_path)])
+    (folder,) = tmp_path.glob("1-*")
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(SystemExit, match=rf"No checkpoint in .* holds: {folder.name}: .* begin afresh"):
+        rubato.main(train, [*SMALL, "--config", "steps=5", "--checkpoint-dir", str(tmp_path)])
+
+
 def test_a_crash_costs_what_came_after_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -395,14 +395,9 @@ class Coordinator:
             job.ledger.want(job.step)
 
     def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:
-        if event.unusable:
-            message = (
-                f"checkpoint.resume_from cannot be used: {event.unusable}. Name a checkpoint that is whole, "
-                "or leave it out to begin afresh."
-            )
-            self._ending.fail(Failure("user", "checkpoint_invalid", message))
-            return
         self._founding.on_checkpoint_found(event)
+        if event.unusable:
+            self._ending.fail(Failure("user", "checkpoint_invalid", event.unusable))
 
     def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
         if event.error:

@@ -85,7 +85,7 @@ class CheckpointFound:
     corrupt: tuple[str, ...] = ()
     """Newer ones that failed their hashes, with the cause: told loudly."""
     unusable: str = ""
-    """Why the one that the user named to begin from cannot be used; empty: none was named, or it can."""
+    """Why nothing of what lies there can be begun from, and what to do; empty: it can, or there is nothing."""
 
 
 @dataclass(frozen=True)
