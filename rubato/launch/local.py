@@ -12,28 +12,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import open_folder
-from rubato.engine.coordinator import Coordinator, Emit, RowsStored, Terms, Wish
+from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
 from rubato.errors import UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
 from rubato.launch.environment import child_environment
 from rubato.launch.forkserver import ForkServer
 from rubato.launch.host import Host, Post
+from rubato.launch.journal import LocalJournal
 from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Failure, LogLine, MetricRow, Observed, Outcome, WorkerReport
+from rubato.wire.cluster import Failure, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
 from rubato.wire.spec import JobSpec, spec_to_json
 from rubato.wire.storage import StorageUri
-from rubato.wire.units import utc_timestamp
 
 EXIT_CODES = {"succeeded": 0, "failed": 100, "paused": 101, "cancelled": 103}
 CLOSE_S = 10.0
@@ -135,9 +135,8 @@ class LocalRun:
             ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post
         )
         control = ControlServer(self.folder, self.answer)
-        record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
-        (self.folder / RUN_FILE).write_text(json.dumps(record))
         try:
+            self._introduce(control)
             with self._signals():
                 outcome = self.host.run(fleet, journal, archive)
             assert outcome is not None  # nobody tells a local run to let go
@@ -147,6 +146,17 @@ class LocalRun:
             fleet.close()
             archive.close()
             journal.close()
+
+    def _introduce(self, control: ControlServer) -> None:
+        """Say where this run can be asked."""
+        record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
+        try:
+            (self.folder / RUN_FILE).write_text(json.dumps(record))
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.folder / RUN_FILE}: {error.strerror or error}; make room, or name another folder "
+                "by RUBATO_HOME"
+            ) from error
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out a request that came over the control socket."""
@@ -267,56 +277,6 @@ class LocalFleet:
 
     def _deliver(self, event: wire.Message | OutputLine) -> None:
         self._post(event)
-
-
-@dataclass
-class LocalJournal:
-    """Facts as JSON lines in the run's folder, and for the eye."""
-
-    folder: Path
-    progress: ProgressPrinter
-    post: Post
-    see: Any
-
-    def __post_init__(self) -> None:
-        names = ("events", "metrics", "logs")
-        self._files = {name: (self.folder / f"{name}.jsonl").open("a", buffering=1) for name in names}
-
-    def emit(self, event: Emit) -> None:
-        """Note an event."""
-        self._write("events", {"time": utc_timestamp(), **to_json(event)})
-        self.progress.event(event.kind, event.message)
-
-    def rows(self, rows: tuple[MetricRow, ...]) -> None:
-        """Note metric rows; a file counts as stored."""
-        for row in rows:
-            self._write("metrics", to_json(row))
-        self.progress.loss = rows[-1].values.get("loss")
-        self.post(RowsStored(rows[-1].step))
-
-    def log(self, line: LogLine) -> None:
-        """Note a line of output."""
-        self._write("logs", to_json(line))
-        self.progress.output(line)
-
-    def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
-        """Show progress."""
-        self.see(observed, workers)
-        self.progress.observe(observed)
-
-    def end(self, outcome: Outcome) -> None:
-        """Note the end."""
-        self.progress.close()
-        self._write("events", {"time": utc_timestamp(), "kind": "outcome", **to_json(outcome)})
-
-    def close(self) -> None:
-        """Close the files."""
-        self.progress.close()
-        for file in self._files.values():
-            file.close()
-
-    def _write(self, name: str, value: dict[str, Any]) -> None:
-        self._files[name].write(json.dumps(value) + "\n")
 
 
 def describe_outcome(outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TextIO
@@ -31,7 +32,11 @@ class ProgressPrinter:
     def event(self, kind: str, message: str) -> None:
         """Tell an event."""
         if kind not in QUIET_EVENTS:
-            self._line(f"rubato: {message}")
+            self.tell(message)
+
+    def tell(self, message: str) -> None:
+        """A line of the run itself."""
+        self._line(f"rubato: {message}")
 
     def output(self, line: LogLine) -> None:
         """Pass on what a worker wrote."""
@@ -48,21 +53,24 @@ class ProgressPrinter:
         if text == self._drawn:
             return
         self._drawn = text
-        self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"rubato: {text}\n")
-        self._stream.flush()
+        self._put(f"{_CLEAR}{text}" if self._is_terminal else f"rubato: {text}\n")
 
     def close(self) -> None:
         """Take the progress line away."""
         if self._is_terminal and self._drawn:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            self._put(_CLEAR)
 
     def _line(self, text: str) -> None:
         if self._is_terminal and self._drawn:
-            self._stream.write(f"{_CLEAR}{text}\n{self._drawn}")
+            self._put(f"{_CLEAR}{text}\n{self._drawn}")
         else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            self._put(text + "\n")
+
+    def _put(self, text: str) -> None:
+        # It may be a file on a disk that is full, or a pipe that nobody reads: no reason to end a training.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def describe_progress(observed: Observed, loss: float | None) -> str:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.running_home import RunningHome, running_home
 from tests.s3_fixtures import s3, server
+from tests.small_disk import small_disk
 
-__all__ = ["home", "running", "s3", "server"]
+__all__ = ["home", "running", "s3", "server", "small_disk"]
 
 
 @pytest.fixture(scope="module")

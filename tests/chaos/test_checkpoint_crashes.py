@@ -10,11 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from local_job import PROGRAMS, LocalJob, oracle
+from small_disk import fill
 
 from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
 from rubato.checkpoint.storage import LocalFolder
@@ -119,18 +119,6 @@ def test_an_error_costs_the_checkpoint_it_meets_and_no_other(tmp_path: Path, cal
     assert failed == {10, 20, 30}, "every checkpoint met the error once"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs root, to mount a small tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, small_disk: Path) -> None:
     steps, batch, microbatches = 30, 96, 12
     with LocalJob(
@@ -143,13 +131,7 @@ def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, s
         checkpoint={"every_steps": 3, "keep_last": 1},
     ) as run:
         run.wait(lambda: bool(run.events("checkpoint.committed")), "a checkpoint")
-        ballast = small_disk / "ballast"
-        with ballast.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    os.write(file.fileno(), b"x" * 4096)
-            except OSError:
-                pass
+        ballast = fill(small_disk)
         run.wait(lambda: bool(run.events("checkpoint.failed")), "a checkpoint that does not fit")
         saved = len(run.events("checkpoint.committed"))
         check_newest(small_disk / "kept", [run.events("checkpoint.committed")[-1]["step"]], in_flight=False)
