@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
+from jobs.door import DoorWatch
 from jobs.names import NAMESPACE, parse_listing, worker_name
 from jobs.supervisor import MAX_POLL_S, AttachReply, PollReply, WorkerOrder, WorkerProcesses, WorkerSupervisor
 from rubato.cli.keeper.process_table import boot_id, is_alive
@@ -132,7 +133,7 @@ class RayFleet:
         """Listen to adopted workers."""
         for one in adopted:
             link = WorkerLink(self, one.handle, one.incarnation, after_seq=one.reply.seq)
-            link.processes = one.reply.processes
+            link.meet(one.reply.processes)
             self._links[one.incarnation] = link
             for event in one.reply.backlog:
                 self.post(event)
@@ -207,7 +208,14 @@ class WorkerLink:
         self._command_seq = 0
         """Commands before the first of `_commands`: all of them were passed on."""
         self._is_sending = False
-        self.processes: WorkerProcesses | None = None
+        self._processes: WorkerProcesses | None = None
+        self._door: DoorWatch | None = None
+
+    def meet(self, processes: WorkerProcesses) -> None:
+        """Take in which processes the worker has, and where its door is."""
+        self._processes, self._is_placed = processes, True
+        if self._door is None and processes.door is not None:
+            self._door = DoorWatch(processes.door, lambda: self._fleet.later(self._on_gone))
 
     def poll(self) -> None:
         """Ask for what is new."""
@@ -251,7 +259,7 @@ class WorkerLink:
             self._on_error(error, self.poll)
             return
         reply: PollReply = done.result()
-        self.processes, self._is_placed = reply.processes, True
+        self.meet(reply.processes)
         for one in reply.events:
             if one.seq > self._seq:
                 self._seq = one.seq
@@ -265,7 +273,7 @@ class WorkerLink:
 
     def _finish(self) -> None:
         """The training process is gone for sure: free the slot."""
-        self._is_over = True
+        self._leave()
         self._fleet.forget(self._incarnation)
         ray.kill(self._handle, no_restart=True)
 
@@ -291,22 +299,37 @@ class WorkerLink:
         if self._is_over:
             return
         if _is_stale(error):
-            self._is_over = True
+            self._leave()
             self._fleet.on_stale()
         elif isinstance(error, ActorDiedError):
-            self._is_over = True
-            # Waiting for its processes must not hold up the talk with the others.
-            threading.Thread(target=self._bury, args=(error,), daemon=True).start()
+            self._lose(_first_line(error))
         else:
             if not isinstance(error, ActorUnavailableError):
                 print(f"fleet: {self._incarnation}: {type(error).__name__}: {error}", file=sys.stderr)
             self._fleet.after(RETRY_S, again)
 
-    def _bury(self, error: ActorDiedError) -> None:
-        """The supervisor died: its process dies with it; say so once both are gone."""
-        wait_until_gone(self.processes)
+    def _on_gone(self) -> None:
+        """Its host says that the supervisor is gone; Ray may learn it much later."""
+        if not self._is_over:
+            self._lose("its host refuses connections to it")
+            ray.kill(self._handle, no_restart=True)
+
+    def _lose(self, why: str) -> None:
+        """The supervisor died, and its process dies with it. Waiting for that must not hold up the talk with others."""
+        self._leave()
+        threading.Thread(target=self._bury, args=(why,), name="bury", daemon=True).start()
+
+    def _leave(self) -> None:
+        """Nothing is said to this worker any more."""
+        self._is_over = True
+        if self._door is not None:
+            self._door.close()
+
+    def _bury(self, why: str) -> None:
+        """Say that it is gone once both processes are."""
+        wait_until_gone(self._processes)
         self._fleet.forget(self._incarnation)
-        cause = self._doom or f"its supervisor was lost ({_first_line(error)})"
+        cause = self._doom or f"its supervisor was lost ({why})"
         self._fleet.post(wire.Exited(self._incarnation, None, None, cause=cause))
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from jobs.door import DoorAddress, open_door
 from jobs.outbox import Event, Numbered, Outbox
 from jobs.package import prepare_code, remove_code
 from jobs.service_link import ServiceLink
@@ -55,6 +57,8 @@ class WorkerProcesses:
     boot_id: str
     supervisor: RecordedProcess | None
     child: RecordedProcess | None
+    door: DoorAddress | None = None
+    """Where a controller on another host sees it of the supervisor. None: this host's address cannot be listened at."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class WorkerSupervisor:
         self._has_ended = False
         self._is_gone = False
         self._supervisor_process = identify(os.getpid())
+        self._host, self._node = _own_address()
+        self._door = _door_at(self._host)
         self._child_process: RecordedProcess | None = None
         threading.Thread(target=self._begin, name="begin", daemon=True).start()
         threading.Thread(target=self._watch, name="dead-man", daemon=True).start()
@@ -155,8 +161,7 @@ class WorkerSupervisor:
             environment = child_environment(
                 os.environ, working_dir=code, job_env=self._order.job_env, keep_pythonpath=False
             )
-            host, node = _own_address()
-            plan = ChildPlan(replace(start, host=host), node, code, environment, self._order.command)
+            plan = ChildPlan(replace(start, host=self._host), self._node, code, environment, self._order.command)
             with self._lock:
                 self._child = ChildSupervisor(plan, self._take)
                 if self._kill_wish:
@@ -256,7 +261,7 @@ class WorkerSupervisor:
         return (*kept, stripe) if is_fresh or self._has_ended else kept
 
     def _processes(self) -> WorkerProcesses:
-        return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process)
+        return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process, self._door)
 
     def _watch(self) -> None:
         """The dead man's switch."""
@@ -272,6 +277,14 @@ class WorkerSupervisor:
         if self._code is not None:
             remove_code(self._code)
         os._exit(0)
+
+
+def _door_at(host: str) -> DoorAddress | None:
+    try:
+        return open_door(host)
+    except OSError as error:
+        print(f"supervisor: no door at {host} ({error}): that this node is lost only Ray will tell", file=sys.stderr)
+        return None
 
 
 def _own_address() -> tuple[str, str]:

@@ -18,13 +18,14 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from local_job import LocalJob
+from running_home import MICROBATCHES, ClusterJob
 
 from rubato.checkpoint.manifest import find_latest
 
@@ -150,20 +151,43 @@ def _is_running(child: psutil.Process) -> bool:
 
 def record(run: LocalJob, fault: str) -> None:
     """Note what the fault cost, where somebody wants to know."""
+    _note(
+        fault,
+        run.test,
+        formed=[event["data"] for event in run.events("generation.formed")],
+        step_seconds=[row["values"]["step_seconds"] for row in run.rows()],
+        microbatches=run.spec.num_microbatches,
+        lost=len(run.events("worker.lost")),
+        restarts=len(run.events("job.restarting")),
+    )
+
+
+def record_cluster(job: ClusterJob, fault: str, test: str) -> None:
+    """The same of a job on a cluster."""
+    _note(
+        fault,
+        test,
+        formed=[event.data for event in job.events("generation.formed")],
+        step_seconds=[point.values["step_seconds"] for point in job.home.client.metrics(job.id)],
+        microbatches=MICROBATCHES,
+        lost=len(job.events("worker.lost")),
+        restarts=len(job.events("job.restarting")),
+    )
+
+
+def _note(
+    fault: str, test: str, *, formed: Sequence[Mapping[str, Any]], step_seconds: Sequence[float], **counts: int
+) -> None:
     if not RECORD:
         return
-    formed = [event["data"] for event in run.events("generation.formed")]
     changes = [one for one in formed if one["cause"] not in ("start", "restart")]
-    steps = [row["values"]["step_seconds"] for row in run.rows()]
     line = {
         "fault": fault,
-        "test": run.test,
+        "test": test,
         "pauses": [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None],
         "redone": [one["redone_microbatches"] for one in changes if one["cause"] == "recovery"],
-        "microbatches": run.spec.num_microbatches,
-        "lost": len(run.events("worker.lost")),
-        "restarts": len(run.events("job.restarting")),
-        "step_seconds": sorted(steps)[len(steps) // 2] if steps else math.nan,
+        "step_seconds": sorted(step_seconds)[len(step_seconds) // 2] if step_seconds else math.nan,
+        **counts,
     }
     with Path(RECORD).open("a") as file:
         file.write(json.dumps(line) + "\n")

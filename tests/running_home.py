@@ -167,11 +167,12 @@ class RunningHome:
 
 
 @contextmanager
-def running_home(path: Path, **settings: str) -> Iterator[RunningHome]:
+def running_home(path: Path, slots: int = 8, **settings: str) -> Iterator[RunningHome]:
     """A home that is up until the end, and then leaves no process.
 
     Args:
         path: of the home; made if need be.
+        slots: of its Ray.
         settings: environment of `rubato up` besides that of the tests, from which every RUBATO_ variable is taken away.
     """
     place = Home(path)
@@ -182,7 +183,7 @@ def running_home(path: Path, **settings: str) -> Iterator[RunningHome]:
     os.environ.update(settings)
     mark = ""
     try:
-        up = control.bring_up(place, port=port, slots=8, tell=lambda _: None)
+        up = control.bring_up(place, port=port, slots=slots, tell=lambda _: None)
         record = place.read_record()
         assert record is not None
         mark = record.mark
