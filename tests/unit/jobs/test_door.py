@@ -65,23 +65,30 @@ def watched(address: DoorAddress) -> Iterator[threading.Event]:
         assert not watch._thread.is_alive()
 
 
-def test_a_killed_process_is_gone(owner: subprocess.Popen[str]) -> None:
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a watch stands at its door."""
+    event = threading.Event()
+    wait_for_end = DoorWatch._wait_for_end
+
+    def wait(watch: DoorWatch, connection: socket.socket) -> None:
+        event.set()
+        wait_for_end(watch, connection)
+
+    monkeypatch.setattr(DoorWatch, "_wait_for_end", wait)
+    return event
+
+
+def test_a_killed_process_is_gone(owner: subprocess.Popen[str], arrived: threading.Event) -> None:
     with watched(address_of(owner)) as gone:
+        assert arrived.wait(PATIENCE_S)
         owner.kill()
         assert gone.wait(PATIENCE_S)
 
 
-def test_a_stopped_process_is_not_gone(owner: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_process_is_not_gone(owner: subprocess.Popen[str], arrived: threading.Event) -> None:
     address = address_of(owner)
     owner.send_signal(signal.SIGSTOP)
-    arrived = threading.Event()
-    wait_for_end = DoorWatch._wait_for_end
-
-    def wait(watch: DoorWatch, connection: socket.socket) -> None:
-        arrived.set()
-        wait_for_end(watch, connection)
-
-    monkeypatch.setattr(DoorWatch, "_wait_for_end", wait)
     with watched(address) as gone:
         assert arrived.wait(PATIENCE_S), "the kernel takes connections for it"
         assert not gone.is_set()
