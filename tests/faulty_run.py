@@ -72,11 +72,11 @@ class Chaos:
         workers = {"initial": self.workers, "min": 1, "max": 8, "standby": self.spares}
         return LocalJob(self.home, "faulty", **SPEC, **self.spec, config=config, workers=workers)
 
-    def check(self, run: LocalJob) -> None:
+    def check(self, run: LocalJob, *, lost_touch: int = 0) -> None:
         run.result()
         for fault in self.faults:
             assert list(self.home.glob(fault["name"] + "*")), f"{fault} did not happen"
-        check(run, expected(self.model, self.steps), fault=self.row)
+        check(run, expected(self.model, self.steps), fault=self.row, lost_touch=lost_touch)
 
 
 def causes(run: LocalJob) -> list[str]:

@@ -11,7 +11,6 @@ I1, I2, I7, I8 and I9 are of the service: tests/integration and tests/chaos/test
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -25,7 +24,8 @@ from typing import Any
 
 import psutil
 from local_job import LocalJob
-from running_home import MICROBATCHES, ClusterJob
+from redone import check_redone
+from running_home import ClusterJob
 
 from rubato.checkpoint.manifest import find_latest
 
@@ -69,17 +69,19 @@ def values_by_step(run: LocalJob) -> dict[int, dict[str, float]]:
     return found
 
 
-def check(run: LocalJob, expected: Undisturbed, *, fault: str = "") -> None:
+def check(run: LocalJob, expected: Undisturbed, *, fault: str = "", lost_touch: int = 0) -> None:
     """Wait for the end of a run and assert all of it.
 
-    Args:    fault: the row of the fault table that this run shows.
+    Args:
+        fault: the row of the fault table that this run shows.
+        lost_touch: how often living workers may have lost each other.
     """
     result = run.result()
     told = run.told()
     restarts = len(run.events("job.restarting"))
     check_results(run, expected, result, restarts)
     check_order(run)
-    check_redone(run, restarts)
+    check_redone(run, lost_touch=lost_touch)
     check_checkpoints(run)
     check_processes(run)
     assert "ProtocolError" not in told, told
@@ -112,15 +114,6 @@ def check_order(run: LocalJob) -> None:
         assert all(count == 1 for count in ends.values()), f"{kind}: {ends}"
     by_generation = [row["generation"] for row in run.rows()]
     assert by_generation == sorted(by_generation), "a step of a generation that was over"
-
-
-def check_redone(run: LocalJob, restarts: int) -> None:
-    """I5."""
-    microbatches = run.spec.num_microbatches
-    for event in run.events("generation.formed"):
-        assert event["data"]["redone_microbatches"] <= microbatches, event
-    rewinds = [after["step"] for before, after in itertools.pairwise(run.rows()) if after["step"] <= before["step"]]
-    assert len(rewinds) <= restarts, f"training went back at {rewinds}"
 
 
 def check_checkpoints(run: LocalJob) -> None:
@@ -169,7 +162,7 @@ def record_cluster(job: ClusterJob, fault: str, test: str) -> None:
         test,
         formed=[event.data for event in job.events("generation.formed")],
         step_seconds=[point.values["step_seconds"] for point in job.home.client.metrics(job.id)],
-        microbatches=MICROBATCHES,
+        microbatches=job.told().microbatches,
         lost=len(job.events("worker.lost")),
         restarts=len(job.events("job.restarting")),
     )

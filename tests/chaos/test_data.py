@@ -13,6 +13,7 @@ import psutil
 import pytest
 import small_job
 from local_job import LocalJob, oracle
+from redone import check_redone
 
 STEPS = 60
 BATCH, MICROBATCHES = 96, 12
@@ -67,6 +68,7 @@ def test_scaling_and_kills_while_processes_read_ahead(tmp_path: Path) -> None:
         run.wait(lambda: bool(run.events("worker.lost")), "the loss of a worker")
         assert run.result() == (STEPS, expected())
         assert [row["step"] for row in run.rows()] == list(range(1, STEPS + 1))
+    check_redone(run)
     assert f"process {victim} was replaced: it ended with signal SIGKILL" in run.events("prefetch.lost")[0]["message"]
     assert not [pid for pid in seen if psutil.pid_exists(pid)]
 
@@ -116,6 +118,7 @@ def test_a_lost_workers_streams_are_read_on_by_heirs(tmp_path: Path) -> None:
         run.kill([0])
         run.wait(lambda: len(run.events("worker.lost")) == 2, "the second loss")
         assert run.result() == (STEPS, streamed())
+    check_redone(run)
 
 
 def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -124,6 +127,7 @@ def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
         run.kill(range(2))
         run.wait(lambda: bool(run.events("job.restarting")), "the restart")
         assert run.result() == (STEPS, streamed())
+    check_redone(run)
 
 
 # Each sample has an element of `ledger`, whose gradient is what the sample counts in the mean over the batch.
@@ -165,6 +169,7 @@ def test_a_source_without_offsets_gives_each_sample_at_least_once(tmp_path: Path
         run.wait_step(run.step + 2)
         hold.unlink()
         assert run.result()[0] == 30
+    check_redone(run)
     assert run.events("stream.reopened"), "no shard was read anew"
     used = [json.loads(file.read_text()) for file in tmp_path.glob("used-*.json")]
     assert used

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from churn import churn
 from local_job import LocalJob, oracle
+from redone import check_redone
 
 STEPS = 60
 BATCH, MICROBATCHES = 96, 12
@@ -34,9 +35,10 @@ def job(home: Path, program: str = "classifier", *, workers: int = 1, **spec: An
 
 
 def check(run: LocalJob, program: str = "classifier") -> None:
-    """The same bits, every step committed once, one row a step."""
+    """The same bits, every step committed once, one row a step; a loss costs at most one."""
     assert run.result() == (STEPS, expected(program))
     assert [row["step"] for row in run.rows()] == list(range(1, STEPS + 1)), run.told()
+    check_redone(run)
 
 
 @pytest.mark.parametrize("program", ["classifier", "transformer"])
@@ -83,6 +85,7 @@ def test_sigkill_of_all_resumes_from_the_manifest(tmp_path: Path) -> None:
         run.kill(range(3))
         run.wait(lambda: bool(run.events("job.restarting")), "the restart")
         assert run.result() == (STEPS, expected("classifier"))
+    check_redone(run)
     steps = {row["step"]: row for row in run.rows()}
     assert sorted(steps) == list(range(1, STEPS + 1))
     assert len(run.events("job.restarting")) == 1
@@ -135,3 +138,4 @@ def test_churn(tmp_path: Path, seed: int) -> None:
         for told in churn(run, random.Random(seed), until=STEPS - 15):
             print(f"seed {seed}, {told}")
         assert run.result()[1] == expected("classifier")
+    check_redone(run)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redone import check_redone
 from small_job import PLAIN, expected, job
 
 from rubato.checkpoint.manifest import open_checkpoint
@@ -171,6 +172,7 @@ def test_a_kill_there_changes_no_bit(tmp_path: Path, at: str) -> None:
         (tmp_path / "go").touch()
         result = run.result()
         assert [row["step"] for row in run.rows()] == list(range(1, 7))
+    check_redone(run)
     assert result == (6, expected(tmp_path, {"at": at}))
 
 
@@ -191,6 +193,7 @@ def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_pa
         assert run.outcome.state == "paused"
         saved = run.events("checkpoint.committed")[-1]
         assert saved["step"] == run.rows()[-1]["step"]
+    check_redone(run)
 
 
 SLOW_WRITER = """
@@ -226,6 +229,7 @@ def test_a_checkpoint_outlives_the_worker_that_is_writing_it(tmp_path: Path) -> 
         run.wait(lambda: bool(run.events("checkpoint.committed")), "the checkpoint that it was writing")
         first = run.events("checkpoint.committed")[0]
         assert len(run.events("worker.lost")) == 1
+    check_redone(run)
     assert first["data"]["checkpoint_id"] == "1-4"
     names = [file["name"] for file in first["data"]["files"]]
     assert [name for name in names if name.startswith("stripe")] == [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redone import check_redone
 from small_job import job
 
 # Each sample has an element of `ledger`, whose gradient is what the sample counts in the mean over the batch.
@@ -75,3 +76,4 @@ def test_no_sample_is_lost_or_doubled_by_a_kill_a_join_and_a_leave(tmp_path: Pat
     causes = [event["data"]["cause"] for event in run.events("generation.formed")]
     assert causes == ["start", "recovery", "replace", "scale_down"], run.told()
     check_ledger(tmp_path, 2)
+    check_redone(run)

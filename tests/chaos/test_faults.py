@@ -327,7 +327,7 @@ def test_connections_that_end_are_made_again(tmp_path: Path, place: str) -> None
     chaos = Chaos(tmp_path, f"sockets reset in {place}")
     chaos.fault(PLACES[place], "reset_links")
     with chaos.start() as run:
-        chaos.check(run)
+        chaos.check(run, lost_touch=1)
     assert "recovery" in causes(run)
     assert not run.events("worker.lost")
 
@@ -336,7 +336,7 @@ def test_half_open_connections_wait_no_longer_than_the_deadline(tmp_path: Path) 
     chaos = Chaos(tmp_path, "half-open sockets", limits={"hang_timeout": HANG_S})
     chaos.fault("forward", "half_open")
     with chaos.start() as run:
-        chaos.check(run)
+        chaos.check(run, lost_touch=1)
     assert causes(run)[:2] == ["start", "recovery"]
     # No connection ended: nobody knew of it before the deadline.
     assert run.events("generation.formed")[1]["data"]["paused_seconds"] > HANG_S / 2
@@ -348,7 +348,7 @@ def test_connections_that_are_half_open_while_a_generation_is_entered_cost_a_dea
     chaos.fault("backward", "signal", "SIGKILL", who=[0], step=6)
     chaos.fault("before all_gather enter", "half_open", who=[1], step=6)
     with chaos.start() as run:
-        chaos.check(run)
+        chaos.check(run, lost_touch=1)
     assert causes(run)[:2] == ["start", "recovery"]
     assert run.events("generation.formed")[1]["data"]["paused_seconds"] > HANG_S / 2
     assert len(run.events("worker.lost")) == 1

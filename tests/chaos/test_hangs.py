@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from redone import check_redone
 from small_job import PLAIN, expected, job
 
 HANGING = """
@@ -46,6 +47,7 @@ def test_one_that_hangs_in_a_microbatch_is_fenced_and_the_event_names_the_place(
     config = {"steps": 14, "how": how, "once": True}
     with job(tmp_path, HANGING, workers=3, config=config, limits=LIMITS) as run:
         result = run.result()
+    check_redone(run)
     (lost,) = run.events("worker.lost")
     hang = lost["data"]["hang"]
     assert (hang["stage"], hang["step"], hang["microbatch"]) == ("compute", 8, 5), run.told()
@@ -81,6 +83,7 @@ def test_one_that_is_stopped_for_ever_is_fenced(tmp_path: Path, stage: str) -> N
             os.kill(pid, signal.SIGCONT)
         run.wait(lambda: bool(run.events("worker.lost")), "the fence")
         result = run.result()
+    check_redone(run)
     (lost,) = run.events("worker.lost")
     assert "interpreter did not run" in lost["message"] or "did not run" in lost["message"]
     assert result == (steps, expected(tmp_path, config))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from folder_contract import content
 from local_job import PROGRAMS, LocalJob, oracle
+from redone import check_redone
 from s3_server import S3Server
 
 from rubato.checkpoint.manifest import find_latest, open_checkpoint
@@ -37,6 +38,7 @@ def test_a_job_that_loses_all_workers_resumes_from_s3_with_the_same_bits(s3: S3S
         run.wait(lambda: bool(run.events("job.restarting")), "the restart")
         assert run.result() == (STEPS, digest)
         told = run.events()
+    check_redone(run)
     assert not [event for event in told if event["kind"] in ("checkpoint.failed", "checkpoint.corrupt")]
     again = next(
         event for event in told if event["kind"] == "generation.formed" and event["data"]["cause"] == "restart"
