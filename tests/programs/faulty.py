@@ -245,7 +245,9 @@ def steps(run: rubato.Run) -> Iterator[rubato.Step]:
     hold = run.config.get("hold")
     for step in run.steps():
         yield step
-        until = time.monotonic() + (BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
+        until = time.monotonic() + (
+            run.config.get("brake_s", BRAKE_S) if step.index > run.config["steps"] // 4 else 0.05
+        )
         while hold and Path(hold).exists() and time.monotonic() < until:
             time.sleep(0.01)
 

@@ -1,0 +1,109 @@
+"""A network of the test's own: one network namespace a worker, and a switch between them. Needs root.
+
+Nothing of it is seen outside: all addresses are of these namespaces, and end with them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = (sys.executable, "-P", str(Path(__file__).parent / "programs" / "networked.py"))
+"""Of a training process: it enters the namespace of its worker, then is an ordinary one."""
+NAMESPACES, SUBNET = "RUBATO_TEST_NAMESPACES", "10.77.0"
+"""Variable with the beginning of the names of the namespaces; the worker's number follows."""
+
+
+class NoNamespaces(Exception):
+    """This machine does not let us make them."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The namespaces `NAME-1`, `NAME-2` ... at 10.77.0.1 ..., and the switch `NAME-0` with its ports p1, p2 ..."""
+
+    name: str
+    workers: int
+
+    def cut(self, worker: int) -> None:
+        """Nothing reaches it or comes from it; no connection ends."""
+        self._switch("link", "set", f"p{worker}", "down")
+
+    def mend(self, worker: int) -> None:
+        """Take a cut back."""
+        self._switch("link", "set", f"p{worker}", "up")
+
+    def take_down(self, worker: int) -> None:
+        """Its own interface goes down: what it sends fails at once."""
+        self._at(worker, "link", "set", "eth", "down")
+
+    def bring_up(self, worker: int) -> None:
+        """Take that back; the kernel makes the route again."""
+        self._at(worker, "link", "set", "eth", "up")
+
+    def mute(self, worker: int) -> None:
+        """What the others send arrives; what it sends, acknowledgements too, finds no way."""
+        self._at(worker, "route", "del", f"{SUBNET}.0/24", "dev", "eth")
+
+    def unmute(self, worker: int) -> None:
+        """Take that back."""
+        self._at(worker, "route", "add", f"{SUBNET}.0/24", "dev", "eth")
+
+    def _switch(self, *arguments: str) -> None:
+        ip("-n", f"{self.name}-0", *arguments)
+
+    def _at(self, worker: int, *arguments: str) -> None:
+        ip("-n", f"{self.name}-{worker}", *arguments)
+
+    def make(self) -> None:
+        """Make all of it."""
+        ip("netns", "add", f"{self.name}-0")
+        self._switch("link", "add", "switch", "type", "bridge")
+        self._switch("link", "set", "switch", "up")
+        for worker in range(1, self.workers + 1):
+            ip("netns", "add", f"{self.name}-{worker}")
+            far = ("type", "veth", "peer", "name", "eth", "netns", f"{self.name}-{worker}")
+            self._switch("link", "add", f"p{worker}", *far)
+            self._switch("link", "set", f"p{worker}", "master", "switch", "up")
+            self._at(worker, "addr", "add", f"{SUBNET}.{worker}/24", "dev", "eth")
+            self._at(worker, "link", "set", "eth", "up")
+            self._at(worker, "link", "set", "lo", "up")
+
+    def remove(self) -> None:
+        """Remove all of it, as far as it was made."""
+        for number in range(self.workers + 1):
+            subprocess.run(["ip", "netns", "del", f"{self.name}-{number}"], capture_output=True, check=False)
+
+
+def ip(*arguments: str) -> None:
+    """The command of iproute2.
+
+    Raises:
+        NoNamespaces: it is not here, or the kernel refuses.
+    """
+    try:
+        subprocess.run(["ip", *arguments], capture_output=True, check=True, text=True)
+    except FileNotFoundError as error:
+        raise NoNamespaces("there is no `ip` (iproute2)") from error
+    except subprocess.CalledProcessError as error:
+        raise NoNamespaces(f"`ip {' '.join(arguments)}`: {error.stderr.strip()}") from error
+
+
+@contextmanager
+def network(workers: int) -> Iterator[Network]:
+    """A network that lasts until the end.
+
+    Raises:
+        NoNamespaces: it cannot be made here.
+    """
+    net = Network(f"rubato{os.getpid()}", workers)
+    try:
+        net.make()
+        yield net
+    finally:
+        net.remove()
