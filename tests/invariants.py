@@ -27,6 +27,7 @@ from local_job import LocalJob
 from redone import check_redone
 from running_home import ClusterJob
 
+from rubato import testing
 from rubato.checkpoint.manifest import find_latest
 
 TIMINGS = ("_seconds", "_per_second")
@@ -142,16 +143,20 @@ def _is_running(child: psutil.Process) -> bool:
         return False
 
 
-def record(run: LocalJob, fault: str) -> None:
-    """Note what the fault cost, where somebody wants to know."""
+def record(run: testing.LocalJob, fault: str, **figures: float) -> None:
+    """Note what the fault cost, where somebody wants to know.
+
+    Args: figures: more than all runs have.
+    """
     _note(
         fault,
-        run.test,
+        getattr(run, "test", ""),
         formed=[event["data"] for event in run.events("generation.formed")],
         step_seconds=[row["values"]["step_seconds"] for row in run.rows()],
         microbatches=run.spec.num_microbatches,
         lost=len(run.events("worker.lost")),
         restarts=len(run.events("job.restarting")),
+        **figures,
     )
 
 
@@ -169,7 +174,7 @@ def record_cluster(job: ClusterJob, fault: str, test: str) -> None:
 
 
 def _note(
-    fault: str, test: str, *, formed: Sequence[Mapping[str, Any]], step_seconds: Sequence[float], **counts: int
+    fault: str, test: str, *, formed: Sequence[Mapping[str, Any]], step_seconds: Sequence[float], **figures: float
 ) -> None:
     if not RECORD:
         return
@@ -180,7 +185,7 @@ def _note(
         "pauses": [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None],
         "redone": [one["redone_microbatches"] for one in changes if one["cause"] == "recovery"],
         "step_seconds": sorted(step_seconds)[len(step_seconds) // 2] if step_seconds else math.nan,
-        **counts,
+        **figures,
     }
     with Path(RECORD).open("a") as file:
         file.write(json.dumps(line) + "\n")
