@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -57,6 +58,30 @@ def swing(run: LocalJob, *, until: int, every: int = 5) -> Iterator[str]:
         run.scale(workers)
         yield f"step {run.step}: scale to {workers}"
         at, turn = run.step + every, turn + 1
+
+
+def swing_and_kill(run: LocalJob, dice: random.Random, *, until: int, every: int = 5) -> Iterator[str]:
+    """The same, but each wish comes true before the next; in between some members are killed, one time in three.
+
+    Yields: what was done: `8 workers train`, `2 of 8 were killed`.
+    """
+    run.wait_step(every)
+    for workers in itertools.cycle(SWINGS):
+        run.scale(workers)
+        run.wait(lambda count=workers: _is_there(run, count) or run.step >= until, f"{workers} workers")
+        if run.step >= until:
+            return
+        yield f"{workers} workers train"
+        if dice.random() < 1 / 3:
+            members = [one["pid"] for one in run.members()]
+            chosen = dice.sample(members, dice.randint(1, max(1, len(members) - 1)))
+            killed = sum(_signal(pid, signal.SIGKILL) for pid in chosen)
+            yield f"{killed} of {len(members)} were killed"
+        run.wait_step(run.step + every)
+
+
+def _is_there(run: LocalJob, workers: int) -> bool:
+    return run.status()["observed"]["workers"] == workers == len(run.members())
 
 
 def _signal(pid: int, number: int) -> bool:
