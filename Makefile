@@ -127,6 +127,10 @@ bench-joins: setup ## The pause of a join, by the size of the model; ARGS="--wid
 bench-checkpoints: setup ## What checkpoints cost the training; ARGS="--storage s3://bucket/bench"
 	$(BIN)/python -m benchmarks.checkpoint_stall $(ARGS)
 
+.PHONY: bench-cluster
+bench-cluster: setup ## Start, scaling and losses on the whole service, as REST tells them; ARGS="--rounds 1"
+	$(BIN)/python -m benchmarks.cluster $(ARGS)
+
 .PHONY: bench-allocator
 bench-allocator: setup ## What keeping freed memory is worth
 	$(BIN)/python -m benchmarks.allocator $(ARGS)

@@ -52,8 +52,10 @@ def test_one_round_gives_every_figure_of_the_story_and_leaves_nothing_behind(tmp
     [
         ("checkpoint_stall", ("--seconds", "4", "--every", "1"), "| stall of a checkpoint |"),
         ("join_size", ("--widths", "64", "--rounds", "1"), "| request -> three train |"),
+        ("cluster", ("--width", "64", "--rounds", "1"), "| SIGKILL of the controller: downtime |"),
     ],
 )
+@pytest.mark.timeout(900)
 def test_the_smaller_ones_run(module: str, flags: tuple[str, ...], told: str) -> None:
     command = [sys.executable, "-m", f"benchmarks.{module}", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
