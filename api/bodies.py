@@ -44,7 +44,7 @@ def parse_json(body: bytes) -> Any:
         data = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise _unreadable("JSON", error) from None
-    _check(data)
+    check_json(data)
     return data
 
 
@@ -70,7 +70,7 @@ def parse_yaml(body: bytes) -> Any:
         data = yaml.load(body, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _unreadable("YAML", error) from None
-    _check(data)
+    check_json(data)
     return data
 
 
@@ -137,17 +137,21 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _check(data: Any, depth: int = 0) -> None:
-    """Refuse what is nested too deep, and texts and numbers that no database or JSON reader takes."""
+def check_json(data: Any, depth: int = 0) -> None:
+    """Refuse what is nested too deep, and texts and numbers that no database or JSON reader takes.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
     if depth > MAX_DEPTH:
         raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
     if isinstance(data, dict):
         for key, value in data.items():
-            _check(key, depth + 1)
-            _check(value, depth + 1)
+            check_json(key, depth + 1)
+            check_json(value, depth + 1)
     elif isinstance(data, list):
         for item in data:
-            _check(item, depth + 1)
+            check_json(item, depth + 1)
     elif isinstance(data, str):
         if _clean(data) != data:
             raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a NUL character or half a surrogate pair.")

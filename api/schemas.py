@@ -79,6 +79,14 @@ class Job(JobItem):
     """A job."""
 
     spec: JsonObject
+    etag: str
+    """Of what people may change; also in the header ETag."""
+
+
+class DryRun(BaseModel):
+    """A spec as it would be stored, with all defaults."""
+
+    spec: JsonObject
 
 
 class JobPage(BaseModel):
@@ -195,6 +203,15 @@ class CancelRequest(Request):
     """How to end."""
 
     force: bool = Field(default=False, strict=True)
+
+
+class CloneRequest(Request):
+    """What the new job has other than the old one."""
+
+    overrides: JsonObject = Field(default={}, description="A merge patch of the spec: null takes a field away.")
+    from_checkpoint: str | None = Field(
+        default=None, max_length=64, description="Id of a checkpoint to begin from, or `latest`."
+    )
 
 
 class SessionRequest(Request):

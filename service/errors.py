@@ -21,6 +21,7 @@ class ErrorKind(StrEnum):
     JOB_FINAL = "job_final"
     NAME_TAKEN = "name_taken"
     CONFLICT = "conflict"
+    PRECONDITION_FAILED = "precondition_failed"
     OUT_OF_BOUNDS = "out_of_bounds"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     PACKAGE_UNKNOWN = "package_unknown"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
@@ -21,8 +18,9 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.events import append_event
 from service.ids import is_id, new_id
-from service.models import AuditEntry, Checkpoint, Job, Package, StoredReply
+from service.models import AuditEntry, Checkpoint, Job, Package
 from service.notify import ALL_JOBS, SCHEDULER, notify
+from service.requests import Asked, answer_once
 from service.views import job_json
 
 NOT_FINAL_STATUSES = tuple(sorted(set(Status) - FINAL))
@@ -44,24 +42,30 @@ def read_spec(data: Any) -> JobSpec:
     return spec
 
 
-async def submit(context: Context, spec: JobSpec, *, actor: str, idempotency_key: str | None = None) -> dict[str, Any]:
-    """Store a new job, queued; the same key and spec give the stored reply again.
+async def submit(context: Context, spec: JobSpec, *, asked: Asked) -> dict[str, Any]:
+    """Store a new job, queued.
 
     Raises:
         ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint).
     """
-    resolved = spec_to_json(spec)
-    try:
-        return await _submit_once(context, spec, resolved, actor, idempotency_key)
-    except IntegrityError:
-        # Another replica took the name or the key between look and insert, and a unique index decided. The second look
-        # finds its row, and says which it was.
-        pass
-    except ServiceError as error:
-        # The name may have been taken by this very request, sent to another replica a moment before.
-        if error.kind is not ErrorKind.NAME_TAKEN or idempotency_key is None:
-            raise
-    return await _submit_once(context, spec, resolved, actor, idempotency_key)
+    return await answer_once(
+        context,
+        asked,
+        spec_to_json(spec),
+        lambda session: insert(session, spec, actor=asked.actor, now=context.clock()),
+    )
+
+
+async def check(context: Context, spec: JobSpec) -> dict[str, Any]:
+    """The spec as `submit` would store it, with all defaults; nothing is stored.
+
+    Raises:
+        ServiceError: name_taken, package_unknown, invalid_spec, as `submit`.
+    """
+    async with context.database.read() as session:
+        await _check_references(session, spec)
+        await _check_name_free(session, spec)
+    return spec_to_json(spec)
 
 
 async def get(context: Context, reference: str) -> dict[str, Any]:
@@ -113,37 +117,22 @@ async def find(session: AsyncSession, reference: str, *, for_update: bool = Fals
     return job
 
 
-async def _submit_once(
-    context: Context, spec: JobSpec, resolved: dict[str, Any], actor: str, key: str | None
+async def insert(
+    session: AsyncSession, spec: JobSpec, *, actor: str, now: datetime, cloned_from: str | None = None
 ) -> dict[str, Any]:
-    now = context.clock()
-    async with context.database.write() as session:
-        if key is not None:
-            stored = await _stored_reply(session, actor, key, resolved)
-            if stored is not None:
-                return stored
-        await _check_references(session, spec)
-        job = await _insert_job(session, spec, resolved, actor=actor, now=now)
-        reply = job_json(job, with_spec=True)
-        if key is not None:
-            digest = _digest(resolved)
-            session.add(StoredReply(actor=actor, key=key, body_sha256=digest, reply=reply, created_at=now))
-        notify(session, ALL_JOBS, SCHEDULER)
-        return reply
+    """A new job in the caller's transaction, as the API shows it.
 
-
-async def _insert_job(
-    session: AsyncSession, spec: JobSpec, resolved: dict[str, Any], *, actor: str, now: datetime
-) -> Job:
-    taken = select(Job.id).where(Job.project == spec.project, Job.name == spec.name, Job.status.in_(NOT_FINAL_STATUSES))
-    if (await session.execute(taken)).first() is not None:
-        raise _name_taken(spec.name)
+    Raises:
+        ServiceError: name_taken, package_unknown, invalid_spec (unknown checkpoint).
+    """
+    await _check_references(session, spec)
+    await _check_name_free(session, spec)
     job = Job(
         id=new_id("job", now),
         project=spec.project,
         name=spec.name,
         labels=dict(spec.labels),
-        spec=resolved,
+        spec=spec_to_json(spec),
         priority=spec.scheduling.priority,
         min_workers=spec.workers.min,
         max_workers=spec.workers.upper,
@@ -157,10 +146,23 @@ async def _insert_job(
     )
     session.add(job)
     await session.flush()
-    await append_event(session, job, EventKind.SUBMITTED, f"{actor} submitted the job.", now=now, data={"by": actor})
-    session.add(AuditEntry(time=now, actor=actor, action=str(EventKind.SUBMITTED), job_id=job.id, detail={}))
+    origin = {} if cloned_from is None else {"cloned_from": cloned_from}
+    message = f"{actor} submitted the job{'' if cloned_from is None else f' as a clone of {cloned_from}'}."
+    await append_event(session, job, EventKind.SUBMITTED, message, now=now, data={"by": actor, **origin})
+    session.add(AuditEntry(time=now, actor=actor, action=str(EventKind.SUBMITTED), job_id=job.id, detail=origin))
     await session.refresh(job)
-    return job
+    notify(session, ALL_JOBS, SCHEDULER)
+    return job_json(job, with_spec=True)
+
+
+async def _check_name_free(session: AsyncSession, spec: JobSpec) -> None:
+    taken = select(Job.id).where(Job.project == spec.project, Job.name == spec.name, Job.status.in_(NOT_FINAL_STATUSES))
+    if (await session.execute(taken)).first() is not None:
+        raise ServiceError(
+            ErrorKind.NAME_TAKEN,
+            f"A job named {spec.name!r} has not ended yet; cancel it first, or choose another name.",
+            findings=[Finding("name", "is taken by a job that has not ended")],
+        )
 
 
 async def _check_references(session: AsyncSession, spec: JobSpec) -> None:
@@ -177,27 +179,3 @@ async def _check_references(session: AsyncSession, spec: JobSpec) -> None:
         if found is None or found.deleted_at is not None:
             finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
             raise invalid_spec(SpecError([finding]))
-
-
-async def _stored_reply(session: AsyncSession, actor: str, key: str, resolved: dict[str, Any]) -> dict[str, Any] | None:
-    stored = await session.get(StoredReply, (actor, key))
-    if stored is None:
-        return None
-    if stored.body_sha256 != _digest(resolved):
-        raise ServiceError(
-            ErrorKind.IDEMPOTENCY_MISMATCH,
-            "This Idempotency-Key was used with another spec; use a fresh key for a new submit.",
-        )
-    return stored.reply
-
-
-def _name_taken(name: str) -> ServiceError:
-    return ServiceError(
-        ErrorKind.NAME_TAKEN,
-        f"A job named {name!r} has not ended yet; cancel it first, or choose another name.",
-        findings=[Finding("name", "is taken by a job that has not ended")],
-    )
-
-
-def _digest(resolved: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from service.clock import optional_rfc3339, to_rfc3339
@@ -44,7 +46,17 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
     }
     if with_spec:
         shown["spec"] = job.spec
+        shown["etag"] = edition(job)
     return shown
+
+
+def edition(job: Job) -> str:
+    """The entity tag of what people may change: the spec and their wishes, and nothing that a controller reports.
+
+    So a tag stays good while the job trains, and If-Match can be used on running jobs.
+    """
+    parts = [job.id, job.spec, job.desired_run, job.desired_workers]
+    return f'"{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]}"'
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from service.events import append_event
 from service.jobs import find
 from service.models import AuditEntry, Cluster, Event, Job
 from service.notify import ALL_JOBS, SCHEDULER, desired_topic, job_topic, notify
+from service.requests import Asked, answer_once, check_edition
 from service.scheduler import largest_fit
 from service.scheduler_view import cluster_view, shape_of
 from service.states import settle_status
@@ -32,124 +34,116 @@ class Changed:
     has_changed: bool
 
 
-async def scale(context: Context, reference: str, workers: int, *, actor: str) -> Changed:
+async def scale(context: Context, reference: str, workers: int, *, asked: Asked) -> Changed:
     """Want another number of workers.
 
     Raises:
-        ServiceError: not_found, job_final, out_of_bounds.
+        ServiceError: not_found, job_final, out_of_bounds, precondition_failed.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, reference, for_update=True)
-        _refuse_final(job, "scaled")
+
+    async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
+        refuse_final(job, "scaled")
         if not job.min_workers <= workers <= job.max_workers:
             message = (
-                f"workers must lie in {job.min_workers}..{job.max_workers} (workers.min..workers.max of the spec), "
-                f"got {workers}."
+                f"workers must lie in {job.min_workers}..{job.max_workers} (workers.min..workers.max of the spec; "
+                f"`rubato update` changes them), got {workers}."
             )
             finding = Finding("workers", f"must lie in {job.min_workers}..{job.max_workers}, got {workers}")
             raise ServiceError(ErrorKind.OUT_OF_BOUNDS, message, findings=[finding])
         if workers == job.desired_workers:
-            return Changed(job_json(job, with_spec=True), has_changed=False)
+            return False
         before = job.desired_workers
         job.desired_workers = workers
-        await _wish(
-            session,
-            job,
-            EventKind.SCALE_REQUESTED,
-            f"{actor} asked for {workers} workers instead of {before}.",
-            {"from": before, "to": workers, "by": actor},
-            actor=actor,
-            now=now,
-        )
-        await _explain_capacity(session, job)
-        return Changed(job_json(job, with_spec=True), has_changed=True)
+        message = f"{asked.actor} asked for {workers} workers instead of {before}."
+        data = {"from": before, "to": workers, "by": asked.actor}
+        await record_wish(session, job, EventKind.SCALE_REQUESTED, message, data, actor=asked.actor, now=now)
+        await explain_capacity(session, job)
+        return True
+
+    return await change_job(context, reference, asked, ["scale", workers], change)
 
 
-async def pause(context: Context, reference: str, *, actor: str) -> Changed:
+async def pause(context: Context, reference: str, *, asked: Asked) -> Changed:
     """Want the job paused, with a checkpoint first.
 
     Raises:
-        ServiceError: not_found, job_final, conflict.
+        ServiceError: not_found, job_final, conflict, precondition_failed.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, reference, for_update=True)
-        _refuse_final(job, "paused")
+
+    async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
+        refuse_final(job, "paused")
         if job.status == Status.STOPPING:
             raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is being cancelled; a cancel cannot be taken back.")
         if job.desired_run == "pause":
-            return Changed(job_json(job, with_spec=True), has_changed=False)
+            return False
         job.desired_run = "pause"
-        await _wish(
-            session, job, EventKind.PAUSE_REQUESTED, f"{actor} asked for a pause.", {"by": actor}, actor=actor, now=now
-        )
-        await settle_status(session, job, now=now, because=f"{actor} asked for a pause")
-        return Changed(job_json(job, with_spec=True), has_changed=True)
+        because = f"{asked.actor} asked for a pause"
+        data = {"by": asked.actor}
+        await record_wish(session, job, EventKind.PAUSE_REQUESTED, f"{because}.", data, actor=asked.actor, now=now)
+        await settle_status(session, job, now=now, because=because)
+        return True
+
+    return await change_job(context, reference, asked, ["pause"], change)
 
 
-async def resume(context: Context, reference: str, *, actor: str) -> Changed:
+async def resume(context: Context, reference: str, *, asked: Asked) -> Changed:
     """Let a paused job queue again; it goes on from its last checkpoint.
 
     Raises:
-        ServiceError: not_found, job_final, conflict.
+        ServiceError: not_found, job_final, conflict, precondition_failed.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, reference, for_update=True)
-        _refuse_final(job, "resumed")
+
+    async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
+        refuse_final(job, "resumed")
         if job.status in (Status.PAUSING, Status.STOPPING):
             raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is {job.status}; resume is possible once it is paused.")
         if job.desired_run == "run":
-            return Changed(job_json(job, with_spec=True), has_changed=False)
+            return False
         job.desired_run = "run"
-        await _wish(
-            session, job, EventKind.RESUME_REQUESTED, f"{actor} asked to resume.", {"by": actor}, actor=actor, now=now
-        )
-        await settle_status(session, job, now=now, because=f"{actor} asked to resume")
-        return Changed(job_json(job, with_spec=True), has_changed=True)
+        because = f"{asked.actor} asked to resume"
+        data = {"by": asked.actor}
+        await record_wish(session, job, EventKind.RESUME_REQUESTED, f"{because}.", data, actor=asked.actor, now=now)
+        await settle_status(session, job, now=now, because=because)
+        return True
+
+    return await change_job(context, reference, asked, ["resume"], change)
 
 
-async def cancel(context: Context, reference: str, *, force: bool, actor: str) -> Changed:
+async def cancel(context: Context, reference: str, *, force: bool, asked: Asked) -> Changed:
     """Want the job ended; an acknowledged cancel wins over every other outcome.
 
     Raises:
-        ServiceError: not_found, job_final.
+        ServiceError: not_found, job_final, precondition_failed.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, reference, for_update=True)
+
+    async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
         if job.status == Status.CANCELLED:
-            return Changed(job_json(job, with_spec=True), has_changed=False)
-        _refuse_final(job, "cancelled")
+            return False
+        refuse_final(job, "cancelled")
         if job.desired_run == "stop" and (job.desired_force or not force):
-            return Changed(job_json(job, with_spec=True), has_changed=False)
+            return False
         job.desired_run = "stop"
         job.desired_force = force
         how = "at once" if force else "with the grace of its spec"
-        await _wish(
-            session,
-            job,
-            EventKind.CANCEL_REQUESTED,
-            f"{actor} asked to cancel the job {how}.",
-            {"by": actor, "force": force},
-            actor=actor,
-            now=now,
-        )
-        await settle_status(session, job, now=now, reason="cancelled_by_user", because=f"{actor} asked to cancel")
-        return Changed(job_json(job, with_spec=True), has_changed=True)
+        message = f"{asked.actor} asked to cancel the job {how}."
+        data = {"by": asked.actor, "force": force}
+        await record_wish(session, job, EventKind.CANCEL_REQUESTED, message, data, actor=asked.actor, now=now)
+        because = f"{asked.actor} asked to cancel"
+        await settle_status(session, job, now=now, reason="cancelled_by_user", because=because)
+        return True
+
+    return await change_job(context, reference, asked, ["cancel", force], change)
 
 
-async def request_checkpoint(context: Context, reference: str, *, actor: str) -> Changed:
+async def request_checkpoint(context: Context, reference: str, *, asked: Asked) -> Changed:
     """Want a checkpoint soon.
 
     Raises:
-        ServiceError: not_found, job_final, conflict.
+        ServiceError: not_found, job_final, conflict, precondition_failed.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, reference, for_update=True)
-        _refuse_final(job, "checkpointed")
+
+    async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
+        refuse_final(job, "checkpointed")
         possible = (Status.STARTING, Status.RUNNING, Status.RECOVERING)
         if job.status not in possible:
             raise ServiceError(
@@ -157,16 +151,35 @@ async def request_checkpoint(context: Context, reference: str, *, actor: str) ->
                 f"{job.name} is {job.status}; a checkpoint is possible while it is {', '.join(possible)}.",
             )
         job.checkpoint_request += 1
-        await _wish(
-            session,
-            job,
-            EventKind.CHECKPOINT_REQUESTED,
-            f"{actor} asked for a checkpoint.",
-            {"by": actor, "request": job.checkpoint_request},
-            actor=actor,
-            now=now,
-        )
-        return Changed(job_json(job, with_spec=True), has_changed=True)
+        message = f"{asked.actor} asked for a checkpoint."
+        data = {"by": asked.actor, "request": job.checkpoint_request}
+        await record_wish(session, job, EventKind.CHECKPOINT_REQUESTED, message, data, actor=asked.actor, now=now)
+        return True
+
+    return await change_job(context, reference, asked, ["checkpoint"], change)
+
+
+async def change_job(
+    context: Context,
+    reference: str,
+    asked: Asked,
+    request: list[Any],
+    change: Callable[[AsyncSession, Job, datetime], Awaitable[bool]],
+) -> Changed:
+    """Change a job in one transaction, once for a key; `change` says whether there was anything to do.
+
+    Raises:
+        ServiceError: not_found, precondition_failed, idempotency_mismatch, and whatever `change` raises.
+    """
+
+    async def run(session: AsyncSession) -> dict[str, Any]:
+        job = await find(session, reference, for_update=True)
+        check_edition(job, asked.if_match)
+        has_changed = await change(session, job, context.clock())
+        return {"job": job_json(job, with_spec=True), "has_changed": has_changed}
+
+    reply = await answer_once(context, asked, [reference, *request], run)
+    return Changed(reply["job"], has_changed=reply["has_changed"])
 
 
 async def has_checkpoint_since_request(session: AsyncSession, job_id: str) -> bool:
@@ -182,7 +195,7 @@ async def has_checkpoint_since_request(session: AsyncSession, job_id: str) -> bo
     return (await session.execute(committed.limit(1))).first() is not None
 
 
-async def _explain_capacity(session: AsyncSession, job: Job) -> None:
+async def explain_capacity(session: AsyncSession, job: Job) -> None:
     """Say at once what can only come later; the controller's next report says how it goes."""
     cluster = await session.get(Cluster, job.cluster_id) if job.cluster_id else None
     if cluster is None:
@@ -195,14 +208,19 @@ async def _explain_capacity(session: AsyncSession, job: Job) -> None:
         )
 
 
-def _refuse_final(job: Job, done: str) -> None:
+def refuse_final(job: Job, done: str) -> None:
+    """Refuse to change a job that has ended.
+
+    Raises:
+        ServiceError: job_final.
+    """
     if Status(job.status) in FINAL:
         raise ServiceError(
             ErrorKind.JOB_FINAL, f"{job.name} has {job.status}; only a job that has not ended can be {done}."
         )
 
 
-async def _wish(
+async def record_wish(
     session: AsyncSession,
     job: Job,
     kind: EventKind,

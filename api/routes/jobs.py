@@ -5,28 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from api import schemas
 from api.auth import Caller, Parts
-from api.bodies import read_spec_data
+from api.bodies import check_json, parse_json, read_body, read_spec_data
 from api.routes.errors import errors
 from rubato.wire.events import EventKind
-from rubato.wire.spec import spec_to_json
 from rubato.wire.status import FINAL, Status
-from service import jobs, wishes
+from service import clones, jobs, updates, wishes
 from service.attempts import list_attempts, list_workers
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import list_events
 from service.notify import job_topic
+from service.requests import Asked
 from service.views import attempt_json
 from service.wishes import Changed
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
 Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for it to be done.")]
+IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=200, description="The same key and request give the same reply again.")
+]
+IfMatch = Annotated[
+    str | None, Header(max_length=1000, description="The ETag that was read: 412 where somebody changed the job since.")
+]
+
+
+def _asked(caller: Caller, idempotency_key: IdempotencyKey = None, if_match: IfMatch = None) -> Asked:
+    """Who asks for a change, and on which terms."""
+    return Asked(caller.name, idempotency_key, if_match)
+
+
+Asker = Annotated[Asked, Depends(_asked)]
 _SPEC_BODY = {
     "requestBody": {
         "required": True,
@@ -36,10 +50,16 @@ _SPEC_BODY = {
         },
     }
 }
+_PATCH_CONTENT = {kind: {"schema": {"type": "object"}} for kind in ("application/merge-patch+json", "application/json")}
+_DONE: dict[int | str, dict[str, Any]] = {200: {"model": schemas.Job, "description": "Nothing to do, or done."}}
 
 
 @router.post(
-    "/jobs", status_code=201, response_model=schemas.Job, responses=errors(409, 413, 415, 422), openapi_extra=_SPEC_BODY
+    "/jobs",
+    status_code=201,
+    response_model=schemas.Job,
+    responses={200: {"model": schemas.DryRun}, **errors(409, 413, 415, 422)},
+    openapi_extra=_SPEC_BODY,
 )
 async def submit_job(
     request: Request,
@@ -47,15 +67,13 @@ async def submit_job(
     context: Parts,
     caller: Caller,
     dry_run: bool = False,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Submit a job spec, JSON or YAML. With `dry_run` the resolved spec comes back and nothing is stored."""
     spec = jobs.read_spec(await read_spec_data(request, context.settings.max_spec_bytes))
     if dry_run:
-        return JSONResponse({"spec": spec_to_json(spec)})
-    job = await jobs.submit(context, spec, actor=caller.name, idempotency_key=idempotency_key)
-    response.headers["Location"] = f"/api/v1/jobs/{job['id']}"
-    return job
+        return JSONResponse({"spec": await jobs.check(context, spec)})
+    return _created(response, await jobs.submit(context, spec, asked=Asked(caller.name, idempotency_key)))
 
 
 @router.get("/jobs", response_model=schemas.JobPage, responses=errors(422))
@@ -76,6 +94,7 @@ async def list_jobs(
 @router.get("/jobs/{reference}", response_model=schemas.Job, responses=errors(404, 422))
 async def get_job(
     reference: str,
+    response: Response,
     context: Parts,
     wait: Wait = 0,
     for_: Annotated[str, Query(alias="for", description="Statuses to wait for, separated by commas.")] = "",
@@ -85,15 +104,47 @@ async def get_job(
     job = await jobs.get(context, reference)
     if wait and job["status"] not in wanted:
         job = await _wait(context, job["id"], lambda seen: seen["status"] in wanted, wait)
-    return job
+    return _tagged(response, job)
 
 
-@router.post("/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=errors(404, 409, 422))
+@router.patch(
+    "/jobs/{reference}",
+    response_model=schemas.Job,
+    responses=errors(404, 409, 412, 413, 415, 422),
+    openapi_extra={"requestBody": {"required": True, "content": _PATCH_CONTENT}},
+)
+async def update_job(reference: str, request: Request, response: Response, context: Parts, asked: Asker) -> Any:
+    """Change labels, workers.min and max, limits and scheduling; a merge patch of the spec: null takes away.
+
+    Training goes on meanwhile. Of a job that has ended only the labels can be changed.
+    """
+    changed = await updates.update(context, reference, await _read_patch(request, context), asked=asked)
+    return _tagged(response, changed.job)
+
+
+@router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 422))
+async def clone_job(
+    reference: str,
+    body: schemas.CloneRequest,
+    response: Response,
+    context: Parts,
+    caller: Caller,
+    idempotency_key: IdempotencyKey = None,
+) -> Any:
+    """Submit the job again, with other values where `overrides` says so; its code is not uploaded again."""
+    check_json(body.model_dump())
+    asked = Asked(caller.name, idempotency_key)
+    return _created(response, await clones.clone(context, reference, body.overrides, body.from_checkpoint, asked=asked))
+
+
+@router.post(
+    "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
+)
 async def scale_job(
-    reference: str, body: schemas.ScaleRequest, response: Response, context: Parts, caller: Caller, wait: Wait = 0
+    reference: str, body: schemas.ScaleRequest, response: Response, context: Parts, asked: Asker, wait: Wait = 0
 ) -> Any:
     """Want another number of workers; training goes on meanwhile. 200: nothing to change, or done within `wait`."""
-    changed = await wishes.scale(context, reference, body.workers, actor=caller.name)
+    changed = await wishes.scale(context, reference, body.workers, asked=asked)
 
     def is_done(job: dict[str, Any]) -> bool:
         return bool(job["workers"] == job["desired_workers"] and not job["joining"]) or job["status"] in FINAL
@@ -101,38 +152,55 @@ async def scale_job(
     return await _answer(context, response, changed, is_done, wait)
 
 
-@router.post("/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
-async def pause_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+@router.post(
+    "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
+)
+async def pause_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Checkpoint, then give the slots back until resume."""
-    changed = await wishes.pause(context, reference, actor=caller.name)
+    changed = await wishes.pause(context, reference, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.PAUSED}, wait)
 
 
-@router.post("/jobs/{reference}/resume", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
-async def resume_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+@router.post(
+    "/jobs/{reference}/resume",
+    status_code=202,
+    response_model=schemas.Job,
+    responses=_DONE | errors(404, 409, 412, 422),
+)
+async def resume_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Queue a paused job again; it goes on from its last checkpoint."""
-    changed = await wishes.resume(context, reference, actor=caller.name)
+    changed = await wishes.resume(context, reference, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.RUNNING}, wait)
 
 
-@router.post("/jobs/{reference}/cancel", status_code=202, response_model=schemas.Job, responses=errors(404, 409, 422))
+@router.post(
+    "/jobs/{reference}/cancel",
+    status_code=202,
+    response_model=schemas.Job,
+    responses=_DONE | errors(404, 409, 412, 422),
+)
 async def cancel_job(
     reference: str,
     response: Response,
     context: Parts,
-    caller: Caller,
+    asked: Asker,
     body: Annotated[schemas.CancelRequest | None, Body()] = None,
     wait: Wait = 0,
 ) -> Any:
     """End the job; with `force` without its grace. Once acknowledged, no other outcome can win."""
-    changed = await wishes.cancel(context, reference, force=body is not None and body.force, actor=caller.name)
+    changed = await wishes.cancel(context, reference, force=body is not None and body.force, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL, wait)
 
 
-@router.post("/jobs/{reference}/checkpoint", status_code=202, response_model=schemas.Job, responses=errors(404, 409))
-async def checkpoint_job(reference: str, response: Response, context: Parts, caller: Caller, wait: Wait = 0) -> Any:
+@router.post(
+    "/jobs/{reference}/checkpoint",
+    status_code=202,
+    response_model=schemas.Job,
+    responses=_DONE | errors(404, 409, 412, 422),
+)
+async def checkpoint_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Save a checkpoint soon. With `wait` it answers 200 once one was committed."""
-    changed = await wishes.request_checkpoint(context, reference, actor=caller.name)
+    changed = await wishes.request_checkpoint(context, reference, asked=asked)
     if wait:
         job_id = changed.job["id"]
 
@@ -142,8 +210,8 @@ async def checkpoint_job(reference: str, response: Response, context: Parts, cal
 
         if await context.hub.wait_until([job_topic(job_id)], look, bool, wait):
             response.status_code = 200
-        return await jobs.get(context, job_id)
-    return changed.job
+        return _tagged(response, await jobs.get(context, job_id))
+    return _tagged(response, changed.job)
 
 
 @router.get("/jobs/{reference}/workers", response_model=schemas.Items, responses=errors(404))
@@ -193,7 +261,27 @@ async def _answer(
         job = await _wait(context, job["id"], is_done, wait_s)
     if not changed.has_changed or (wait_s and is_done(job)):
         response.status_code = 200
+    return _tagged(response, job)
+
+
+def _tagged(response: Response, job: dict[str, Any]) -> dict[str, Any]:
+    """The job, with its entity tag as a header too."""
+    response.headers["ETag"] = job["etag"]
     return job
+
+
+def _created(response: Response, job: dict[str, Any]) -> dict[str, Any]:
+    response.headers["Location"] = f"/api/v1/jobs/{job['id']}"
+    return _tagged(response, job)
+
+
+async def _read_patch(request: Request, context: Context) -> Any:
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind not in _PATCH_CONTENT:
+        raise ServiceError(
+            ErrorKind.UNSUPPORTED_MEDIA_TYPE, f"Send the change as {' or '.join(_PATCH_CONTENT)}, not {kind[:80]}."
+        )
+    return parse_json(await read_body(request, context.settings.max_spec_bytes))
 
 
 async def _wait(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rubato.cli import export, job_commands, local, pin, service_commands, starter, submit
+from rubato.cli import export, job_changes, job_commands, local, pin, service_commands, starter, submit
 from rubato.cli.exits import ExitCode, code_for_error
 from rubato.cli.output import fail, note, put
 from rubato.errors import ApiUnauthenticated, RubatoError, SpecError
@@ -35,6 +35,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.resume,
     job_commands.cancel,
     job_commands.checkpoint,
+    job_changes.update,
+    job_changes.clone,
     export.export,
     pin.pin,
     job_commands.wait,

@@ -70,7 +70,7 @@ def submit(
             put_json(client.check({key: value for key, value in data.items() if key != "working_dir"}))
             return
         job = send(client, data, draft.folder)
-        _announce(job, client.url, as_json=as_json)
+        announce(job, client.url, as_json=as_json)
         if follow:
             from rubato.cli.follow import follow_to_end
 
@@ -94,7 +94,8 @@ def _describe(package: PackedFolder) -> str:
     return f"Uploaded {package.files} files, {package.packed_bytes / 1e6:.2f} MB packed."
 
 
-def _announce(job: Job, url: str, *, as_json: bool) -> None:
+def announce(job: Job, url: str, *, as_json: bool) -> None:
+    """Print the id of a new job, and how to go on with it."""
     if as_json:
         put_json(job.raw)
         return

@@ -111,6 +111,44 @@ class Client:
         """Ask for another number of workers; the change itself shows as a `generation.formed` event."""
         return decode(Job, self._post(f"/jobs/{job}/scale", {"workers": workers}))
 
+    def update(self, job: str, changes: dict[str, Any], *, if_match: str | None = None) -> Job:
+        """Change labels, `workers.min` and `max`, `limits` or `scheduling` of a job; training goes on meanwhile.
+
+        Args:
+            job: id or name.
+            changes: a part of the spec, such as `{"scheduling": {"priority": 80}, "labels": {"old": None}}`; what is
+                left out stays, None takes away.
+            if_match: `Job.etag` of the job as you read it: refused where somebody changed the job since.
+
+        Raises:
+            ApiError: `precondition_failed`, `job_final`, `invalid_spec`, `invalid_request`.
+        """
+        headers = {} if if_match is None else {"If-Match": if_match}
+        return decode(Job, self._transport.send_json("PATCH", f"{API}/jobs/{job}", body=changes, headers=headers))
+
+    def clone(
+        self,
+        job: str,
+        overrides: dict[str, Any] | None = None,
+        *,
+        from_checkpoint: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Submit a job again.
+
+        Args:
+            job: id or name of the old one, whatever its status.
+            overrides: a part of the spec that replaces the old job's, such as `{"config": {"lr": 0.01}}`.
+            from_checkpoint: id of a checkpoint to begin from, or `latest`.
+            idempotency_key: sent again with the same key after a lost reply, it makes no second job.
+
+        Raises:
+            ApiError: `invalid_spec`, `name_taken`, `conflict` (there is no checkpoint), ...
+        """
+        body = {"overrides": overrides or {}, "from_checkpoint": from_checkpoint}
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return decode(Job, self._post(f"/jobs/{job}/clone", body, headers=headers))
+
     def pause(self, job: str) -> Job:
         """Checkpoint, then stop and keep the job for `resume`."""
         return decode(Job, self._post(f"/jobs/{job}/pause"))

@@ -153,6 +153,8 @@ class Job:
     failure: dict[str, Any] | None = None
     queue: dict[str, Any] | None = None
     spec: dict[str, Any] | None = None
+    etag: str | None = None
+    """Names what people may change of the job as it was read; `Client.update` takes it as `if_match`."""
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -9,8 +9,9 @@ class EventKind(StrEnum):
     """What happened. The comment names the keys of `data`."""
 
     # Written by the service.
-    SUBMITTED = "job.submitted"  # by
+    SUBMITTED = "job.submitted"  # by, cloned_from
     STATUS = "job.status"  # from, to, reason
+    UPDATED = "job.updated"  # by, changes {path: {from, to}}, from_next_attempt [path]
     SCALE_REQUESTED = "job.scale_requested"  # from, to, by
     PAUSE_REQUESTED = "job.pause_requested"  # by
     RESUME_REQUESTED = "job.resume_requested"  # by

@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_POST = do_PUT = do_HEAD = respond  # noqa: N815
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = respond  # noqa: N815
 
 
 @dataclass

@@ -1,0 +1,103 @@
+"""Commands that make another job of one: update, clone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments
+from rubato.cli.output import note, put_json
+from rubato.cli.specfile import apply_settings
+
+LabelOption = Annotated[
+    list[str] | None, typer.Option("--label", metavar="K=V", help="A label; K= takes it away; repeatable.")
+]
+
+
+def update(
+    job: JobArgument,
+    *,
+    priority: Annotated[int | None, typer.Option(min=0, max=100, help="0 to 100, more is sooner.")] = None,
+    label: LabelOption = None,
+    minimum: Annotated[int | None, typer.Option("--min", min=1, help="Never fewer workers (workers.min).")] = None,
+    maximum: Annotated[int | None, typer.Option("--max", min=1, help="Never more workers (workers.max).")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="K=V", help="Such as limits.queue_timeout=1h; K= takes a limit away; repeatable."
+        ),
+    ] = None,
+    if_match: Annotated[
+        str | None, typer.Option(metavar="ETAG", help="Refuse where somebody changed the job since (see `get --json`).")
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Change labels, bounds, limits or priority of a job; training goes on meanwhile."""
+    changes = read_changes(
+        settings=parse_assignments(settings or [], "--set"),
+        labels=parse_assignments(label or [], "--label"),
+        priority=priority,
+        minimum=minimum,
+        maximum=maximum,
+    )
+    if not changes:
+        raise typer.BadParameter("give at least one of --priority, --label, --min, --max and --set")
+    with connect(url) as client:
+        changed = client.update(job, changes, if_match=if_match)
+        if as_json:
+            put_json(changed.raw)
+        else:
+            bounds = f"{changed.min_workers} to {changed.max_workers} workers, {changed.desired_workers} wanted"
+            note(f"{changed.name} is changed: {bounds}, priority {_priority_of(changed.spec)}.")
+
+
+def read_changes(
+    *,
+    settings: dict[str, str],
+    labels: dict[str, str],
+    priority: int | None = None,
+    minimum: int | None = None,
+    maximum: int | None = None,
+) -> dict[str, Any]:
+    """A merge patch from the flags; an empty value takes away."""
+    changes = apply_settings({}, {path: text or "null" for path, text in settings.items()})
+    if labels:
+        changes.setdefault("labels", {}).update({name: value or None for name, value in labels.items()})
+    flags = (("scheduling", "priority", priority), ("workers", "min", minimum), ("workers", "max", maximum))
+    for section, name, value in flags:
+        if value is not None:
+            changes.setdefault(section, {})[name] = value
+    return changes
+
+
+def clone(
+    job: JobArgument,
+    *,
+    name: Annotated[str | None, typer.Option(help="Name of the new job. Default: the old one's with a number.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="K=V", help="A field of the spec, such as config.lr=0.01; repeatable."),
+    ] = None,
+    label: LabelOption = None,
+    from_checkpoint: Annotated[
+        str | None, typer.Option(metavar="ID|latest", help="Begin from a checkpoint instead of from the start.")
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Submit a job again, with other values where you say so; its code is not uploaded again."""
+    overrides = read_changes(
+        settings=parse_assignments(settings or [], "--set"), labels=parse_assignments(label or [], "--label")
+    )
+    if name is not None:
+        overrides["name"] = name
+    with connect(url) as client:
+        from rubato.cli.submit import announce
+
+        announce(client.clone(job, overrides, from_checkpoint=from_checkpoint), client.url, as_json=as_json)
+
+
+def _priority_of(spec: dict[str, Any] | None) -> Any:
+    return (spec or {}).get("scheduling", {}).get("priority", "?")

@@ -1,0 +1,72 @@
+"""A job submitted again: the spec of an old one with some fields changed, from the start or from a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.context import Context
+from service.errors import ErrorKind, ServiceError
+from service.jobs import find, insert, read_spec
+from service.models import Checkpoint, Job
+from service.requests import Asked, answer_once
+from service.updates import merge_patch
+
+LATEST = "latest"
+_LONGEST_BASE = 58
+"""Of the 63 characters of a name, so that a number fits behind."""
+
+
+async def clone(
+    context: Context, reference: str, overrides: dict[str, Any], from_checkpoint: str | None, *, asked: Asked
+) -> dict[str, Any]:
+    """Store a new job made of an old one, queued; the old one may have any status.
+
+    Args:
+        context: the service's parts.
+        reference: id or name of the old job.
+        overrides: a merge patch of its spec; without a name the new job is called as the old one, with a number.
+        from_checkpoint: id of a checkpoint to begin from, or `latest` for the newest of the old job.
+        asked: who asks.
+
+    Raises:
+        ServiceError: not_found, conflict (the job has no checkpoint yet), invalid_spec, name_taken.
+    """
+
+    async def change(session: AsyncSession) -> dict[str, Any]:
+        source = await find(session, reference)
+        data = merge_patch(source.spec, overrides)
+        if "name" not in overrides:
+            data["name"] = await _free_name(session, source)
+        if from_checkpoint is not None:
+            origin = await _newest(session, source) if from_checkpoint == LATEST else from_checkpoint
+            data["checkpoint"] = {**(data.get("checkpoint") or {}), "resume_from": origin}
+        return await insert(session, read_spec(data), actor=asked.actor, now=context.clock(), cloned_from=source.id)
+
+    return await answer_once(context, asked, ["clone", reference, overrides, from_checkpoint], change)
+
+
+async def _free_name(session: AsyncSession, source: Job) -> str:
+    """The name with the smallest number from 2 on that no job of the project has or had."""
+    base = source.name[:_LONGEST_BASE].rstrip("-._")
+    taken = select(Job.name).where(Job.project == source.project, Job.name.startswith(f"{base}-", autoescape=True))
+    names = set((await session.scalars(taken)).all())
+    number = 2
+    while f"{base}-{number}" in names:
+        number += 1
+    return f"{base}-{number}"
+
+
+async def _newest(session: AsyncSession, source: Job) -> str:
+    newest = (
+        select(Checkpoint.id)
+        .where(Checkpoint.job_id == source.id, Checkpoint.deleted_at.is_(None))
+        .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
+        .limit(1)
+    )
+    found = await session.scalar(newest)
+    if found is None:
+        raise ServiceError(ErrorKind.CONFLICT, f"{source.name} has no checkpoint; leave from_checkpoint out.")
+    return found

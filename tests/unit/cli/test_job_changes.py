@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
+
+
+def test_update_sends_only_what_was_given(service: FakeService, rubato: Rubato) -> None:
+    service.on("PATCH", "/jobs/digits", job(max_workers=6, spec={"scheduling": {"priority": 80}}))
+    done = rubato(
+        *("update", "digits", "--priority", "80", "--max", "6", "--label", "team=vision", "--label", "old="),
+        *("--set", "limits.queue_timeout=1h", "--set", "limits.max_duration=", "--if-match", '"abc"'),
+    )
+    assert done.code == 0, done.err
+    assert "1 to 6 workers" in done.err
+    assert "priority 80" in done.err
+    request = service.requests[-1]
+    assert request.json == {
+        "scheduling": {"priority": 80},
+        "workers": {"max": 6},
+        "labels": {"team": "vision", "old": None},
+        "limits": {"queue_timeout": "1h", "max_duration": None},
+    }
+    assert request.headers["If-Match"] == '"abc"'
+
+
+def test_update_without_a_change_is_a_wrong_use(service: FakeService, rubato: Rubato) -> None:
+    assert rubato("update", "digits").code == 2
+    assert service.requests == []
+
+
+def test_update_tells_a_refusal(service: FakeService, rubato: Rubato) -> None:
+    problem = {"title": "t", "detail": "somebody changed it", "code": "precondition_failed"}
+    service.on("PATCH", "/jobs/digits", Reply(problem, status=412))
+    done = rubato("update", "digits", "--priority", "1")
+    assert (done.code, "somebody changed it" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize("flag", [(), ("--from-checkpoint", "latest")])
+def test_clone_submits_with_other_values(service: FakeService, rubato: Rubato, flag: tuple[str, ...]) -> None:
+    service.on("POST", "/jobs/digits/clone", job(id="job_2", name="mine"))
+    done = rubato("clone", "digits", "--name", "mine", "--set", "config.lr=1e-2", *flag)
+    assert (done.code, done.out) == (0, "job_2\n")
+    request = service.requests[-1]
+    assert request.json == {
+        "overrides": {"name": "mine", "config": {"lr": 0.01}},
+        "from_checkpoint": flag[1] if flag else None,
+    }
+    assert request.headers["Idempotency-Key"]
