@@ -45,6 +45,7 @@ STATUS: dict[ErrorKind, int] = {
     K.HOST_NOT_ALLOWED: 421,
     K.LEASE_HELD: 409,
     K.FENCED: 409,
+    K.STORAGE_UNREACHABLE: 503,
     K.NOT_READY: 503,
     K.INTERNAL: 500,
 }
@@ -69,6 +70,7 @@ TITLE: dict[ErrorKind, str] = {
     K.HOST_NOT_ALLOWED: "Unknown host name",
     K.LEASE_HELD: "The predecessor may be alive",
     K.FENCED: "A newer attempt counts",
+    K.STORAGE_UNREACHABLE: "The storage does not answer",
     K.NOT_READY: "Not ready",
     K.INTERNAL: "Internal error",
 }
@@ -127,7 +129,7 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
             log.error("unhandled_error", exc_info=error)
     if kind is K.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
-    if kind is K.NOT_READY:
+    if STATUS[kind] == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     return problem(
         kind,

@@ -170,14 +170,43 @@ class Checkpoint(BaseModel):
     step: int
     bytes: int
     created_at: str
+    pinned: bool | None
+    """Kept whatever the retention says; null: the storage does not answer."""
     metrics: JsonObject
     files: list[JsonObject]
 
 
-class CheckpointList(BaseModel):
+class CheckpointPage(BaseModel):
     """A job's checkpoints, newest first."""
 
     items: list[Checkpoint]
+    next_cursor: str | None
+
+
+class Attempt(BaseModel):
+    """One life of a job's controller."""
+
+    attempt: int
+    node_id: str
+    pid: int
+    granted_at: str
+    last_report_at: str | None
+    ended_at: str | None
+    outcome: str | None
+
+
+class AttemptPage(BaseModel):
+    """Attempts in order."""
+
+    items: list[Attempt]
+    next_cursor: str | None
+
+
+class GenerationPage(BaseModel):
+    """Memberships in order, as their events told."""
+
+    items: list[JsonObject]
+    next_cursor: str | None
 
 
 class ClusterOverview(BaseModel):
@@ -212,6 +241,12 @@ class CloneRequest(Request):
     from_checkpoint: str | None = Field(
         default=None, max_length=64, description="Id of a checkpoint to begin from, or `latest`."
     )
+
+
+class CheckpointRequest(Request):
+    """What may be changed of a checkpoint."""
+
+    pinned: bool = Field(strict=True)
 
 
 class SessionRequest(Request):

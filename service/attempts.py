@@ -111,10 +111,10 @@ async def rearm_leases(context: Context) -> None:
         await session.execute(statement.execution_options(synchronize_session=False))
 
 
-async def list_attempts(session: AsyncSession, job_id: str) -> list[Attempt]:
-    """All attempts of a job, in order."""
-    statement = select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
-    return list((await session.scalars(statement)).all())
+async def list_attempts(session: AsyncSession, job_id: str, *, after: int, limit: int) -> list[Attempt]:
+    """The attempts of a job behind one, in order."""
+    statement = select(Attempt).where(Attempt.job_id == job_id, Attempt.number > after)
+    return list((await session.scalars(statement.order_by(Attempt.number).limit(limit))).all())
 
 
 async def list_workers(session: AsyncSession, job: Job) -> list[Any]:

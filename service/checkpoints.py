@@ -1,4 +1,4 @@
-"""Checkpoints as their events told, and their files from the storage."""
+"""Checkpoints as their events told, and their files on the storage: listed, downloaded, pinned, deleted."""
 
 from __future__ import annotations
 
@@ -6,28 +6,45 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rubato.wire.events import EventKind
+from rubato.wire.status import FINAL, Status
+from rubato.wire.storage import PIN_NAME
+from service import storage
 from service.context import Context
-from service.errors import not_found
+from service.errors import ErrorKind, ServiceError, not_found
+from service.events import append_event
 from service.jobs import find
-from service.models import Checkpoint
+from service.models import AuditEntry, Checkpoint, Job
+from service.notify import ALL_JOBS, job_topic, notify
+from service.pages import cut, read_pair
 from service.storage import ObjectFile, find_stored
 from service.views import checkpoint_json
 
 
-async def list_of_job(context: Context, reference: str) -> list[dict[str, Any]]:
-    """A job's checkpoints that were not deleted, newest first.
+async def list_of_job(
+    context: Context, reference: str, *, cursor: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of a job's checkpoints that were not deleted, newest first, and the cursor of the next one.
 
     Raises:
-        ServiceError: not_found.
+        ServiceError: not_found, invalid_request (the cursor).
     """
+    after = read_pair(cursor)
     async with context.database.read() as session:
         job = await find(session, reference)
         statement = select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.deleted_at.is_(None))
-        newest_first = statement.order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
-        return [checkpoint_json(checkpoint) for checkpoint in await session.scalars(newest_first)]
+        if after is not None:
+            attempt, step = after
+            older = or_(Checkpoint.attempt < attempt, (Checkpoint.attempt == attempt) & (Checkpoint.step < step))
+            statement = statement.where(older)
+        newest_first = statement.order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc()).limit(limit + 1)
+        rows = (await session.scalars(newest_first)).all()
+    page, next_cursor = cut(rows, limit, lambda row: f"{row.attempt}-{row.step}")
+    pinned = await context.storage.pinned(job.id, [row.checkpoint_id for row in page])
+    return [checkpoint_json(row, is_pinned=pinned[row.checkpoint_id]) for row in page], next_cursor
 
 
 async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
@@ -37,7 +54,9 @@ async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
         ServiceError: not_found.
     """
     async with context.database.read() as session:
-        return checkpoint_json(await _find(session, checkpoint_id))
+        found = await _find(session, checkpoint_id)
+    pinned = await context.storage.pinned(found.job_id, [found.checkpoint_id])
+    return checkpoint_json(found, is_pinned=pinned[found.checkpoint_id])
 
 
 async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Path | ObjectFile, str]:
@@ -59,6 +78,100 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Pa
     if found is None:
         raise not_found("file in storage", f"{checkpoint.checkpoint_id}/{listed}")
     return found, f"{checkpoint.checkpoint_id}-{listed}"
+
+
+async def set_pinned(context: Context, checkpoint_id: str, *, is_pinned: bool, actor: str) -> dict[str, Any]:
+    """Keep a checkpoint whatever the job's retention says, or leave it to that again.
+
+    Raises:
+        ServiceError: not_found, conflict (it is being deleted), storage_unreachable.
+    """
+    async with context.database.read() as session:
+        found = await _find(session, checkpoint_id)
+
+    def change(folder: storage.StoredFolder) -> tuple[bool, bool]:
+        was_pinned = folder.exists(PIN_NAME)
+        if is_pinned and not was_pinned:
+            return storage.pin(folder), False
+        if was_pinned and not is_pinned:
+            folder.remove(PIN_NAME)
+        return True, was_pinned
+
+    is_there, was_pinned = await context.storage.change(found.job_id, found.checkpoint_id, change)
+    if not is_there:
+        raise ServiceError(
+            ErrorKind.CONFLICT,
+            f"Checkpoint {found.checkpoint_id} is not on the storage any more: the job's retention deleted it.",
+        )
+    if is_pinned != was_pinned:
+        kind = EventKind.CHECKPOINT_PINNED if is_pinned else EventKind.CHECKPOINT_UNPINNED
+        verb = "pinned" if is_pinned else "unpinned"
+        async with context.database.write() as session:
+            await _record(context, session, found, kind, f"{actor} {verb} checkpoint {found.checkpoint_id}.", actor)
+    return checkpoint_json(found, is_pinned=is_pinned)
+
+
+async def delete(context: Context, checkpoint_id: str, *, actor: str) -> None:
+    """Delete a checkpoint and its files for good.
+
+    Raises:
+        ServiceError: not_found, conflict (it is pinned, or a job may need it), storage_unreachable.
+    """
+    async with context.database.read() as session:
+        found = await _find(session, checkpoint_id)
+        await _refuse_needed(session, found)
+    # The files first: what is left where this is cut short can still be found, and deleted again.
+    if not await context.storage.change(found.job_id, found.checkpoint_id, storage.delete):
+        raise ServiceError(
+            ErrorKind.CONFLICT, f"Checkpoint {found.checkpoint_id} is pinned; unpin it first (`rubato pin --undo`)."
+        )
+    async with context.database.write() as session:
+        gone = (
+            update(Checkpoint)
+            .where(Checkpoint.id == found.id, Checkpoint.deleted_at.is_(None))
+            .values(deleted_at=context.clock())
+            .returning(Checkpoint.id)
+            .execution_options(synchronize_session=False)
+        )
+        if (await session.execute(gone)).first() is not None:
+            message = f"{actor} deleted checkpoint {found.checkpoint_id}."
+            await _record(context, session, found, EventKind.CHECKPOINT_DELETED, message, actor)
+
+
+async def _refuse_needed(session: AsyncSession, checkpoint: Checkpoint) -> None:
+    """Refuse to delete what a job goes back to, or begins from."""
+    job = await session.get_one(Job, checkpoint.job_id)
+    if Status(job.status) not in FINAL:
+        newest = (
+            select(Checkpoint.id)
+            .where(Checkpoint.job_id == job.id, Checkpoint.deleted_at.is_(None))
+            .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
+            .limit(1)
+        )
+        if await session.scalar(newest) == checkpoint.id:
+            raise ServiceError(
+                ErrorKind.CONFLICT,
+                f"Checkpoint {checkpoint.checkpoint_id} is the newest of {job.name}, which has not ended: it is what "
+                "the job goes back to. Cancel the job first, or wait for a newer one.",
+            )
+    origin = Job.spec["checkpoint"]["resume_from"].as_string()
+    begins = select(Job.name).where(Job.status.not_in(FINAL), origin == checkpoint.id).limit(1)
+    name = await session.scalar(begins)
+    if name is not None:
+        raise ServiceError(
+            ErrorKind.CONFLICT, f"{name} begins from checkpoint {checkpoint.checkpoint_id} and has not ended."
+        )
+
+
+async def _record(
+    context: Context, session: AsyncSession, checkpoint: Checkpoint, kind: EventKind, message: str, actor: str
+) -> None:
+    now = context.clock()
+    job = await find(session, checkpoint.job_id, for_update=True)
+    data = {"checkpoint_id": checkpoint.checkpoint_id, "by": actor}
+    await append_event(session, job, kind, message, now=now, data=data)
+    session.add(AuditEntry(time=now, actor=actor, action=str(kind), job_id=job.id, detail=data))
+    notify(session, job_topic(job.id), ALL_JOBS)
 
 
 async def _find(session: AsyncSession, checkpoint_id: str) -> Checkpoint:

@@ -11,6 +11,7 @@ from service.logs import LogStore
 from service.notify import Hub
 from service.packages import PackageStore
 from service.settings import Settings
+from service.storage import StorageDesk
 
 
 @dataclass(frozen=True)
@@ -23,4 +24,5 @@ class Context:
     authority: Authority
     logs: LogStore
     packages: PackageStore
+    storage: StorageDesk
     clock: Clock

@@ -32,6 +32,7 @@ class ErrorKind(StrEnum):
     HOST_NOT_ALLOWED = "host_not_allowed"
     LEASE_HELD = "lease_held"
     FENCED = "fenced"
+    STORAGE_UNREACHABLE = "storage_unreachable"
     NOT_READY = "not_ready"
     INTERNAL = "internal"
 

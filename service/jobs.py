@@ -20,6 +20,7 @@ from service.events import append_event
 from service.ids import is_id, new_id
 from service.models import AuditEntry, Checkpoint, Job, Package
 from service.notify import ALL_JOBS, SCHEDULER, notify
+from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
 from service.views import job_json
 
@@ -89,13 +90,12 @@ async def list_jobs(
         statement = statement.where(Job.name.contains(text.lower(), autoescape=True))
     if cursor is not None:
         if not is_id(cursor, "job"):
-            raise ServiceError(ErrorKind.INVALID_REQUEST, "cursor must be the next_cursor of a former page.")
+            raise bad_cursor()
         statement = statement.where(Job.id < cursor)
     async with context.database.read() as session:
         jobs = list((await session.scalars(statement)).all())
-    more = len(jobs) > limit
-    page = jobs[:limit]
-    return [job_json(job) for job in page], page[-1].id if more else None
+    page, next_cursor = cut(jobs, limit, lambda job: job.id)
+    return [job_json(job) for job in page], next_cursor
 
 
 async def find(session: AsyncSession, reference: str, *, for_update: bool = False) -> Job:

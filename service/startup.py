@@ -24,7 +24,7 @@ from service.notify import Hub
 from service.packages import PackageStore
 from service.scheduling import SchedulingLoop
 from service.settings import Settings
-from service.storage import open_store
+from service.storage import StorageDesk, open_store
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
@@ -70,6 +70,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             authority=Authority(load_key(settings.home)),
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
+            storage=StorageDesk(storage),
             clock=clock,
         )
         login_code = await _prepare(context)

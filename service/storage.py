@@ -1,17 +1,39 @@
-"""Files of checkpoints, where the settings say that they lie: opened for downloads, never written."""
+"""Checkpoints where the settings say that they lie: opened for downloads, pinned, and deleted when a person says so.
+
+Whether a checkpoint is pinned is a file beside it and nothing else: controllers prune, and `rubato pin` works, without
+the service, so a column here could only be wrong. Of a storage that does not answer, nothing is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from rubato.errors import UserError
-from rubato.wire.storage import StorageUri, describe_missing_driver
+from rubato.wire.storage import MANIFEST_NAME, PIN_NAME, PIN_TEXT, StorageUri, describe_missing_driver
+from service.errors import ErrorKind, ServiceError
+
+T = TypeVar("T")
 
 REQUEST_BYTES = 4 * 1024 * 1024
 """Of an object in one request: held in memory for each download that is under way."""
+
+
+LOOK_S = 3.0
+"""What is only shown waits so long for the storage."""
+CHANGE_S = 60.0
+"""What a person asked for may take longer: a checkpoint of many files in an object store is deleted in batches."""
+SILENCE_S = 10.0
+"""After a look that failed, for so long nothing is looked at for show: a page must not wait on every request."""
+MAX_ASKING = 8
+"""Requests to the storage at the same time; those that hang count."""
 
 
 class ObjectFile:
@@ -57,3 +79,214 @@ def open_store(uri: StorageUri) -> Any:
         return fsspec.filesystem(uri.scheme, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         raise UserError(describe_missing_driver(uri.scheme, str(error))) from error
+
+
+class StoredFolder(Protocol):
+    """A folder on storage, as far as the service touches it. All of it raises OSError where storage does not answer."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+
+    def read(self, name: str) -> bytes:
+        """A small file."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file; it appears whole."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file; none there is fine."""
+
+    def remove_all(self) -> None:
+        """Delete the folder and everything in it; none there is fine."""
+
+
+class LocalStored:
+    """In a file system."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def exists(self, name: str) -> bool:
+        """See `StoredFolder`, also for what follows."""
+        return (self._path / name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """By its path."""
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        """By a temporary file, synced before it gets its name."""
+        part = self._path / f".{name}.part"
+        with part.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(self._path / name)
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        """And sync: what is deleted next counts on it."""
+        (self._path / name).unlink(missing_ok=True)
+        if self._path.is_dir():
+            self._sync()
+
+    def remove_all(self) -> None:
+        """As `rm -r`."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._path)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class ObjectStored:
+    """In an object store."""
+
+    def __init__(self, filesystem: Any, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+
+    def exists(self, name: str) -> bool:
+        """See `StoredFolder`, also for what follows."""
+        return bool(self._filesystem.isfile(f"{self._path}/{name}"))
+
+    def read(self, name: str) -> bytes:
+        """One object."""
+        return bytes(self._filesystem.cat_file(f"{self._path}/{name}"))
+
+    def write(self, name: str, data: bytes) -> None:
+        """One object."""
+        self._filesystem.pipe_file(f"{self._path}/{name}", data)
+
+    def remove(self, name: str) -> None:
+        """One object."""
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.rm_file(f"{self._path}/{name}")
+
+    def remove_all(self) -> None:
+        """Everything under the prefix."""
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.rm(self._path, recursive=True)
+
+
+def open_stored(uri: StorageUri) -> StoredFolder:
+    """A folder on storage; nothing is looked at yet.
+
+    Raises:
+        UserError: the package that speaks to it is missing.
+    """
+    return LocalStored(Path(uri.path)) if uri.is_local else ObjectStored(open_store(uri), uri.path)
+
+
+def pin(folder: StoredFolder) -> bool:
+    """Keep a checkpoint whatever the retention says; False: it is not there (any more).
+
+    The manifest is looked for after the pin was written, and whoever deletes looks for the pin after the manifest was
+    removed: one of the two sees the other.
+    """
+    if not folder.exists(MANIFEST_NAME):
+        return False
+    try:
+        folder.write(PIN_NAME, PIN_TEXT)
+    except FileNotFoundError:
+        return False  # the whole folder is gone meanwhile
+    if folder.exists(MANIFEST_NAME):
+        return True
+    folder.remove(PIN_NAME)
+    return False
+
+
+def delete(folder: StoredFolder) -> bool:
+    """Delete a checkpoint for good, its manifest first; False: it is pinned. None there is fine."""
+    if folder.exists(PIN_NAME):
+        return False
+    if folder.exists(MANIFEST_NAME):
+        manifest = folder.read(MANIFEST_NAME)
+        folder.remove(MANIFEST_NAME)
+        if folder.exists(PIN_NAME):
+            folder.write(MANIFEST_NAME, manifest)
+            return False
+    folder.remove_all()
+    return True
+
+
+class StorageDesk:
+    """Asks the storage in threads of its own, and waits so long and no longer: a file system that hangs stops no loop.
+
+    The threads are daemons, so that one that hangs for ever does not keep the process from ending.
+    """
+
+    def __init__(self, root: StorageUri, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._asking = 0
+        self._silent_until = 0.0
+
+    async def pinned(self, job_id: str, names: Sequence[str]) -> dict[str, bool | None]:
+        """Whether checkpoints of a job are pinned, by the names of their folders; None: the storage does not answer."""
+
+        def look() -> dict[str, bool | None]:
+            return {name: open_stored(self._root / job_id / name).exists(PIN_NAME) for name in names}
+
+        if names and self._clock() >= self._silent_until:
+            try:
+                return await self._ask(look, LOOK_S)
+            except ServiceError:
+                self._silent_until = self._clock() + SILENCE_S
+        return dict.fromkeys(names)
+
+    async def change(self, job_id: str, name: str, change: Callable[[StoredFolder], T]) -> T:
+        """Do something with a checkpoint's folder.
+
+        Raises:
+            ServiceError: storage_unreachable.
+        """
+        return await self._ask(lambda: change(open_stored(self._root / job_id / name)), CHANGE_S)
+
+    async def _ask(self, work: Callable[[], T], timeout_s: float) -> T:
+        if self._asking >= MAX_ASKING:
+            raise _unreachable("too many requests wait for it already")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: T | None, error: Exception | None) -> None:
+            self._asking -= 1
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        def run() -> None:
+            result, failure = None, None
+            try:
+                result = work()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(tell, result, failure)
+
+        self._asking += 1
+        threading.Thread(target=run, name="storage", daemon=True).start()
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise _unreachable(f"no answer within {timeout_s:g} s") from None
+        except (ServiceError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            # Clients of object stores have trees of exceptions of their own.
+            raise _unreachable(f"{type(error).__name__}: {error}") from error
+
+
+def _unreachable(cause: str) -> ServiceError:
+    return ServiceError(
+        ErrorKind.STORAGE_UNREACHABLE,
+        f"The service cannot reach the storage of checkpoints ({cause[:300]}). It must see the same RUBATO_STORAGE as "
+        "the workers.",
+    )

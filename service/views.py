@@ -72,8 +72,8 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A committed checkpoint and its files."""
+def checkpoint_json(checkpoint: Checkpoint, *, is_pinned: bool | None) -> dict[str, Any]:
+    """A committed checkpoint and its files; `is_pinned` as the storage says, None where it does not answer."""
     return {
         "id": checkpoint.id,
         "job_id": checkpoint.job_id,
@@ -82,6 +82,7 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "step": checkpoint.step,
         "bytes": checkpoint.bytes,
         "created_at": to_rfc3339(checkpoint.created_at),
+        "pinned": is_pinned,
         "metrics": checkpoint.metrics,
         "files": checkpoint.files,
     }

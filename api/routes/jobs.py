@@ -12,14 +12,17 @@ from api import schemas
 from api.auth import Caller, Parts
 from api.bodies import check_json, parse_json, read_body, read_spec_data
 from api.routes.errors import errors
+from api.routes.pages import Cursor, PageLimit
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
 from service import clones, jobs, updates, wishes
 from service.attempts import list_attempts, list_workers
+from service.clock import to_rfc3339
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import list_events
 from service.notify import job_topic
+from service.pages import cut, read_number
 from service.requests import Asked
 from service.views import attempt_json
 from service.wishes import Changed
@@ -81,8 +84,8 @@ async def list_jobs(
     context: Parts,
     status: Annotated[str, Query(description="Statuses, separated by commas.")] = "",
     q: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: str | None = None,
+    limit: PageLimit = 50,
+    cursor: Cursor = None,
 ) -> Any:
     """Jobs, newest first; the next page begins at `next_cursor`."""
     items, next_cursor = await jobs.list_jobs(
@@ -221,21 +224,26 @@ async def get_workers(reference: str, context: Parts) -> Any:
         return {"items": await list_workers(session, await jobs.find(session, reference))}
 
 
-@router.get("/jobs/{reference}/attempts", response_model=schemas.Items, responses=errors(404))
-async def get_attempts(reference: str, context: Parts) -> Any:
-    """The lives of the job's controller, in order."""
+@router.get("/jobs/{reference}/attempts", response_model=schemas.AttemptPage, responses=errors(404, 422))
+async def get_attempts(reference: str, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
+    """The lives of the job's controller, in order; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
-        return {"items": [attempt_json(attempt) for attempt in await list_attempts(session, job.id)]}
+        rows = await list_attempts(session, job.id, after=read_number(cursor), limit=limit + 1)
+    page, next_cursor = cut(rows, limit, lambda attempt: attempt.number)
+    return {"items": [attempt_json(attempt) for attempt in page], "next_cursor": next_cursor}
 
 
-@router.get("/jobs/{reference}/generations", response_model=schemas.Items, responses=errors(404))
-async def get_generations(reference: str, context: Parts) -> Any:
-    """The memberships of the job, in order, as their events told."""
+@router.get("/jobs/{reference}/generations", response_model=schemas.GenerationPage, responses=errors(404, 422))
+async def get_generations(reference: str, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
+    """The memberships of the job, in order, as their events told; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
-        events = await list_events(session, job.id, 0, 10_000, kind=EventKind.GENERATION_FORMED)
-    return {"items": [{**event.data, "attempt": event.attempt} for event in events]}
+        kind = EventKind.GENERATION_FORMED
+        rows = await list_events(session, job.id, read_number(cursor), limit + 1, kind=kind)
+    page, next_cursor = cut(rows, limit, lambda event: event.position)
+    items = [{**event.data, "attempt": event.attempt, "time": to_rfc3339(event.time)} for event in page]
+    return {"items": items, "next_cursor": next_cursor}
 
 
 def _statuses(text: str, name: str) -> list[Status]:

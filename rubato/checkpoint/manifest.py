@@ -19,10 +19,10 @@ from rubato.checkpoint.files import FileRecord as FileRecord
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError, StorageUnreachable, UserError
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.storage import MANIFEST_NAME as MANIFEST_NAME
 from rubato.wire.units import utc_timestamp
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 _CHECKSUM = "manifest_sha256"
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 

@@ -20,9 +20,8 @@ from rubato.checkpoint.manifest import (
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointError
 from rubato.wire.spec import CheckpointSpec, KeepBestSpec
-
-PIN_NAME = "pinned"
-"""A file of this name in a checkpoint's folder keeps it for ever."""
+from rubato.wire.storage import PIN_NAME as PIN_NAME
+from rubato.wire.storage import PIN_TEXT
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,10 @@ def pin(folder: Folder) -> None:
         CheckpointError: it is no whole checkpoint, or the storage refused.
     """
     read_manifest(folder)
-    folder.write_new(PIN_NAME, b"Kept until this file is deleted.\n")
+    folder.write_new(PIN_NAME, PIN_TEXT)
+    if not folder.exists(MANIFEST_NAME):
+        folder.remove(PIN_NAME)
+        raise CheckpointError(f"checkpoint {folder.name} was deleted while it was being pinned")
 
 
 def unpin(folder: Folder) -> None:
@@ -156,9 +158,15 @@ def _holds(folder: Folder) -> bool:
 
 def _delete(folder: Folder) -> bool:
     try:
+        manifest = b"".join(folder.read(MANIFEST_NAME)) if folder.exists(MANIFEST_NAME) else None
         # Manifest first: a crash halfway leaves an unfinished checkpoint, not a corrupt one.
         folder.remove(MANIFEST_NAME)
+        if manifest is not None and folder.exists(PIN_NAME):
+            # Pinned meanwhile. Whoever pins looks for the manifest after writing the pin, and we look for the pin after
+            # removing the manifest: one of the two sees the other.
+            folder.write_new(MANIFEST_NAME, manifest)
+            return False
         folder.remove_all()
-    except OSError:
+    except (OSError, CheckpointError):
         return False  # storage hiccup: the next pruning tries again
     return True

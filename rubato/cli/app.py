@@ -10,7 +10,17 @@ from typing import Annotated
 
 import typer
 
-from rubato.cli import export, job_changes, job_commands, local, pin, service_commands, starter, submit
+from rubato.cli import (
+    checkpoint_commands,
+    export,
+    job_changes,
+    job_commands,
+    local,
+    pin,
+    service_commands,
+    starter,
+    submit,
+)
 from rubato.cli.exits import ExitCode, code_for_error
 from rubato.cli.output import fail, note, put
 from rubato.errors import ApiUnauthenticated, RubatoError, SpecError
@@ -48,6 +58,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(checkpoint_commands.app)
 
 
 def _version_callback(wanted: bool) -> None:  # typer calls it by position

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rubato.client import Event, Job, LogLine, Worker
+    from rubato.client import Checkpoint, Event, Job, LogLine, Worker
 
 STATUS_STYLES = {
     "running": "green",
@@ -161,6 +161,20 @@ def worker_table(workers: list[Worker]) -> Table:
             "-" if worker.pid is None else str(worker.pid),
             worker.node or "-",
         )
+    return table
+
+
+def checkpoint_table(checkpoints: list[Checkpoint]) -> Table:
+    """The checkpoints of a job."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("ID", "STEP", "ATTEMPT", "SIZE", "PINNED", "CREATED"):
+        table.add_column(title, no_wrap=True)
+    pins = {True: "yes", False: "no", None: "?"}
+    for one in checkpoints:
+        size = "-" if one.bytes is None else f"{one.bytes / 1e6:.1f} MB"
+        table.add_row(one.id, str(one.step), str(one.attempt), size, pins[one.pinned], one.created_at or "-")
     return table
 
 

@@ -11,6 +11,7 @@ with Client() as client:
 
 from rubato.client.api import Client
 from rubato.client.models import (
+    Attempt,
     Checkpoint,
     Cluster,
     Event,
@@ -27,6 +28,7 @@ __all__ = [
     "ApiError",
     "ApiNotFound",
     "ApiUnauthenticated",
+    "Attempt",
     "Checkpoint",
     "Client",
     "Cluster",

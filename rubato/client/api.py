@@ -12,7 +12,18 @@ from typing import Any
 
 import httpx
 
-from rubato.client.models import Checkpoint, Cluster, Event, Job, JobUpdate, LogLine, MetricPoint, Worker, decode
+from rubato.client.models import (
+    Attempt,
+    Checkpoint,
+    Cluster,
+    Event,
+    Job,
+    JobUpdate,
+    LogLine,
+    MetricPoint,
+    Worker,
+    decode,
+)
 from rubato.client.transport import Transport
 from rubato.errors import ApiError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url
@@ -264,9 +275,38 @@ class Client:
             if message.event == "log":
                 yield from (decode(LogLine, item) for item in message.data["items"])
 
+    def attempts(self, job: str) -> list[Attempt]:
+        """The lives of the job's controller, in order."""
+        return [decode(Attempt, item) for item in self._pages(f"/jobs/{job}/attempts")]
+
+    def generations(self, job: str) -> list[dict[str, Any]]:
+        """The memberships of the job, in order, as their events told."""
+        return list(self._pages(f"/jobs/{job}/generations"))
+
     def checkpoints(self, job: str) -> list[Checkpoint]:
-        """The job's checkpoints, as the service lists them."""
-        return [decode(Checkpoint, item) for item in self._get(f"/jobs/{job}/checkpoints")["items"]]
+        """The job's checkpoints, newest first."""
+        return [decode(Checkpoint, item) for item in self._pages(f"/jobs/{job}/checkpoints")]
+
+    def checkpoint_of(self, checkpoint_id: str) -> Checkpoint:
+        """One checkpoint by its id."""
+        return decode(Checkpoint, self._get(f"/checkpoints/{checkpoint_id}"))
+
+    def pin(self, checkpoint_id: str, *, pinned: bool = True) -> Checkpoint:
+        """Keep a checkpoint whatever the job's retention says, or leave it to that again.
+
+        Raises:
+            ApiError: `conflict` (it is being deleted), `storage_unreachable`.
+        """
+        path = f"{API}/checkpoints/{checkpoint_id}"
+        return decode(Checkpoint, self._transport.send_json("PATCH", path, body={"pinned": pinned}, timeout_s=90.0))
+
+    def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Delete a checkpoint and its files for good.
+
+        Raises:
+            ApiError: `conflict` (it is pinned, or a job that has not ended needs it), `storage_unreachable`.
+        """
+        self._transport.send("DELETE", f"{API}/checkpoints/{checkpoint_id}", timeout_s=90.0)
 
     def download(self, checkpoint_id: str, name: str, folder: Path) -> Path:
         """Bring a file of a checkpoint here. `checkpoint_id` is the id, not the folder's name.
@@ -329,6 +369,16 @@ class Client:
 
     def _get(self, path: str, **options: Any) -> Any:
         return self._transport.send_json("GET", API + path, **options)
+
+    def _pages(self, path: str, params: dict[str, Any] | None = None) -> Iterator[Any]:
+        """The items of all pages."""
+        cursor: str | None = None
+        while True:
+            page = self._get(path, params={**(params or {}), "cursor": cursor, "limit": 200})
+            yield from page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
 
     def _post(self, path: str, body: Any = None, **options: Any) -> Any:
         return self._transport.send_json("POST", API + path, body=body, **options)

@@ -85,8 +85,26 @@ class Checkpoint:
     checkpoint_id: str = ""
     bytes: int | None = None
     created_at: str | None = None
+    job_id: str = ""
+    pinned: bool | None = None
+    """Kept whatever the retention says; None: the service cannot reach the storage."""
     metrics: dict[str, Any] | None = None
     files: tuple[dict[str, Any], ...] = ()
+    raw: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One life of a job's controller."""
+
+    attempt: int
+    node_id: str = ""
+    pid: int | None = None
+    granted_at: str | None = None
+    last_report_at: str | None = None
+    ended_at: str | None = None
+    outcome: str | None = None
+    """How it ended: succeeded, failed, paused, cancelled, requeue, superseded, abandoned."""
     raw: dict[str, Any] = field(default_factory=dict)
 
 

@@ -30,7 +30,9 @@ class EventKind(StrEnum):
     # worker_id, rank: of the slow one; microbatches and milliseconds (each) by worker, gain: share of a step's compute
     CHECKPOINT_COMMITTED = "checkpoint.committed"
     # checkpoint_id, step, bytes, seconds, stall_seconds, metrics, files [{name, bytes, sha256}]
-    CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id
+    CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id; by, where a person did it through the service
+    CHECKPOINT_PINNED = "checkpoint.pinned"  # checkpoint_id, by; written by the service, also what follows
+    CHECKPOINT_UNPINNED = "checkpoint.unpinned"  # checkpoint_id, by
     CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
     RESTARTING = "job.restarting"  # restarts, seconds, cause

@@ -9,6 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from rubato.errors import UserError
 
+MANIFEST_NAME = "manifest.json"
+"""The file that makes a folder a checkpoint; written last, and removed first."""
+PIN_NAME = "pinned"
+"""A file of this name in a checkpoint's folder keeps it for ever."""
+PIN_TEXT = b"Kept until this file is deleted.\n"
 EXTRAS = {"s3": "rubato[s3]", "s3a": "rubato[s3]"}
 """What to install for a scheme; others name their fsspec package themselves."""
 

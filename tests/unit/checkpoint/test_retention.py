@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.checkpoint.manifest import JobTerms, commit_manifest, find_latest, folder_name
-from rubato.checkpoint.retention import Retention, decide_deletions, drop_after, pin, prune, sweep, unpin
+from rubato.checkpoint.files import FileRecord
+from rubato.checkpoint.manifest import JobTerms, commit_manifest, find_latest, folder_name, read_manifest
+from rubato.checkpoint.retention import Retention, _delete, decide_deletions, drop_after, pin, prune, sweep, unpin
 from rubato.checkpoint.storage import LocalFolder
-from rubato.errors import CheckpointCorrupt
+from rubato.errors import CheckpointCorrupt, CheckpointError
 from rubato.wire.spec import KeepBestSpec
 
 TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
@@ -134,3 +136,41 @@ def test_keeping_nothing_is_refused(tmp_path: Path) -> None:
     assert prune(LocalFolder(tmp_path / "absent"), Retention(1)) == []
     with pytest.raises(ValueError, match="keep_last must be at least 1"):
         Retention(0)
+
+
+class Racing(LocalFolder):
+    """Somebody does something right after a file was removed, or written."""
+
+    after: str
+    do: Callable[[], object]
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        if name == self.after:
+            self.do()
+
+    def write_new(self, name: str, data: bytes) -> FileRecord | None:
+        record = super().write_new(name, data)
+        if name == self.after:
+            self.do()
+        return record
+
+
+def race(folder: LocalFolder, after: str, do: Callable[[], object]) -> Racing:
+    racing = Racing(folder.path)
+    racing.after, racing.do = after, do
+    return racing
+
+
+def test_a_pin_that_comes_while_the_manifest_goes_wins(tmp_path: Path) -> None:
+    folder = make(tmp_path, 1, 10)
+    assert not _delete(race(folder, "manifest.json", lambda: (folder.path / "pinned").write_bytes(b"")))
+    assert names(folder.path) == ["a", "manifest.json", "pinned"]
+    assert read_manifest(folder).step == 10
+
+
+def test_a_pin_that_comes_too_late_says_so(tmp_path: Path) -> None:
+    folder = make(tmp_path, 1, 10)
+    with pytest.raises(CheckpointError, match="was deleted while"):
+        pin(race(folder, "pinned", lambda: (folder.path / "manifest.json").unlink(missing_ok=True)))
+    assert names(folder.path) == ["a"]

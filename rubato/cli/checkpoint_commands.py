@@ -1,0 +1,58 @@
+"""`rubato checkpoints`: the checkpoints of the service's jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
+from rubato.cli.output import note, put_json, stdout_console
+from rubato.cli.render import checkpoint_table
+
+app = typer.Typer(
+    name="checkpoints",
+    help="List, download and delete checkpoints of jobs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+CheckpointArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of a checkpoint: ckpt_...")]
+
+
+@app.command("ls")
+def list_checkpoints(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List a job's checkpoints, newest first."""
+    with connect(url) as client:
+        found = client.checkpoints(job)
+    if as_json:
+        put_json([one.raw for one in found])
+    elif found:
+        stdout_console().print(checkpoint_table(found), soft_wrap=True)
+    else:
+        note("No checkpoint yet; `rubato checkpoint JOB` asks for one.")
+
+
+@app.command("download")
+def download(
+    checkpoint_id: CheckpointArgument,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; made where it is not there.")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Bring all files of a checkpoint here; `rubato export FOLDER` makes a model of them."""
+    with connect(url) as client:
+        found = client.checkpoint_of(checkpoint_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, file in enumerate(found.files, start=1):
+            note(f"Downloading {file['name']} ({number} of {len(found.files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
+            client.download(found.id, str(file["name"]), folder)
+    note(f"Wrote {folder}: step {found.step}.")
+
+
+@app.command("rm")
+def remove(checkpoint_id: CheckpointArgument, *, url: UrlOption = None) -> None:
+    """Delete a checkpoint and its files; not the newest of a job that has not ended, and none that is pinned."""
+    with connect(url) as client:
+        client.delete_checkpoint(checkpoint_id)
+    note(f"{checkpoint_id} is deleted.")
