@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem_for
 from service.clock import utc_now
+from service.counters import REQUESTS
 from service.errors import ErrorKind, ServiceError
 from service.ids import new_id
 from service.settings import Settings
@@ -32,7 +33,8 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 UNCAPPED_PREFIX = "/api/v1/packages/"
-QUIET_PATHS = frozenset({"/healthz", "/readyz"})
+QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Gate:
@@ -57,6 +59,7 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                observe_request(scope, status, time.perf_counter() - started)
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 for name, value in SECURITY_HEADERS.items():
@@ -111,6 +114,14 @@ class Gate:
             request_id=request_id,
             client=_client(scope.get("client")),
         )
+
+
+def observe_request(scope: Scope, status: int, seconds: float) -> None:
+    """Time a reply under the pattern of its route: addresses themselves hold ids."""
+    route = getattr(scope.get("route"), "path", "")
+    # Only names that this service has: anybody may ask for anything under any method.
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    REQUESTS.labels(method, route or "none", str(status)).observe(seconds)
 
 
 def _client(address: Iterable[object] | None) -> str:

@@ -277,6 +277,22 @@ class Version(BaseModel):
 
 
 class Health(BaseModel):
-    """Alive, or ready."""
+    """Alive."""
 
     status: str
+
+
+class ReadinessCheck(BaseModel):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+
+
+class Readiness(BaseModel):
+    """Whether requests can be taken: ok, degraded (they are, but something is wrong), failing."""
+
+    status: str
+    checks: list[ReadinessCheck]

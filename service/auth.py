@@ -34,6 +34,8 @@ class Role(StrEnum):
     CLUSTER = "cluster"
     ATTEMPT = "attempt"
     TICKET = "ticket"
+    SCRAPER = "scraper"
+    """Reads /metrics and nothing else."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from service.auth import Authority
 from service.clock import Clock
 from service.database import Database
+from service.heartbeat import Heartbeat
 from service.logs import LogStore
 from service.notify import Hub
 from service.packages import PackageStore
@@ -25,4 +26,6 @@ class Context:
     logs: LogStore
     packages: PackageStore
     storage: StorageDesk
+    heartbeat: Heartbeat
+    """Of the scheduling loop."""
     clock: Clock

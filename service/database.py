@@ -120,6 +120,8 @@ class Database:
             async with session.begin():
                 yield session
             self._hub.publish(session.info.get("topics", ()))
+            for tell in session.info.get("after_commit", ()):
+                tell()
 
     def _take_file_lock(self) -> None:
         database = make_url(self._url).database

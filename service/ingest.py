@@ -15,6 +15,7 @@ from rubato.wire.cluster import EventReport, Outcome, Report, ReportReply
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
+from service import counters
 from service.attempts import fenced
 from service.auth import Principal
 from service.clock import parse_or, to_rfc3339
@@ -27,7 +28,7 @@ from service.jobs import find
 from service.logs import LogPosition
 from service.metrics import store_metrics
 from service.models import Attempt, Checkpoint, Job
-from service.notify import ALL_JOBS, SCHEDULER, job_topic, notify
+from service.notify import ALL_JOBS, SCHEDULER, after_commit, job_topic, notify
 from service.states import settle_status
 
 _LARGEST = 2**63 - 1
@@ -77,7 +78,9 @@ async def _store(
     attempt.last_seq = max((event.seq for event in fresh), default=attempt.last_seq)
     attempt.workers = to_json(report.workers)
     job.lease_expires_at = now + context.settings.lease
+    step = job.step
     changed = _observe(job, report)
+    after_commit(session, lambda: counters.count_report(fresh, steps=report.observed.step - step))
     if changed & {"workers", "joining"}:
         # Slots may have become free.
         notify(session, SCHEDULER)

@@ -38,6 +38,11 @@ def notify(session: AsyncSession, *topics: str) -> None:
     session.info.setdefault("topics", set()).update(topics)
 
 
+def after_commit(session: AsyncSession, tell: Callable[[], object]) -> None:
+    """Count something once the transaction has committed: what was rolled back did not happen."""
+    session.info.setdefault("after_commit", []).append(tell)
+
+
 class Subscription:
     """A wake-up flag for some topics. Subscribe before looking, so that nothing written in between is missed."""
 

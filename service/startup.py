@@ -18,16 +18,18 @@ from service.auth import Authority, Role, load_key
 from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
+from service.heartbeat import Heartbeat
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
 from service.packages import PackageStore
-from service.scheduling import SchedulingLoop
+from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
+SCRAPER_TOKEN_FILE = "scraper-token"
 
 SQLITE_POLL_INTERVAL = timedelta(seconds=5)
 
@@ -39,7 +41,7 @@ class Running:
     """A started service."""
 
     context: Context
-    scheduling: SchedulingLoop
+    scheduling: WatchedLoop
     login_code: str
     """Good for one sign-in of the page."""
 
@@ -71,10 +73,11 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
+            heartbeat=Heartbeat(),
             clock=clock,
         )
         login_code = await _prepare(context)
-        scheduling = SchedulingLoop(context)
+        scheduling = WatchedLoop(context)
         task = asyncio.create_task(scheduling.run()) if with_loop else None
         try:
             yield Running(context, scheduling, login_code)
@@ -95,6 +98,7 @@ async def _prepare(context: Context) -> str:
     async with context.database.write() as session:
         admin = await context.authority.ensure_token(session, home / ADMIN_TOKEN_FILE, Role.ADMIN, now)
         await context.authority.ensure_token(session, home / CLUSTER_TOKEN_FILE, Role.CLUSTER, now)
+        await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
     await rearm_leases(context)
     context.packages.remove_parts()

@@ -13,9 +13,10 @@ from rubato.errors import RubatoError
 from rubato.wire.cluster import ObservedState, OutcomeState, RunWish
 from rubato.wire.events import EventKind
 from rubato.wire.status import ALLOWED, FINAL, Status
+from service import counters
 from service.events import append_event
 from service.models import Job
-from service.notify import ALL_JOBS, RUN_LIST, SCHEDULER, desired_topic, job_topic, notify
+from service.notify import ALL_JOBS, RUN_LIST, SCHEDULER, after_commit, desired_topic, job_topic, notify
 
 S = Status
 WITH_CONTROLLER: frozenset[Status] = frozenset({S.STARTING, S.RUNNING, S.RECOVERING, S.PAUSING, S.STOPPING})
@@ -146,6 +147,7 @@ async def change_status(
         return
     if to not in ALLOWED[start]:
         raise IllegalTransition(f"{start} may become {_names(ALLOWED[start])}, not {to}")
+    waited_s = (now - job.queued_at).total_seconds() if (start, to) == (S.QUEUED, S.STARTING) else None
     changes = _changes_with(job, to, now)
     # A running job has nothing to explain; what its controller says besides comes with the report.
     changes["message"] = "" if to is S.RUNNING else because
@@ -162,6 +164,7 @@ async def change_status(
         now=now,
         data={"from": start, "to": to, "reason": reason},
     )
+    after_commit(session, lambda: counters.count_transition(to, waited_s))
     notify(session, job_topic(job.id), desired_topic(job.id), ALL_JOBS, SCHEDULER, RUN_LIST)
 
 

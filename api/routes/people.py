@@ -6,14 +6,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
-from sqlalchemy import text
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
 from api import schemas
-from api.auth import Caller, Parts, public
+from api.auth import Caller, Parts, allow, public
 from api.reference import render_reference
 from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
+from service import readiness, telemetry
 from service.auth import SESSION_LIFETIME, Role
 from service.clusters import list_clusters
 from service.context import Context
@@ -95,16 +95,25 @@ async def get_health() -> Any:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=schemas.Health, responses={503: {"model": schemas.Problem}})
-@top_router.get("/readyz", response_model=schemas.Health, include_in_schema=False)
+@router.get("/readyz", response_model=schemas.Readiness, responses={503: {"model": schemas.Readiness}})
+@top_router.get("/readyz", response_model=schemas.Readiness, include_in_schema=False)
 @public
-async def get_readiness(context: Parts) -> Any:
-    """The database answers, and the service is not going down."""
-    if context.hub.is_closed:
-        raise ServiceError(ErrorKind.NOT_READY, "The service is going down.")
-    async with context.database.read() as session:
-        await session.execute(text("SELECT 1"))
-    return {"status": "ok"}
+async def get_readiness(response: Response, context: Parts) -> Any:
+    """Whether requests can be taken, check by check; 503 where a required one fails."""
+    found = await readiness.examine(context)
+    response.status_code = 200 if found.is_ready else 503
+    checks = [
+        {"name": check.name, "ok": check.is_ok, "required": check.is_required, "detail": check.detail}
+        for check in found.checks
+    ]
+    return {"status": found.status, "checks": checks}
+
+
+@top_router.get("/metrics", response_class=PlainTextResponse, responses=errors())
+@allow(Role.SCRAPER, Role.ADMIN)
+async def get_prometheus_metrics(context: Parts) -> Response:
+    """Metrics for Prometheus; with the token in the home's file `scraper-token`, or an admin's."""
+    return Response(await telemetry.expose(context), media_type=telemetry.CONTENT_TYPE)
 
 
 @router.get("/version", response_model=schemas.Version)

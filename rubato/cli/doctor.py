@@ -12,9 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable
 from rubato.home import Home, find_token, find_url, is_loopback
+
+if TYPE_CHECKING:
+    from rubato.client import Client
 
 MIN_PYTHON = (3, 11)
 FIXED_SQLITE = (3, 51, 3)
@@ -24,7 +28,7 @@ LOW_SHM_BYTES = 256 * 10**6
 LOW_MEMORY_BYTES = 2 * 10**9
 DISTRIBUTIONS = {
     "train": ("torch", "numpy", "safetensors"),
-    "service": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "aiosqlite"),
+    "service": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "prometheus-client"),
     "cluster": ("ray",),
     "recipes": ("scikit-learn",),
 }
@@ -127,7 +131,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
     fine = free >= LOW_DISK_BYTES
     detail = f"{home.path}, {free / 1e9:.1f} GB free"
     yield Health(Level.OK if fine else Level.WARNING, "home", detail if fine else f"{detail}; checkpoints need room")
-    for name in ("token", "cluster-token", "ray-token", "hmac-key"):
+    for name in ("token", "cluster-token", "scraper-token", "ray-token", "hmac-key"):
         path = home.path / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")
@@ -160,6 +164,7 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
         with Client(url, home=home) as client:
             who = client.whoami()
             yield Health(Level.OK, "service", f"answers at {address}, you are {who.get('user')} ({who.get('role')})")
+            yield from _checks_of(client)
             clusters = client.clusters()
     except ServiceUnreachable:
         yield Health(Level.WARNING, "service", f"nothing answers at {address}; start it with `rubato up`")
@@ -174,3 +179,19 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
         detail = f"{cluster.status}, {cluster.slots_used:.0f} of {cluster.slots_total:.0f} slots used"
         level = Level.OK if fine else Level.PROBLEM
         yield Health(level, f"cluster {cluster.id}", detail if fine else f"{detail}; last seen {cluster.last_seen}")
+
+
+def _checks_of(client: Client) -> Iterator[Health]:
+    """What the service finds wrong with itself; what is fine is one line."""
+    try:
+        found = client.readiness()
+    except ApiError as error:
+        yield Health(Level.WARNING, "service: checks", f"it does not tell: {error}")
+        return
+    checks = [check for check in found.get("checks", []) if isinstance(check, dict)]
+    wrong = [check for check in checks if not check.get("ok")]
+    for check in wrong:
+        level = Level.PROBLEM if check.get("required") else Level.WARNING
+        yield Health(level, f"service: {check.get('name')}", str(check.get("detail")))
+    if checks and not wrong:
+        yield Health(Level.OK, "service: checks", ", ".join(f"{check['name']} {check['detail']}" for check in checks))

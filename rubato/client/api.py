@@ -357,6 +357,10 @@ class Client:
         """A link that signs a browser in once, within a quarter of an hour."""
         return str(self._post("/login-links")["url"])
 
+    def readiness(self) -> dict[str, Any]:
+        """`status` (ok, degraded, failing) and `checks`, each with `name`, `ok`, `required` and `detail`."""
+        return dict(self._transport.send("GET", "/readyz", timeout_s=20.0, accept=(503,)).json())
+
     def is_ready(self) -> bool:
         """Whether the service takes requests; False also where nothing answers."""
         try:

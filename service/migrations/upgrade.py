@@ -38,3 +38,8 @@ def head_revision() -> str:
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     assert head is not None
     return head
+
+
+def knows_revision(revision: str) -> bool:
+    """Whether this release has a migration of that name; a newer release may have gone further."""
+    return revision in {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}

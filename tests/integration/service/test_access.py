@@ -68,7 +68,9 @@ async def test_every_route_refuses_whoever_it_is_not_for(bench: Bench) -> None:
         Role.CLUSTER: bench.agent.token,
         Role.TICKET: controller.ticket,
         Role.ATTEMPT: controller.acquired.token,
+        Role.SCRAPER: (bench.settings.home / "scraper-token").read_text().strip(),
     }
+    assert set(tokens) == set(Role)
     wrong = bench.token[:-1] + ("0" if bench.token[-1] != "0" else "1")
     transport = httpx.ASGITransport(app=bench.app, raise_app_exceptions=False)
     # What was not included by a router is the mount of the page's assets.

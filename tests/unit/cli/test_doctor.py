@@ -70,6 +70,7 @@ def test_an_offline_cluster_is_a_problem(home: Home, service: FakeService, monke
     monkeypatch.delenv("RUBATO_TOKEN", raising=False)
     service.on("GET", "/me", {"user": "admin", "role": "admin"})
     service.on("GET", "/cluster", {"clusters": [{"id": "default", "status": "offline", "last_seen": "t"}], "queue": []})
+    service.on("GET", "/readyz", {"status": "ok", "checks": []})
     findings = list(doctor.look_at_service(home, service.url))
     assert [(found.level, found.what) for found in findings] == [
         (Level.WARNING, "token"),
@@ -86,3 +87,20 @@ def test_a_service_that_refuses_or_is_not_there(home: Home, service: FakeService
     (absent,) = doctor.look_at_service(home, "http://127.0.0.1:1")
     assert absent.level == Level.WARNING
     assert "rubato up" in absent.detail
+
+
+def test_what_the_service_finds_wrong_is_shown(
+    home: Home, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUBATO_TOKEN", "rbt_x")
+    service.on("GET", "/me", {"user": "admin", "role": "admin"})
+    service.on("GET", "/cluster", {"clusters": [{"id": "default", "status": "online"}], "queue": []})
+    disk = {"name": "disk", "ok": False, "required": True, "detail": "0.0 GB free"}
+    agent = {"name": "agent", "ok": False, "required": False, "detail": "silent: default"}
+    fine = {"name": "database", "ok": True, "required": True, "detail": "reachable"}
+    service.on("GET", "/readyz", Reply({"status": "failing", "checks": [fine, disk, agent]}, status=503))
+    findings = list(doctor.look_at_service(home, service.url))
+    assert look(findings, "service: disk") == doctor.Health(Level.PROBLEM, "service: disk", "0.0 GB free")
+    assert look(findings, "service: agent").level == Level.WARNING
+    service.on("GET", "/readyz", {"status": "ok", "checks": [fine]})
+    assert look(list(doctor.look_at_service(home, service.url)), "service: checks").detail == "database reachable"

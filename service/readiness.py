@@ -1,0 +1,130 @@
+"""Whether the service can do its work, check by check. Told to everybody, so no address and no error text is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select, text, update
+
+from service.clusters import is_online
+from service.context import Context
+from service.migrations.upgrade import head_revision, knows_revision
+from service.models import Cluster, Lease
+
+CHECK_S = 3.0
+"""A check without an answer for so long has failed; probes commonly wait five."""
+STALE_S = 30.0
+"""Rounds come once a second; the longest statement takes 15 s."""
+LOW_DISK_BYTES = 1_000_000_000
+FULL_DISK_BYTES = 64_000_000
+"""What the largest package and a report still fit into; below it, writes begin to fail."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    is_ok: bool
+    detail: str
+    is_required: bool = True
+    """Whether the service cannot take requests without it; otherwise only jobs wait."""
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """All of them."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests can be taken."""
+        return all(check.is_ok for check in self.checks if check.is_required)
+
+    @property
+    def status(self) -> str:
+        """ok; degraded: requests are taken, but something is wrong; failing."""
+        if not self.is_ready:
+            return "failing"
+        return "ok" if all(check.is_ok for check in self.checks) else "degraded"
+
+
+async def examine(context: Context) -> Readiness:
+    """Look at everything; a look that fails or hangs is a finding, not an error."""
+    looks: tuple[tuple[str, bool, Callable[[Context], Awaitable[Check]]], ...] = (
+        ("database", True, _look_at_database),
+        ("migrations", True, _look_at_migrations),
+        ("disk", True, _look_at_disk),
+        ("scheduler", False, _look_at_scheduler),
+        ("agent", False, _look_at_agents),
+    )
+    checks = [await _bounded(name, is_required, look(context)) for name, is_required, look in looks]
+    if context.hub.is_closed:
+        checks.insert(0, Check("service", is_ok=False, detail="is going down"))
+    return Readiness(tuple(checks))
+
+
+async def _bounded(name: str, is_required: bool, look: Awaitable[Check]) -> Check:
+    try:
+        return await asyncio.wait_for(look, CHECK_S)
+    except TimeoutError:
+        return Check(name, is_ok=False, detail=f"no answer within {CHECK_S:g} s", is_required=is_required)
+    except Exception as error:
+        log.warning("readiness_check_failed", check=name, error=str(error).splitlines()[:1])
+        detail = f"failed ({type(error).__name__}); the service's log says more"
+        return Check(name, is_ok=False, detail=detail, is_required=is_required)
+
+
+async def _look_at_database(context: Context) -> Check:
+    async with context.database.write() as session:
+        # Of a read-only replica or file, a write is refused also where it would change nothing.
+        await session.execute(update(Lease).where(Lease.name == "nobody").values(holder="nobody"))
+    return Check("database", is_ok=True, detail="reachable and writable")
+
+
+async def _look_at_migrations(context: Context) -> Check:
+    async with context.database.read() as session:
+        found = await session.scalar(text("SELECT version_num FROM alembic_version"))
+    newest = head_revision()
+    if found == newest:
+        return Check("migrations", is_ok=True, detail=f"at {found}")
+    # A newer release has migrated, as in a rolling update: this replica is to be replaced, not taken away.
+    is_behind = found is None or knows_revision(str(found))
+    detail = f"the database is at {found}, this release is at {newest}"
+    return Check("migrations", is_ok=False, detail=detail, is_required=is_behind)
+
+
+async def _look_at_disk(context: Context) -> Check:
+    usage = await asyncio.to_thread(shutil.disk_usage, context.settings.home)
+    detail = f"{usage.free / 1e9:.1f} GB free"
+    if usage.free < FULL_DISK_BYTES:
+        return Check("disk", is_ok=False, detail=f"{detail}; logs and packages cannot be stored")
+    if usage.free < LOW_DISK_BYTES:
+        return Check("disk", is_ok=False, detail=f"{detail}; it will be full soon", is_required=False)
+    return Check("disk", is_ok=True, detail=detail)
+
+
+async def _look_at_scheduler(context: Context) -> Check:
+    age = context.heartbeat.age_s
+    if age is None:
+        return Check("scheduler", is_ok=False, detail="has not run yet", is_required=False)
+    return Check("scheduler", is_ok=age < STALE_S, detail=f"its last round ended {age:.1f} s ago", is_required=False)
+
+
+async def _look_at_agents(context: Context) -> Check:
+    now = context.clock()
+    async with context.database.read() as session:
+        clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
+    if not clusters:
+        return Check("agent", is_ok=False, detail="none has reported yet: no job can start", is_required=False)
+    silent = [cluster.id for cluster in clusters if not is_online(cluster, context.settings, now)]
+    if len(silent) == len(clusters):
+        return Check("agent", is_ok=False, detail=f"silent: {', '.join(silent)}", is_required=False)
+    return Check("agent", is_ok=True, detail=f"{len(clusters) - len(silent)} of {len(clusters)} clusters online")

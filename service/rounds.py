@@ -1,0 +1,29 @@
+"""The scheduling loop with its rounds counted, and the heartbeat by which others see that it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from service.context import Context
+from service.counters import ROUNDS
+from service.scheduling import SchedulingLoop
+
+
+class WatchedLoop(SchedulingLoop):
+    """Each round beats the context's heartbeat, also one that failed: the loop itself then lives."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._heartbeat = context.heartbeat
+
+    async def run_once(self, **options: Any) -> None:
+        """One round, timed."""
+        began = time.perf_counter()
+        result = "failed"
+        try:
+            await super().run_once(**options)
+            result = "ok"
+        finally:
+            ROUNDS.labels(result).observe(time.perf_counter() - began)
+            self._heartbeat.beat()
