@@ -12,7 +12,7 @@ from api.auth import authorize
 from api.gate import Gate
 from api.page import Assets
 from api.problems import install_problems
-from api.routes import cluster, jobs, people, storage, streams
+from api.routes import access, cluster, jobs, people, storage, streams
 from service.clock import Clock, utc_now
 from service.settings import Settings
 from service.startup import run_service
@@ -22,6 +22,7 @@ ROUTERS = (
     streams.router,
     storage.router,
     people.router,
+    access.router,
     cluster.router,
     people.top_router,
     # The last: it answers to whatever name is left.

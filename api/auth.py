@@ -1,4 +1,4 @@
-"""Who may call what: one app-wide dependency. A route without a mark is for the admin; the marks name the others."""
+"""Who may call what: one app-wide dependency. A route without a mark is for people; the marks name the others."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
-from service.auth import Principal, Role
+from service import checkpoints, jobs
+from service.access import Principal, ProjectRole, Role
 from service.context import Context
-from service.errors import ErrorKind, ServiceError
+from service.errors import ErrorKind, ServiceError, not_found
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MARK = "__rubato_roles__"
+_ROLES = "__rubato_roles__"
+_NEEDED = "__rubato_needed__"
 PUBLIC: frozenset[Role] = frozenset()
+PEOPLE = frozenset({Role.ADMIN, Role.USER})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def allow(*roles: Role) -> Callable[[F], F]:
-    """Mark a route for these roles instead of the admin."""
+    """Mark a route for these roles instead of people."""
 
     def mark(endpoint: F) -> F:
-        setattr(endpoint, _MARK, frozenset(roles))
+        setattr(endpoint, _ROLES, frozenset(roles))
         return endpoint
 
     return mark
@@ -31,23 +34,43 @@ def allow(*roles: Role) -> Callable[[F], F]:
 
 def public(endpoint: F) -> F:
     """Mark a route for everyone."""
-    setattr(endpoint, _MARK, PUBLIC)
+    setattr(endpoint, _ROLES, PUBLIC)
     return endpoint
+
+
+def needs(role: ProjectRole | None) -> Callable[[F], F]:
+    """Mark a route for people with this role in the project it is about; None: for every signed-in person."""
+
+    def mark(endpoint: F) -> F:
+        setattr(endpoint, _NEEDED, role)
+        return endpoint
+
+    return mark
 
 
 def roles_of(endpoint: object) -> frozenset[Role]:
     """Who may call a route; nobody: it is public."""
-    roles: frozenset[Role] = getattr(endpoint, _MARK, frozenset({Role.ADMIN}))
+    roles: frozenset[Role] = getattr(endpoint, _ROLES, PEOPLE)
     return roles
+
+
+def needed_of(endpoint: object, method: str) -> ProjectRole | None:
+    """Which role a person needs in the project: viewers look, editors change, where no mark says otherwise."""
+    usual = ProjectRole.VIEWER if method in SAFE_METHODS else ProjectRole.EDITOR
+    needed: ProjectRole | None = getattr(endpoint, _NEEDED, usual)
+    return needed
 
 
 async def authorize(request: Request) -> None:
     """Find the caller and check the role, before the route runs.
 
+    A person needs the role in some project here; in which one is checked where the route's job or project is found.
+
     Raises:
         ServiceError: unauthenticated, forbidden.
     """
-    roles = roles_of(request.scope["route"].endpoint)
+    endpoint = request.scope["route"].endpoint
+    roles = roles_of(endpoint)
     if not roles:
         return
     principal = await _find_principal(request)
@@ -55,7 +78,27 @@ async def authorize(request: Request) -> None:
         raise ServiceError(
             ErrorKind.FORBIDDEN, f"This needs the role {' or '.join(sorted(roles))}; yours is {principal.role}."
         )
+    needed = needed_of(endpoint, request.method)
+    # A path that names something answers 404 where it is foreign, also to those who have no role anywhere.
+    is_collection = not request.path_params.keys() & ABOUT
+    if roles == PEOPLE and is_collection and needed is not None and not principal.has_anywhere(needed):
+        raise ServiceError(ErrorKind.FORBIDDEN, f"This needs the role {needed} in a project.")
     request.state.principal = principal
+
+
+ABOUT = frozenset({"reference", "checkpoint_id", "project"})
+"""Path parameters that lie in a project; `job_of`, `checkpoint_of` and `project_of` check the role there."""
+
+
+def _check_role(request: Request, caller: Principal, project: str, unseen: ServiceError) -> None:
+    needed = needed_of(request.scope["route"].endpoint, request.method)
+    role = caller.role_in(project)
+    if role is None:
+        raise unseen
+    if needed is not None and not role.includes(needed):
+        raise ServiceError(
+            ErrorKind.FORBIDDEN, f"This needs the role {needed} in the project {project!r}; you are a {role}."
+        )
 
 
 async def _find_principal(request: Request) -> Principal:
@@ -106,3 +149,50 @@ def principal_of(request: Request) -> Principal:
 
 Parts = Annotated[Context, Depends(context_of)]
 Caller = Annotated[Principal, Depends(principal_of)]
+
+
+async def job_of(reference: str, request: Request, context: Parts, caller: Caller) -> str:
+    """The job that a path names by id or name, as far as the caller may know of it.
+
+    Raises:
+        ServiceError: not_found, forbidden.
+    """
+    if caller.is_admin:
+        return reference
+    async with context.database.read() as session:
+        job = await jobs.find_visible(session, reference, caller)
+    _check_role(request, caller, job.project, not_found("job", reference))
+    return job.id
+
+
+async def checkpoint_of(checkpoint_id: str, request: Request, context: Parts, caller: Caller) -> str:
+    """The checkpoint that a path names, as far as the caller may know of it.
+
+    Raises:
+        ServiceError: not_found, forbidden.
+    """
+    if not caller.is_admin:
+        project = await checkpoints.project_of(context, checkpoint_id)
+        _check_role(request, caller, project, not_found("checkpoint", checkpoint_id[:80]))
+    return checkpoint_id
+
+
+def project_of(project: str, request: Request, caller: Caller) -> str:
+    """The project that a path names, as far as the caller may know of it.
+
+    Raises:
+        ServiceError: not_found, forbidden.
+    """
+    _check_role(request, caller, project, not_found("project", project[:80]))
+    return project
+
+
+JobReference = Annotated[str, Depends(job_of)]
+CheckpointId = Annotated[str, Depends(checkpoint_of)]
+ProjectName = Annotated[str, Depends(project_of)]
+
+
+async def may_go_on(context: Context, caller: Principal) -> bool:
+    """Whether a stream may stay open: the caller still has exactly the rights with which it began."""
+    async with context.database.read() as session:
+        return await context.authority.look_again(session, caller, context.clock()) == caller

@@ -12,9 +12,14 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
+from api.auth import may_go_on
+from service.access import Principal
 from service.context import Context
+from service.notify import ACCESS
 
 EVENT_STREAM = "text/event-stream"
+RECHECK_S = 10.0
+"""A token that was revoked at another replica, or expired, ends its streams so much later at most."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -42,20 +47,29 @@ def message(data: Any, *, event: str, id: str | None = None) -> bytes:
     return bytes(format_sse_event(data_str=text, event=event, id=id))
 
 
-def stream(context: Context, topics: Sequence[str], look: Callable[[], Awaitable[Look]]) -> StreamingResponse:
-    """A reply that looks whenever one of the topics changed, and sends what it finds."""
-    return StreamingResponse(follow(context, topics, look), media_type=EVENT_STREAM, headers=HEADERS)
+def stream(
+    context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
+) -> StreamingResponse:
+    """A reply that looks whenever one of the topics changed, and sends what it finds, as long as the caller may."""
+    return StreamingResponse(follow(context, caller, topics, look), media_type=EVENT_STREAM, headers=HEADERS)
 
 
-async def follow(context: Context, topics: Sequence[str], look: Callable[[], Awaitable[Look]]) -> AsyncIterator[bytes]:
+async def follow(
+    context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
+) -> AsyncIterator[bytes]:
     """The messages of a stream, with a comment in long silences."""
     ends_at = time.monotonic() + context.settings.stream_limit.total_seconds()
     keep_alive_s = context.settings.keep_alive.total_seconds()
     silent_since = time.monotonic()
     # A first byte at once: proxies and browsers then know that the stream stands.
     yield b": connected\n\n"
-    with context.hub.subscribe(*topics) as subscription:
+    seen_access, checked_at = context.hub.access_changes, time.monotonic()
+    with context.hub.subscribe(*topics, ACCESS) as subscription:
         while True:
+            if seen_access != context.hub.access_changes or time.monotonic() - checked_at >= RECHECK_S:
+                seen_access, checked_at = context.hub.access_changes, time.monotonic()
+                if not await may_go_on(context, caller):
+                    return
             seen = await look()
             for item in seen.messages:
                 yield item
@@ -68,7 +82,12 @@ async def follow(context: Context, topics: Sequence[str], look: Callable[[], Awa
             if seen.is_over or context.hub.is_closed or now >= ends_at:
                 return
             if not seen.has_more:
-                wait_s = min(context.hub.poll_interval_s, silent_since + keep_alive_s - now, ends_at - now)
+                wait_s = min(
+                    context.hub.poll_interval_s,
+                    silent_since + keep_alive_s - now,
+                    ends_at - now,
+                    checked_at + RECHECK_S - now,
+                )
                 if seen.again_in_s is not None:
                     wait_s = min(wait_s, seen.again_in_s)
                 await subscription.wait(wait_s)

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from api.sse import Look, message, stream
 from rubato.wire.status import FINAL, Status
+from service.access import Principal
 from service.context import Context
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
@@ -37,7 +38,7 @@ class _Slice:
     job: bytes
 
 
-def job_events(context: Context, job_id: str, after: int) -> StreamingResponse:
+def job_events(context: Context, caller: Principal, job_id: str, after: int) -> StreamingResponse:
     """The events behind a position, and the job itself whenever it changed."""
     position = after
     told_revision = 0
@@ -60,10 +61,12 @@ def job_events(context: Context, job_id: str, after: int) -> StreamingResponse:
             messages.append(_end(seen.status))
         return Look(messages, is_over=is_over, has_more=seen.has_more, again_in_s=again_in_s)
 
-    return stream(context, [job_topic(job_id)], look)
+    return stream(context, caller, [job_topic(job_id)], look)
 
 
-def job_metrics(context: Context, job_id: str, after: int, names: frozenset[str]) -> StreamingResponse:
+def job_metrics(
+    context: Context, caller: Principal, job_id: str, after: int, names: frozenset[str]
+) -> StreamingResponse:
     """The metric rows behind an ingest position."""
     position = after
 
@@ -81,11 +84,11 @@ def job_metrics(context: Context, job_id: str, after: int, names: frozenset[str]
             return Look([_end(Status(job.status))], is_over=True)
         return Look([])
 
-    return stream(context, [job_topic(job_id)], look)
+    return stream(context, caller, [job_topic(job_id)], look)
 
 
 def job_logs(
-    context: Context, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
+    context: Context, caller: Principal, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
 ) -> StreamingResponse:
     """The lines read already, then those behind a position."""
     position = start
@@ -107,12 +110,12 @@ def job_logs(
             messages.append(_end(Status(job.status)))
         return Look(messages, is_over=is_over, has_more=position < end)
 
-    return stream(context, [job_topic(job_id)], look)
+    return stream(context, caller, [job_topic(job_id)], look)
 
 
-def all_jobs(context: Context) -> StreamingResponse:
+def all_jobs(context: Context, caller: Principal) -> StreamingResponse:
     """A snapshot of the newest jobs, then each job that changed."""
-    watch = JobWatch(context)
+    watch = JobWatch(context, caller)
     looked_at: float | None = None
 
     async def look() -> Look:
@@ -126,7 +129,7 @@ def all_jobs(context: Context) -> StreamingResponse:
         looked_at = time.monotonic()
         return Look([message(job, event="job") for job in await watch.changes()])
 
-    return stream(context, [ALL_JOBS], look)
+    return stream(context, caller, [ALL_JOBS], look)
 
 
 async def _read_events(context: Context, job_id: str, after: int) -> _Slice:

@@ -8,47 +8,25 @@ import os
 import secrets
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from service.access import Principal as Principal
+from service.access import ProjectRole
+from service.access import Role as Role
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.ids import new_id
-from service.models import Attempt, Session, Token
+from service.models import Attempt, Membership, Session, Token, User
 
 TOKEN_PREFIX = "rbt_"
 TICKET_PREFIX = "rbj_"
 SESSION_LIFETIME = timedelta(days=30)
 LOGIN_CODE_LIFETIME = timedelta(minutes=15)
-
-
-class Role(StrEnum):
-    """What a caller may be. Each route names the one it takes; there is no order among them."""
-
-    ADMIN = "admin"
-    CLUSTER = "cluster"
-    ATTEMPT = "attempt"
-    TICKET = "ticket"
-    SCRAPER = "scraper"
-    """Reads /metrics and nothing else."""
-
-
-@dataclass(frozen=True)
-class Principal:
-    """The caller, once known."""
-
-    role: Role
-    name: str
-    job_id: str | None = None
-    """Of an attempt token or a job ticket: the only job it is good for."""
-    attempt: int = 0
-    token_id: str | None = None
-    is_cookie: bool = False
 
 
 def load_key(home: Path) -> bytes:
@@ -121,8 +99,8 @@ class Authority:
         elif has_token_form(bearer):
             stored = self.digest(bearer)
             token = (await session.scalars(select(Token).where(Token.token_hmac == stored))).one_or_none()
-            if token is not None and _is_valid(token, now):
-                return Principal(Role(token.role), token.name, token_id=token.id)
+            if token is not None and (owner := await _owner(session, token, now)) is not None:
+                return owner
             attempt = (await session.scalars(select(Attempt).where(Attempt.token_hmac == stored))).one_or_none()
             if attempt is not None:
                 name = f"attempt {attempt.number} of {attempt.job_id}"
@@ -139,11 +117,19 @@ class Authority:
         Raises:
             ServiceError: unauthenticated.
         """
-        found = await self._find_session(session, cookie, "browser", now)
-        if found is None:
+        token = await self._find_session(session, cookie, "browser", now)
+        owner = None if token is None else await _owner(session, token, now)
+        if owner is None:
             raise ServiceError(ErrorKind.UNAUTHENTICATED, "The session has ended; sign in again.")
-        token = found
-        return Principal(Role(token.role), token.name, token_id=token.id, is_cookie=True)
+        return replace(owner, is_cookie=True)
+
+    async def look_again(self, session: AsyncSession, principal: Principal, now: datetime) -> Principal | None:
+        """The same caller with the rights of this moment; None: the token is no good any more."""
+        if principal.token_id is None:
+            return principal
+        token = await session.get(Token, principal.token_id)
+        owner = None if token is None else await _owner(session, token, now)
+        return None if owner is None else replace(owner, is_cookie=principal.is_cookie)
 
     async def open_session(self, session: AsyncSession, token_id: str, now: datetime) -> str:
         """A new browser session; gives the cookie's value."""
@@ -190,7 +176,8 @@ class Authority:
                 ErrorKind.INTERNAL,
                 f"{path} does not hold a token; remove the file, and the next start makes a new one.",
             )
-        old = update(Token).where(Token.name == str(role), Token.revoked_at.is_(None)).values(revoked_at=now)
+        own = (Token.name == str(role)) & (Token.role == str(role)) & Token.user_id.is_(None)
+        old = update(Token).where(own, Token.revoked_at.is_(None)).values(revoked_at=now)
         await session.execute(old.where(Token.token_hmac != stored))
         row = {"id": new_id("tok", now), "name": str(role), "role": str(role), "token_hmac": stored, "created_at": now}
         # Two replicas that start at once read the same file.
@@ -216,12 +203,23 @@ class Authority:
             .join(Session, Session.token_id == Token.id)
             .where(Session.secret_hmac == self.digest(secret), Session.kind == kind, Session.expires_at > now)
         )
-        token = (await session.scalars(statement)).one_or_none()
-        return token if token is not None and _is_valid(token, now) else None
+        return (await session.scalars(statement)).one_or_none()
 
     def _mac(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
 
 
-def _is_valid(token: Token, now: datetime) -> bool:
-    return token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+async def _owner(session: AsyncSession, token: Token, now: datetime) -> Principal | None:
+    """Whose a token is, with the rights of this moment; None: it is not good any more."""
+    if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now):
+        return None
+    if token.user_id is None:
+        return Principal(Role(token.role), token.name, token_id=token.id)
+    user = await session.get(User, token.user_id)
+    if user is None or user.disabled_at is not None:
+        return None
+    if user.is_admin:
+        return Principal(Role.ADMIN, user.name, token_id=token.id, user_id=user.id)
+    rows = await session.execute(select(Membership.project, Membership.role).where(Membership.user_id == user.id))
+    projects = {project: ProjectRole(role) for project, role in rows}
+    return Principal(Role.USER, user.name, token_id=token.id, user_id=user.id, projects=projects)

@@ -59,6 +59,17 @@ async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
     return checkpoint_json(found, is_pinned=pinned[found.checkpoint_id])
 
 
+async def project_of(context: Context, checkpoint_id: str) -> str:
+    """The project of a checkpoint's job.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.read() as session:
+        found = await _find(session, checkpoint_id)
+        return (await session.get_one(Job, found.job_id)).project
+
+
 async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Path | ObjectFile, str]:
     """A file of a checkpoint, and what to call it.
 

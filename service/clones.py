@@ -43,7 +43,7 @@ async def clone(
         if from_checkpoint is not None:
             origin = await _newest(session, source) if from_checkpoint == LATEST else from_checkpoint
             data["checkpoint"] = {**(data.get("checkpoint") or {}), "resume_from": origin}
-        return await insert(session, read_spec(data), actor=asked.actor, now=context.clock(), cloned_from=source.id)
+        return await insert(session, read_spec(data), caller=asked.caller, now=context.clock(), cloned_from=source.id)
 
     return await answer_once(context, asked, ["clone", reference, overrides, from_checkpoint], change)
 

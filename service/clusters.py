@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.cluster import JobToRun, SyncReply, SyncRequest
 from rubato.wire.codec import to_json
+from service.access import Principal
 from service.attempts import confirm_gone
 from service.clock import to_rfc3339
 from service.context import Context
@@ -62,8 +63,8 @@ async def sync(context: Context, cluster_id: str, request: SyncRequest) -> SyncR
     )
 
 
-async def list_clusters(context: Context) -> dict[str, Any]:
-    """All clusters with their nodes and what runs there, and the queue."""
+async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
+    """All clusters with their nodes and what of the caller's projects runs there, and the queue of these."""
     now = context.clock()
     async with context.database.read() as session:
         clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
@@ -71,8 +72,11 @@ async def list_clusters(context: Context) -> dict[str, Any]:
             Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
         )
         placed = placed.where(Job.status.in_(WITH_CONTROLLER))
-        jobs = (await session.execute(placed)).all()
         queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(Job.status == "queued")
+        if caller.visible_projects is not None:
+            visible = Job.project.in_(sorted(caller.visible_projects))
+            placed, queued = placed.where(visible), queued.where(visible)
+        jobs = (await session.execute(placed)).all()
         queue = (await session.execute(queued.order_by(Job.queue_position.nulls_last(), Job.id))).all()
     return {
         "clusters": [

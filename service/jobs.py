@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,11 +15,12 @@ from rubato.errors import Finding, SpecError
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
 from rubato.wire.status import FINAL, Status
+from service.access import Principal, ProjectRole
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.events import append_event
 from service.ids import is_id, new_id
-from service.models import AuditEntry, Checkpoint, Job, Package
+from service.models import AuditEntry, Checkpoint, Job, Package, Project
 from service.notify import ALL_JOBS, SCHEDULER, notify
 from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
@@ -53,18 +55,19 @@ async def submit(context: Context, spec: JobSpec, *, asked: Asked) -> dict[str, 
         context,
         asked,
         spec_to_json(spec),
-        lambda session: insert(session, spec, actor=asked.actor, now=context.clock()),
+        lambda session: insert(session, spec, caller=asked.caller, now=context.clock()),
     )
 
 
-async def check(context: Context, spec: JobSpec) -> dict[str, Any]:
+async def check(context: Context, spec: JobSpec, caller: Principal) -> dict[str, Any]:
     """The spec as `submit` would store it, with all defaults; nothing is stored.
 
     Raises:
-        ServiceError: name_taken, package_unknown, invalid_spec, as `submit`.
+        ServiceError: name_taken, package_unknown, invalid_spec, forbidden, as `submit`.
     """
     async with context.database.read() as session:
-        await _check_references(session, spec)
+        await _check_project(session, spec, caller)
+        await _check_references(session, spec, caller)
         await _check_name_free(session, spec)
     return spec_to_json(spec)
 
@@ -79,15 +82,39 @@ async def get(context: Context, reference: str) -> dict[str, Any]:
         return job_json(await find(session, reference), with_spec=True)
 
 
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are listed; what is empty or None leaves all in."""
+
+    statuses: Sequence[Status] = ()
+    project: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    """Part of the name."""
+    created_after: datetime | None = None
+
+
 async def list_jobs(
-    context: Context, *, statuses: Sequence[Status], text: str, cursor: str | None, limit: int
+    context: Context, caller: Principal, wanted: JobFilter, *, cursor: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Jobs from the newest on, and the cursor of the next page."""
+    """Jobs of the caller's projects from the newest on, and the cursor of the next page.
+
+    Raises:
+        ServiceError: invalid_request (the cursor).
+    """
     statement = select(Job).options(defer(Job.spec)).order_by(Job.id.desc()).limit(limit + 1)
-    if statuses:
-        statement = statement.where(Job.status.in_(statuses))
-    if text:
-        statement = statement.where(Job.name.contains(text.lower(), autoescape=True))
+    if caller.visible_projects is not None:
+        statement = statement.where(Job.project.in_(sorted(caller.visible_projects)))
+    if wanted.statuses:
+        statement = statement.where(Job.status.in_(wanted.statuses))
+    if wanted.project:
+        statement = statement.where(Job.project == wanted.project)
+    for name, value in wanted.labels.items():
+        statement = statement.where(Job.labels[name].as_string() == value)
+    if wanted.text:
+        statement = statement.where(Job.name.contains(wanted.text.lower(), autoescape=True))
+    if wanted.created_after is not None:
+        statement = statement.where(Job.created_at > wanted.created_after)
     if cursor is not None:
         if not is_id(cursor, "job"):
             raise bad_cursor()
@@ -98,7 +125,18 @@ async def list_jobs(
     return [job_json(job) for job in page], next_cursor
 
 
-async def find(session: AsyncSession, reference: str, *, for_update: bool = False) -> Job:
+async def find_visible(session: AsyncSession, reference: str, caller: Principal) -> Job:
+    """A job of the caller's projects by id, or the newest of a name; foreign ones are as if they were not.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    return await find(session, reference, projects=caller.visible_projects)
+
+
+async def find(
+    session: AsyncSession, reference: str, *, for_update: bool = False, projects: frozenset[str] | None = None
+) -> Job:
     """A job by id, or the newest of a name; locked against other writers where it is to be changed.
 
     Raises:
@@ -108,6 +146,8 @@ async def find(session: AsyncSession, reference: str, *, for_update: bool = Fals
         statement = select(Job).where(Job.id == reference)
     else:
         statement = select(Job).where(Job.name == reference).order_by(Job.id.desc()).limit(1)
+    if projects is not None:
+        statement = statement.where(Job.project.in_(sorted(projects)))
     if for_update:
         statement = statement.with_for_update()
     # NUL cannot stand in a text of PostgreSQL, nor in any name.
@@ -118,14 +158,16 @@ async def find(session: AsyncSession, reference: str, *, for_update: bool = Fals
 
 
 async def insert(
-    session: AsyncSession, spec: JobSpec, *, actor: str, now: datetime, cloned_from: str | None = None
+    session: AsyncSession, spec: JobSpec, *, caller: Principal, now: datetime, cloned_from: str | None = None
 ) -> dict[str, Any]:
     """A new job in the caller's transaction, as the API shows it.
 
     Raises:
-        ServiceError: name_taken, package_unknown, invalid_spec (unknown checkpoint).
+        ServiceError: name_taken, package_unknown, invalid_spec (unknown project or checkpoint), forbidden.
     """
-    await _check_references(session, spec)
+    actor = caller.name
+    await _check_project(session, spec, caller)
+    await _check_references(session, spec, caller)
     await _check_name_free(session, spec)
     job = Job(
         id=new_id("job", now),
@@ -165,7 +207,16 @@ async def _check_name_free(session: AsyncSession, spec: JobSpec) -> None:
         )
 
 
-async def _check_references(session: AsyncSession, spec: JobSpec) -> None:
+async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
+    role = caller.role_in(spec.project)
+    if role is None or await session.get(Project, spec.project) is None:
+        # The same words for a project that is not there and for one that is none of the caller's business.
+        raise invalid_spec(SpecError([Finding("project", f"there is no project {spec.project!r}")]))
+    if not role.includes(ProjectRole.EDITOR):
+        raise ServiceError(ErrorKind.FORBIDDEN, f"You are a {role} of the project {spec.project!r}; editors submit.")
+
+
+async def _check_references(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
     if spec.package is not None and await session.get(Package, spec.package) is None:
         raise ServiceError(
             ErrorKind.PACKAGE_UNKNOWN,
@@ -176,6 +227,8 @@ async def _check_references(session: AsyncSession, spec: JobSpec) -> None:
     origin = spec.checkpoint.resume_from
     if origin is not None:
         found = await session.get(Checkpoint, origin[:40])
-        if found is None or found.deleted_at is not None:
+        source = None if found is None else await session.get(Job, found.job_id)
+        is_visible = source is not None and caller.role_in(source.project) is not None
+        if found is None or found.deleted_at is not None or not is_visible:
             finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
             raise invalid_spec(SpecError([finding]))

@@ -141,6 +141,7 @@ class Job(Base):
             postgresql_where=text(NOT_FINAL),
         ),
         Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_updated_at", "updated_at"),
         Index(
             "ix_jobs_status_not_final",
@@ -259,14 +260,49 @@ class Cluster(Base):
     run_digest: Mapped[str] = mapped_column(String(64), default="")
 
 
+class Project(Base):
+    """What jobs belong to, and people have roles in."""
+
+    __tablename__ = "projects"
+
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    description: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[datetime]
+
+
+class User(Base):
+    """A person, or a program that acts as one."""
+
+    __tablename__ = "users"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    is_admin: Mapped[bool] = mapped_column(default=False)
+    """Of the whole service."""
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+
+
+class Membership(Base):
+    """A user's role in a project."""
+
+    __tablename__ = "memberships"
+
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name", ondelete="CASCADE"), primary_key=True)
+    role: Mapped[str] = mapped_column(String(16))
+
+
 class Token(Base):
-    """A bearer token of a person or an agent; only its HMAC is kept."""
+    """A bearer token of a user, an agent or a scraper; only its HMAC is kept."""
 
     __tablename__ = "tokens"
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(63))
     role: Mapped[str] = mapped_column(String(16))
+    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    """Whose it is; null: the home's own, or a machine's."""
     token_hmac: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]

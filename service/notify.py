@@ -19,6 +19,8 @@ ALL_JOBS = "jobs"
 """Any job changed in a way that watchers see."""
 SCHEDULER = "scheduler"
 """Something the scheduler decides from changed."""
+ACCESS = "access"
+"""A token was revoked, or what a user may do changed: open streams look again whether they may go on."""
 RUN_LIST = "run-list"
 """A job entered or left the list of those that should have a controller."""
 
@@ -90,6 +92,8 @@ class Hub:
         self.poll_interval_s = poll_interval_s
         self.is_closed = False
         self._publishes = 0
+        self.access_changes = 0
+        """Grows with every notification of ACCESS."""
         self._reads: dict[Hashable, asyncio.Task[Any]] = {}
 
     def subscribe(self, *topics: str) -> Subscription:
@@ -100,6 +104,7 @@ class Hub:
         """Wake everyone who waits for one of the topics."""
         self._publishes += 1
         for topic in topics:
+            self.access_changes += topic == ACCESS
             for subscription in tuple(self.subscribers.get(topic, ())):
                 subscription.wake()
 

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from service.access import Principal
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.models import Job, StoredReply
@@ -21,11 +22,16 @@ from service.views import edition
 class Asked:
     """Who asks for a change, and on which terms."""
 
-    actor: str
+    caller: Principal
     key: str | None = None
     """An Idempotency-Key: the same key and request give the stored reply again."""
     if_match: str | None = None
     """Entity tags, one of which must be the present one, as If-Match has them; None: whatever stands there."""
+
+    @property
+    def actor(self) -> str:
+        """The caller's name, for events and the audit trail."""
+        return self.caller.name
 
 
 def check_edition(job: Job, if_match: str | None) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import defer
 
+from service.access import Principal
 from service.context import Context
 from service.models import Job
 from service.views import job_json
@@ -20,8 +21,9 @@ MARGIN = timedelta(seconds=15)
 class JobWatch:
     """One watcher's memory: which revision of each recent job it has told."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, caller: Principal) -> None:
         self._context = context
+        self._projects = caller.visible_projects
         self._told: dict[str, int] = {}
         self._since: datetime | None = None
 
@@ -30,7 +32,7 @@ class JobWatch:
         self._since = self._context.clock()
         statement = select(Job).options(defer(Job.spec)).order_by(Job.id.desc()).limit(SNAPSHOT_JOBS)
         async with self._context.database.read() as session:
-            jobs = (await session.scalars(statement)).all()
+            jobs = (await session.scalars(self._visible(statement))).all()
         self._told = {job.id: job.revision for job in jobs}
         return [job_json(job) for job in jobs]
 
@@ -40,8 +42,11 @@ class JobWatch:
         looked_at = self._context.clock()
         statement = select(Job).options(defer(Job.spec)).where(Job.updated_at >= self._since - MARGIN)
         async with self._context.database.read() as session:
-            jobs = (await session.scalars(statement.order_by(Job.updated_at, Job.id))).all()
+            jobs = (await session.scalars(self._visible(statement).order_by(Job.updated_at, Job.id))).all()
         self._since = looked_at
         changed = [job for job in jobs if self._told.get(job.id) != job.revision]
         self._told.update({job.id: job.revision for job in changed})
         return [job_json(job) for job in changed]
+
+    def _visible(self, statement: Select[Job]) -> Select[Job]:
+        return statement if self._projects is None else statement.where(Job.project.in_(sorted(self._projects)))

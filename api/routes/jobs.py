@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from api import schemas
-from api.auth import Caller, Parts
+from api.auth import Caller, JobReference, Parts
 from api.bodies import check_json, parse_json, read_body, read_spec_data
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
@@ -17,7 +18,7 @@ from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
 from service import clones, jobs, updates, wishes
 from service.attempts import list_attempts, list_workers
-from service.clock import to_rfc3339
+from service.clock import parse_rfc3339, to_rfc3339
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import list_events
@@ -40,7 +41,7 @@ IfMatch = Annotated[
 
 def _asked(caller: Caller, idempotency_key: IdempotencyKey = None, if_match: IfMatch = None) -> Asked:
     """Who asks for a change, and on which terms."""
-    return Asked(caller.name, idempotency_key, if_match)
+    return Asked(caller, idempotency_key, if_match)
 
 
 Asker = Annotated[Asked, Depends(_asked)]
@@ -75,28 +76,33 @@ async def submit_job(
     """Submit a job spec, JSON or YAML. With `dry_run` the resolved spec comes back and nothing is stored."""
     spec = jobs.read_spec(await read_spec_data(request, context.settings.max_spec_bytes))
     if dry_run:
-        return JSONResponse({"spec": await jobs.check(context, spec)})
-    return _created(response, await jobs.submit(context, spec, asked=Asked(caller.name, idempotency_key)))
+        return JSONResponse({"spec": await jobs.check(context, spec, caller)})
+    return _created(response, await jobs.submit(context, spec, asked=Asked(caller, idempotency_key)))
 
 
 @router.get("/jobs", response_model=schemas.JobPage, responses=errors(422))
 async def list_jobs(
     context: Parts,
+    caller: Caller,
     status: Annotated[str, Query(description="Statuses, separated by commas.")] = "",
+    project: Annotated[str, Query(max_length=63)] = "",
+    label: Annotated[list[str] | None, Query(description="NAME=VALUE; repeated: all of them.")] = None,
     q: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
+    created_after: Annotated[str, Query(max_length=40, description="RFC 3339, such as 2026-01-31T12:00:00Z.")] = "",
     limit: PageLimit = 50,
     cursor: Cursor = None,
 ) -> Any:
     """Jobs, newest first; the next page begins at `next_cursor`."""
-    items, next_cursor = await jobs.list_jobs(
-        context, statuses=_statuses(status, "status"), text=q, cursor=cursor, limit=limit
-    )
+    for text in (project, q, *(label or ())):
+        check_json(text)
+    wanted = jobs.JobFilter(_statuses(status, "status"), project, _labels(label or []), q, _moment(created_after))
+    items, next_cursor = await jobs.list_jobs(context, caller, wanted, cursor=cursor, limit=limit)
     return {"items": items, "next_cursor": next_cursor}
 
 
 @router.get("/jobs/{reference}", response_model=schemas.Job, responses=errors(404, 422))
 async def get_job(
-    reference: str,
+    reference: JobReference,
     response: Response,
     context: Parts,
     wait: Wait = 0,
@@ -116,7 +122,9 @@ async def get_job(
     responses=errors(404, 409, 412, 413, 415, 422),
     openapi_extra={"requestBody": {"required": True, "content": _PATCH_CONTENT}},
 )
-async def update_job(reference: str, request: Request, response: Response, context: Parts, asked: Asker) -> Any:
+async def update_job(
+    reference: JobReference, request: Request, response: Response, context: Parts, asked: Asker
+) -> Any:
     """Change labels, workers.min and max, limits and scheduling; a merge patch of the spec: null takes away.
 
     Training goes on meanwhile. Of a job that has ended only the labels can be changed.
@@ -127,7 +135,7 @@ async def update_job(reference: str, request: Request, response: Response, conte
 
 @router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 422))
 async def clone_job(
-    reference: str,
+    reference: JobReference,
     body: schemas.CloneRequest,
     response: Response,
     context: Parts,
@@ -136,7 +144,7 @@ async def clone_job(
 ) -> Any:
     """Submit the job again, with other values where `overrides` says so; its code is not uploaded again."""
     check_json(body.model_dump())
-    asked = Asked(caller.name, idempotency_key)
+    asked = Asked(caller, idempotency_key)
     return _created(response, await clones.clone(context, reference, body.overrides, body.from_checkpoint, asked=asked))
 
 
@@ -144,7 +152,12 @@ async def clone_job(
     "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
 )
 async def scale_job(
-    reference: str, body: schemas.ScaleRequest, response: Response, context: Parts, asked: Asker, wait: Wait = 0
+    reference: JobReference,
+    body: schemas.ScaleRequest,
+    response: Response,
+    context: Parts,
+    asked: Asker,
+    wait: Wait = 0,
 ) -> Any:
     """Want another number of workers; training goes on meanwhile. 200: nothing to change, or done within `wait`."""
     changed = await wishes.scale(context, reference, body.workers, asked=asked)
@@ -158,7 +171,7 @@ async def scale_job(
 @router.post(
     "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
 )
-async def pause_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
+async def pause_job(reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Checkpoint, then give the slots back until resume."""
     changed = await wishes.pause(context, reference, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.PAUSED}, wait)
@@ -170,7 +183,7 @@ async def pause_job(reference: str, response: Response, context: Parts, asked: A
     response_model=schemas.Job,
     responses=_DONE | errors(404, 409, 412, 422),
 )
-async def resume_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
+async def resume_job(reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Queue a paused job again; it goes on from its last checkpoint."""
     changed = await wishes.resume(context, reference, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.RUNNING}, wait)
@@ -183,7 +196,7 @@ async def resume_job(reference: str, response: Response, context: Parts, asked: 
     responses=_DONE | errors(404, 409, 412, 422),
 )
 async def cancel_job(
-    reference: str,
+    reference: JobReference,
     response: Response,
     context: Parts,
     asked: Asker,
@@ -201,7 +214,9 @@ async def cancel_job(
     response_model=schemas.Job,
     responses=_DONE | errors(404, 409, 412, 422),
 )
-async def checkpoint_job(reference: str, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
+async def checkpoint_job(
+    reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0
+) -> Any:
     """Save a checkpoint soon. With `wait` it answers 200 once one was committed."""
     changed = await wishes.request_checkpoint(context, reference, asked=asked)
     if wait:
@@ -218,14 +233,14 @@ async def checkpoint_job(reference: str, response: Response, context: Parts, ask
 
 
 @router.get("/jobs/{reference}/workers", response_model=schemas.Items, responses=errors(404))
-async def get_workers(reference: str, context: Parts) -> Any:
+async def get_workers(reference: JobReference, context: Parts) -> Any:
     """The workers as the controller last reported them."""
     async with context.database.read() as session:
         return {"items": await list_workers(session, await jobs.find(session, reference))}
 
 
 @router.get("/jobs/{reference}/attempts", response_model=schemas.AttemptPage, responses=errors(404, 422))
-async def get_attempts(reference: str, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
+async def get_attempts(reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The lives of the job's controller, in order; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
@@ -235,7 +250,7 @@ async def get_attempts(reference: str, context: Parts, cursor: Cursor = None, li
 
 
 @router.get("/jobs/{reference}/generations", response_model=schemas.GenerationPage, responses=errors(404, 422))
-async def get_generations(reference: str, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
+async def get_generations(reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The memberships of the job, in order, as their events told; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
@@ -244,6 +259,22 @@ async def get_generations(reference: str, context: Parts, cursor: Cursor = None,
     page, next_cursor = cut(rows, limit, lambda event: event.position)
     items = [{**event.data, "attempt": event.attempt, "time": to_rfc3339(event.time)} for event in page]
     return {"items": items, "next_cursor": next_cursor}
+
+
+def _labels(pairs: list[str]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"label must be NAME=VALUE, got {wrong[0][:80]!r}.")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return parse_rfc3339(text) if text else None
+    except (ValueError, OverflowError):
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST, f"created_after must be a time such as 2026-01-31T12:00:00Z, got {text[:40]!r}."
+        ) from None
 
 
 def _statuses(text: str, name: str) -> list[Status]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
 from api import schemas
-from api.auth import Caller, Parts, allow, public
+from api.auth import PEOPLE, Caller, Parts, allow, needs, public
 from api.reference import render_reference
 from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
@@ -24,26 +24,28 @@ top_router = APIRouter(tags=["service"])
 
 
 @router.get("/me", response_model=schemas.Me, responses=errors())
+@needs(None)
 async def get_me(caller: Caller) -> Any:
-    """Who is asking."""
-    return {"user": caller.name, "role": caller.role}
+    """Who is asking, and with which role in which project."""
+    return {"user": caller.name, "role": caller.role, "projects": dict(caller.projects)}
 
 
 @router.get("/cluster", response_model=schemas.ClusterOverview, responses=errors())
-async def get_cluster(context: Parts) -> Any:
-    """The clusters, their nodes and what runs there, and the queue."""
-    return await list_clusters(context)
+@needs(None)
+async def get_cluster(context: Parts, caller: Caller) -> Any:
+    """The clusters, their nodes and what of your projects runs there, and the queue of these."""
+    return await list_clusters(context, caller)
 
 
 @router.post("/session", status_code=204, response_class=Response, responses=errors(422))
 @public
 async def sign_in(body: schemas.SessionRequest, context: Parts) -> Response:
-    """Exchange the admin token for a cookie."""
+    """Exchange a person's token for a cookie."""
     now = context.clock()
     async with context.database.write() as session:
         principal = await context.authority.recognise(session, body.token.strip(), now)
-        if principal.token_id is None or principal.role is not Role.ADMIN:
-            raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with the admin token.")
+        if principal.token_id is None or principal.role not in PEOPLE:
+            raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with a person's token, not a machine's.")
         cookie = await context.authority.open_session(session, principal.token_id, now)
     response = Response(status_code=204)
     _set_cookie(context, response, cookie)
@@ -51,6 +53,7 @@ async def sign_in(body: schemas.SessionRequest, context: Parts) -> Response:
 
 
 @router.delete("/session", status_code=204, response_class=Response, responses=errors())
+@needs(None)
 async def sign_out(request: Request, context: Parts) -> Response:
     """End the browser's session."""
     name = context.settings.cookie_name
@@ -62,6 +65,7 @@ async def sign_out(request: Request, context: Parts) -> Response:
 
 
 @router.post("/login-links", status_code=201, response_model=schemas.LoginLink, responses=errors())
+@needs(None)
 async def make_login_link(request: Request, context: Parts, caller: Caller) -> Any:
     """A link that signs a browser in once, within 15 minutes."""
     if caller.token_id is None:

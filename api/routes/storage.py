@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from api import schemas
-from api.auth import Caller, Parts
+from api.auth import Caller, CheckpointId, JobReference, Parts
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from service import checkpoints, uploads
@@ -36,20 +36,24 @@ async def put_package(sha256: str, request: Request, response: Response, context
 
 
 @router.get("/jobs/{reference}/checkpoints", response_model=schemas.CheckpointPage, responses=errors(404, 422))
-async def list_checkpoints(reference: str, context: Parts, cursor: Cursor = None, limit: PageLimit = 200) -> Any:
+async def list_checkpoints(
+    reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 200
+) -> Any:
     """The job's checkpoints, newest first; the next page begins at `next_cursor`."""
     items, next_cursor = await checkpoints.list_of_job(context, reference, cursor=cursor, limit=limit)
     return {"items": items, "next_cursor": next_cursor}
 
 
 @router.get("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404))
-async def get_checkpoint(checkpoint_id: str, context: Parts) -> Any:
+async def get_checkpoint(checkpoint_id: CheckpointId, context: Parts) -> Any:
     """One checkpoint and its files."""
     return await checkpoints.get(context, checkpoint_id)
 
 
 @router.patch("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404, 409, 422, 503))
-async def update_checkpoint(checkpoint_id: str, body: schemas.CheckpointRequest, context: Parts, caller: Caller) -> Any:
+async def update_checkpoint(
+    checkpoint_id: CheckpointId, body: schemas.CheckpointRequest, context: Parts, caller: Caller
+) -> Any:
     """Pin a checkpoint, or leave it to the job's retention again; the pin is a file beside it on the storage."""
     return await checkpoints.set_pinned(context, checkpoint_id, is_pinned=body.pinned, actor=caller.name)
 
@@ -57,14 +61,14 @@ async def update_checkpoint(checkpoint_id: str, body: schemas.CheckpointRequest,
 @router.delete(
     "/checkpoints/{checkpoint_id}", status_code=204, response_class=Response, responses=errors(404, 409, 503)
 )
-async def delete_checkpoint(checkpoint_id: str, context: Parts, caller: Caller) -> Response:
+async def delete_checkpoint(checkpoint_id: CheckpointId, context: Parts, caller: Caller) -> Response:
     """Delete a checkpoint and its files; 409 where it is pinned, or where a job that has not ended needs it."""
     await checkpoints.delete(context, checkpoint_id, actor=caller.name)
     return Response(status_code=204)
 
 
 @router.get("/checkpoints/{checkpoint_id}/files/{name}", response_class=FileResponse, responses=errors(404))
-async def download_file(checkpoint_id: str, name: str, context: Parts) -> Response:
+async def download_file(checkpoint_id: CheckpointId, name: str, context: Parts) -> Response:
     """One file of a checkpoint."""
     found, file_name = await checkpoints.find_file(context, checkpoint_id, name)
     if isinstance(found, Path):

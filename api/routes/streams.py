@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from api import schemas
-from api.auth import Parts
+from api.auth import Caller, JobReference, Parts
 from api.routes.errors import errors
 from api.sse import EVENT_STREAM, wants_stream
 from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics
@@ -32,8 +32,9 @@ Limit = Annotated[int, Query(ge=1, le=10_000)]
 @router.get("/jobs/{reference}/events", response_model=schemas.EventPage, responses={**_STREAM, **errors(404, 422)})
 async def get_events(
     request: Request,
-    reference: str,
+    reference: JobReference,
     context: Parts,
+    caller: Caller,
     after: After = 0,
     limit: Limit = PAGE,
     last_event_id: LastEventId = None,
@@ -44,14 +45,15 @@ async def get_events(
         if not wants_stream(request):
             items = [event_json(event) for event in await list_events(session, job.id, after, limit)]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
-    return job_events(context, job.id, _resume_at(last_event_id, after))
+    return job_events(context, caller, job.id, _resume_at(last_event_id, after))
 
 
 @router.get("/jobs/{reference}/metrics", response_model=schemas.MetricPage, responses={**_STREAM, **errors(404, 422)})
 async def get_metrics(
     request: Request,
-    reference: str,
+    reference: JobReference,
     context: Parts,
+    caller: Caller,
     after: After = 0,
     names: Annotated[str, Query(description="Names of values, separated by commas; empty: all.")] = "",
     limit: Limit = PAGE,
@@ -64,14 +66,15 @@ async def get_metrics(
         if not wants_stream(request):
             items = [metric_json(row, wanted) for row in await list_metrics(session, job.id, after, limit)]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
-    return job_metrics(context, job.id, _resume_at(last_event_id, after), wanted)
+    return job_metrics(context, caller, job.id, _resume_at(last_event_id, after), wanted)
 
 
 @router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})
 async def get_logs(
     request: Request,
-    reference: str,
+    reference: JobReference,
     context: Parts,
+    caller: Caller,
     rank: Annotated[str, Query(description="Ranks, separated by commas.")] = "",
     attempt: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
     q: Annotated[str, Query(max_length=200, description="Part of the line.")] = "",
@@ -95,13 +98,13 @@ async def get_logs(
         first, position = await asyncio.to_thread(context.logs.read, job.id, begin, end, limit, wanted)
     if not wants_stream(request):
         return {"items": first, "next": str(position)}
-    return job_logs(context, job.id, first, position, wanted)
+    return job_logs(context, caller, job.id, first, position, wanted)
 
 
 @router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)
-async def watch_jobs(context: Parts) -> StreamingResponse:
+async def watch_jobs(context: Parts, caller: Caller) -> StreamingResponse:
     """All jobs as a stream: a snapshot of the newest on every connect, then each job that changed."""
-    return all_jobs(context)
+    return all_jobs(context, caller)
 
 
 def _resume_at(last_event_id: str | None, after: int) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rubato.cli import (
+    access_commands,
     checkpoint_commands,
     export,
     job_changes,
@@ -58,7 +59,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for command in COMMANDS:
     app.command()(command)
-app.add_typer(checkpoint_commands.app)
+for group in (checkpoint_commands.app, access_commands.token, access_commands.project, access_commands.user):
+    app.add_typer(group)
 
 
 def _version_callback(wanted: bool) -> None:  # typer calls it by position

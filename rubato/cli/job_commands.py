@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_ranks
+from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks
 from rubato.cli.output import note, put, put_json, stdout_console
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
 from rubato.wire.status import FINAL, Status
@@ -28,14 +28,20 @@ def ps(
     *,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs too.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="K=V", help="Only with this label; repeatable.")
+    ] = None,
     watch: WatchOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """List jobs, newest first."""
+    labels = parse_assignments(label or [], "--label")
+    statuses = () if show_all else UNFINISHED
     with connect(url) as client:
         while True:
-            jobs = list(client.jobs(status=() if show_all else UNFINISHED, limit=limit))
+            jobs = list(client.jobs(status=statuses, limit=limit, project=project, labels=labels))
             if watch and not as_json:
                 stdout_console().clear()  # Does nothing where stdout is no terminal.
             if as_json:

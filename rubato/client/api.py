@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from rubato.client.access import Access
 from rubato.client.models import (
     Attempt,
     Checkpoint,
@@ -59,6 +60,7 @@ class Client:
         home = home or Home.from_environment(environment)
         self.url = find_url(url, home, environment)
         self._transport = Transport(self.url, find_token(token, self.url, home, environment), transport=transport)
+        self.access = Access(self._transport, API, self._pages)
 
     def __enter__(self) -> Client:
         return self
@@ -91,13 +93,25 @@ class Client:
         """A job by id, or the newest of a name."""
         return decode(Job, self._get(f"/jobs/{job}"))
 
-    def jobs(self, *, status: tuple[str, ...] = (), text: str | None = None, limit: int | None = None) -> Iterator[Job]:
+    def jobs(
+        self,
+        *,
+        status: tuple[str, ...] = (),
+        text: str | None = None,
+        limit: int | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        created_after: str | None = None,
+    ) -> Iterator[Job]:
         """The jobs, newest first, page by page.
 
         Args:
             status: only these statuses.
             text: only jobs whose name holds this.
             limit: at most so many; None: all.
+            project: only of this project.
+            labels: only jobs with all of these.
+            created_after: only younger ones: a time such as `2026-01-31T12:00:00Z`.
         """
         cursor: str | None = None
         left = limit
@@ -107,6 +121,9 @@ class Client:
                 params={
                     "status": ",".join(status) or None,
                     "q": text,
+                    "project": project,
+                    "label": [f"{name}={value}" for name, value in (labels or {}).items()] or None,
+                    "created_after": created_after,
                     "cursor": cursor,
                     "limit": min(200, left) if left is not None else 200,
                 },

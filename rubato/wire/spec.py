@@ -24,6 +24,11 @@ _ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def is_name(text: str) -> bool:
+    """Whether a job, project or user may be called so."""
+    return bool(_NAME.fullmatch(text))
+
+
 def _check(*rules: tuple[bool, str, str]) -> None:
     """Raise every broken rule: (holds, field, message)."""
     findings = [Finding(path, message) for holds, path, message in rules if not holds]
@@ -284,12 +289,17 @@ class JobSpec:
         unset = sorted(name for name, value in self.env.items() if value is None)
         _check(
             (
-                bool(_NAME.fullmatch(self.name)),
+                is_name(self.name),
                 "name",
                 f"{self.name!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
                 "and begin and end with a letter or digit",
             ),
-            (self.project == "default", "project", "this release has the one project 'default'"),
+            (
+                is_name(self.project),
+                "project",
+                f"{self.project!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
+                "and begin and end with a letter or digit",
+            ),
             (len(sources) == 1, "entrypoint", "give exactly one of entrypoint ('train.py:train') and recipe"),
             (
                 self.entrypoint is None

@@ -70,6 +70,8 @@ async def test_every_route_refuses_whoever_it_is_not_for(bench: Bench) -> None:
         Role.ATTEMPT: controller.acquired.token,
         Role.SCRAPER: (bench.settings.home / "scraper-token").read_text().strip(),
     }
+    await bench.post("/users", 201, {"name": "nobody"})
+    tokens[Role.USER] = (await bench.post("/tokens", 201, {"name": "t", "user": "nobody"}))["token"]
     assert set(tokens) == set(Role)
     wrong = bench.token[:-1] + ("0" if bench.token[-1] != "0" else "1")
     transport = httpx.ASGITransport(app=bench.app, raise_app_exceptions=False)
@@ -105,7 +107,7 @@ async def test_a_removed_token_file_revokes_the_token(make_bench: MakeBench) -> 
     async with make_bench() as bench:
         assert bench.token != old
         assert (await bench.client.get("/api/v1/me", headers=bearer(old))).status_code == 401
-        assert (await bench.get("/me")) == {"user": "admin", "role": "admin"}
+        assert (await bench.get("/me")) == {"user": "admin", "role": "admin", "projects": {}}
 
 
 async def test_no_token_lies_in_the_database(bench: Bench) -> None:

@@ -60,6 +60,22 @@ async def test_migrations_go_down_and_up_again(database: Database) -> None:
     assert version == head_revision()
 
 
+async def test_people_stay_signed_in_while_tables_change(database: Database) -> None:
+    def around(connection: Connection) -> list[Any]:
+        command.downgrade(alembic_config(connection), "0001")
+        row = {"id": "tok_1", "hmac": "h" * 64, "now": "2026-01-31 12:00:00+00:00"}
+        connection.execute(
+            text("INSERT INTO tokens (id, name, role, token_hmac, created_at) VALUES (:id, 'a', 'admin', :hmac, :now)"),
+            row,
+        )
+        columns = "secret_hmac, kind, token_id, created_at, expires_at"
+        connection.execute(text(f"INSERT INTO sessions ({columns}) VALUES (:hmac, 'browser', :id, :now, :now)"), row)
+        command.upgrade(alembic_config(connection), "head")
+        return list(connection.execute(text("SELECT token_id FROM sessions JOIN tokens ON id = token_id")))
+
+    assert await _run(database, around) == [("tok_1",)]
+
+
 async def test_every_constraint_has_a_name(database: Database) -> None:
     def names(connection: Connection) -> list[Any]:
         inspector = inspect(connection)

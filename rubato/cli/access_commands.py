@@ -1,0 +1,156 @@
+"""`rubato token`, `rubato project`, `rubato user`: who may see and do what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rubato.cli.job_commands import read_timeout
+from rubato.cli.options import JsonOption, UrlOption, connect
+from rubato.cli.output import note, put, put_json, stdout_console
+
+token = typer.Typer(name="token", help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
+project = typer.Typer(
+    name="project", help="Make projects, and say who may do what there.", no_args_is_help=True, rich_markup_mode=None
+)
+user = typer.Typer(name="user", help="Make users, and shut them out.", no_args_is_help=True, rich_markup_mode=None)
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT")]
+UserArgument = Annotated[str, typer.Argument(metavar="USER")]
+
+
+@token.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.")],
+    *,
+    owner: Annotated[str | None, typer.Option("--user", help="Whose it is. Default: yours.")] = None,
+    role: Annotated[
+        Literal["user", "cluster", "scraper"], typer.Option(help="cluster: an agent's; scraper: of Prometheus.")
+    ] = "user",
+    expires: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 30d. Default: never.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Make a token, and print it: it is never shown again."""
+    with connect(url) as client:
+        made = client.access.create_token(name, user=owner, role=role, expires_in_s=read_timeout(expires))
+    if as_json:
+        put_json(made)
+        return
+    put(str(made["token"]))
+    note(f"{made['id']}, of {made['user'] or made['role']}; it is not shown again. `rubato token revoke {made['id']}`")
+
+
+@token.command("ls")
+def list_tokens(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List tokens, newest first; never their secrets."""
+    with connect(url) as client:
+        _show(client.access.tokens(), ("id", "name", "role", "user", "expires_at", "revoked_at"), as_json=as_json)
+
+
+@token.command("revoke")
+def revoke_token(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="tok_..., as `rubato token ls` lists it.")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Make a token worthless; its sessions and streams end at once."""
+    with connect(url) as client:
+        client.access.revoke_token(token_id)
+    note(f"{token_id} is revoked.")
+
+
+@project.command("add")
+def add_project(
+    name: ProjectArgument,
+    *,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    url: UrlOption = None,
+) -> None:
+    """Make a project."""
+    with connect(url) as client:
+        client.access.create_project(name, description)
+    note(f"Made the project {name}; `rubato project grant {name} USER editor` lets somebody in.")
+
+
+@project.command("ls")
+def list_projects(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List your projects."""
+    with connect(url) as client:
+        _show(client.access.projects(), ("name", "role", "description"), as_json=as_json)
+
+
+@project.command("members")
+def list_members(name: ProjectArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List who has a role in a project."""
+    with connect(url) as client:
+        _show(client.access.project(name)["members"], ("user", "role"), as_json=as_json)
+
+
+@project.command("grant")
+def grant(
+    name: ProjectArgument,
+    member: UserArgument,
+    role: Annotated[Literal["viewer", "editor", "admin"], typer.Argument(metavar="viewer|editor|admin")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Give a user a role in a project, in place of another one."""
+    with connect(url) as client:
+        client.access.grant(name, member, role)
+    note(f"{member} is a {role} of {name}.")
+
+
+@project.command("withdraw")
+def withdraw(name: ProjectArgument, member: UserArgument, *, url: UrlOption = None) -> None:
+    """Take a user's role in a project away."""
+    with connect(url) as client:
+        client.access.withdraw(name, member)
+    note(f"{member} has no role in {name}.")
+
+
+@user.command("add")
+def add_user(
+    name: UserArgument,
+    *,
+    is_admin: Annotated[bool, typer.Option("--admin", help="Of the whole service.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Make a user; `rubato token create NAME --user USER` makes the key."""
+    with connect(url) as client:
+        client.access.create_user(name, is_admin=is_admin)
+    note(f"Made the user {name}; `rubato token create laptop --user {name}` makes a token.")
+
+
+@user.command("ls")
+def list_users(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List all users."""
+    with connect(url) as client:
+        _show(client.access.users(), ("name", "is_admin", "created_at", "disabled_at"), as_json=as_json)
+
+
+@user.command("disable")
+def disable_user(
+    name: UserArgument,
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the user in again.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Shut a user out: tokens, sessions and streams end at once."""
+    with connect(url) as client:
+        client.access.update_user(name, is_disabled=not undo)
+    note(f"{name} may {'come in again' if undo else 'not come in any more'}.")
+
+
+def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:
+    if as_json:
+        put_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper().replace("_", " "), no_wrap=True)
+    for row in rows:
+        table.add_row(*("-" if row.get(column) is None else str(row[column]) for column in columns))
+    stdout_console().print(table, soft_wrap=True)

@@ -1,0 +1,90 @@
+"""Projects, users, tokens and the trail of changes; reached as `Client.access`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from rubato.client.transport import Transport
+
+Pages = Callable[[str, dict[str, Any] | None], Iterator[Any]]
+
+
+class Access:
+    """Who may see and do what. Replies are plain dicts, as the API's description shows them.
+
+    All of it raises ApiError: `forbidden`, `not_found`, `name_taken`, `invalid_request`.
+    """
+
+    def __init__(self, transport: Transport, root: str, pages: Pages) -> None:
+        self._transport = transport
+        self._root = root
+        self._pages = pages
+
+    def projects(self) -> list[dict[str, Any]]:
+        """Your projects, with your role in each."""
+        return list(self._pages("/projects", None))
+
+    def project(self, name: str) -> dict[str, Any]:
+        """One project and its members."""
+        return dict(self._send("GET", f"/projects/{quote(name)}"))
+
+    def create_project(self, name: str, description: str = "") -> dict[str, Any]:
+        """A new project."""
+        return dict(self._send("POST", "/projects", {"name": name, "description": description}))
+
+    def delete_project(self, name: str) -> None:
+        """Remove a project without jobs."""
+        self._transport.send("DELETE", f"{self._root}/projects/{quote(name)}")
+
+    def grant(self, project: str, user: str, role: str) -> None:
+        """Give a user the role viewer, editor or admin in a project, in place of another one."""
+        self._send("PUT", f"/projects/{quote(project)}/members/{quote(user)}", {"role": role})
+
+    def withdraw(self, project: str, user: str) -> None:
+        """Take a user's role in a project away."""
+        self._transport.send("DELETE", f"{self._root}/projects/{quote(project)}/members/{quote(user)}")
+
+    def users(self) -> list[dict[str, Any]]:
+        """All users."""
+        return list(self._pages("/users", None))
+
+    def create_user(self, name: str, *, is_admin: bool = False) -> dict[str, Any]:
+        """A new user, who can sign in once there is a token."""
+        return dict(self._send("POST", "/users", {"name": name, "is_admin": is_admin}))
+
+    def update_user(
+        self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
+    ) -> dict[str, Any]:
+        """Make a user an admin of the service or not, or shut the user out or in; None leaves it."""
+        return dict(self._send("PATCH", f"/users/{quote(name)}", {"is_admin": is_admin, "is_disabled": is_disabled}))
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """Your tokens, without their secrets; an admin's list holds all."""
+        return list(self._pages("/tokens", None))
+
+    def create_token(
+        self, name: str, *, user: str | None = None, role: str = "user", expires_in_s: float | None = None
+    ) -> dict[str, Any]:
+        """A new token; `token` of the reply is its secret, which is never shown again.
+
+        Args:
+            name: what it is for.
+            user: whose it is; None: yours. Others' tokens are made by an admin.
+            role: `user`, or (by an admin, for no user) `cluster` or `scraper`.
+            expires_in_s: seconds; None: it never expires.
+        """
+        body = {"name": name, "user": user, "role": role, "expires_in": expires_in_s}
+        return dict(self._send("POST", "/tokens", body))
+
+    def revoke_token(self, token_id: str) -> None:
+        """Make a token worthless; its browser sessions and streams end."""
+        self._transport.send("DELETE", f"{self._root}/tokens/{quote(token_id)}")
+
+    def audit(self, *, actor: str | None = None, action: str | None = None) -> Iterator[dict[str, Any]]:
+        """What people changed, newest first."""
+        yield from self._pages("/audit", {"actor": actor, "action": action})
+
+    def _send(self, method: str, path: str, body: Any = None) -> Any:
+        return self._transport.send_json(method, self._root + path, body=body)

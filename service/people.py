@@ -1,0 +1,244 @@
+"""Projects, users, and who has which role where. One call is one transaction with its audit row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rubato.errors import Finding
+from rubato.wire.spec import is_name
+from service.access import Principal, ProjectRole
+from service.clock import optional_rfc3339, to_rfc3339
+from service.context import Context
+from service.database import insert_for
+from service.errors import ErrorKind, ServiceError, not_found
+from service.ids import new_id
+from service.models import AuditEntry, Job, Membership, Project, Token, User
+from service.notify import ACCESS, notify
+from service.pages import cut
+
+
+async def list_projects(
+    context: Context, caller: Principal, *, cursor: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the caller's projects by name, each with the caller's role."""
+    statement = select(Project).order_by(Project.name).limit(limit + 1)
+    if caller.visible_projects is not None:
+        statement = statement.where(Project.name.in_(sorted(caller.visible_projects)))
+    if cursor is not None:
+        statement = statement.where(Project.name > storable(cursor))
+    async with context.database.read() as session:
+        rows = (await session.scalars(statement)).all()
+    page, next_cursor = cut(rows, limit, lambda project: project.name)
+    return [_project_json(project, caller) for project in page], next_cursor
+
+
+async def get_project(context: Context, name: str, caller: Principal) -> dict[str, Any]:
+    """One project and its members.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.read() as session:
+        project = await _project(session, name)
+        rows = await session.execute(
+            select(User.name, Membership.role)
+            .join(Membership, Membership.user_id == User.id)
+            .where(Membership.project == name)
+            .order_by(User.name)
+        )
+        members = [{"user": user, "role": role} for user, role in rows]
+    return {**_project_json(project, caller), "members": members}
+
+
+async def create_project(context: Context, name: str, description: str, caller: Principal) -> dict[str, Any]:
+    """A new project, without members.
+
+    Raises:
+        ServiceError: invalid_request, name_taken.
+    """
+    check_name(name)
+    now = context.clock()
+    async with context.database.write() as session:
+        row = {"name": name, "description": description, "created_at": now}
+        insert = insert_for(session, Project).values(row).on_conflict_do_nothing(index_elements=["name"])
+        if (await session.execute(insert.returning(Project.name))).first() is None:
+            raise _taken("project", name)
+        audit(session, context, caller, "project.created", {"project": name})
+        return _project_json(await session.get_one(Project, name), caller)
+
+
+async def delete_project(context: Context, name: str, caller: Principal) -> None:
+    """Remove a project that never had a job.
+
+    Raises:
+        ServiceError: not_found, conflict.
+    """
+    async with context.database.write() as session:
+        await _project(session, name)
+        if await session.scalar(select(Job.id).where(Job.project == name).limit(1)) is not None:
+            raise ServiceError(ErrorKind.CONFLICT, f"The project {name!r} has jobs; only one without can be removed.")
+        await session.execute(delete(Project).where(Project.name == name))
+        audit(session, context, caller, "project.deleted", {"project": name})
+
+
+async def grant(context: Context, project: str, user: str, role: ProjectRole, caller: Principal) -> dict[str, Any]:
+    """Give a user a role in a project, in place of another one.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.write() as session:
+        await _project(session, project)
+        found = await _user(session, user)
+        insert = insert_for(session, Membership).values(user_id=found.id, project=project, role=str(role))
+        await session.execute(
+            insert.on_conflict_do_update(index_elements=["user_id", "project"], set_={"role": str(role)})
+        )
+        audit(session, context, caller, "member.granted", {"project": project, "user": user, "role": str(role)})
+        notify(session, ACCESS)
+    return {"user": user, "role": str(role)}
+
+
+async def withdraw(context: Context, project: str, user: str, caller: Principal) -> None:
+    """Take a user's role in a project away.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.write() as session:
+        found = await _user(session, user)
+        gone = delete(Membership).where(Membership.user_id == found.id, Membership.project == project)
+        if (await session.execute(gone.returning(Membership.user_id))).first() is None:
+            raise not_found("member", user)
+        audit(session, context, caller, "member.withdrawn", {"project": project, "user": user})
+        notify(session, ACCESS)
+
+
+async def list_users(context: Context, *, cursor: str | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of all users by name."""
+    statement = select(User).order_by(User.name).limit(limit + 1)
+    if cursor is not None:
+        statement = statement.where(User.name > storable(cursor))
+    async with context.database.read() as session:
+        rows = (await session.scalars(statement)).all()
+    page, next_cursor = cut(rows, limit, lambda user: user.name)
+    return [_user_json(user) for user in page], next_cursor
+
+
+async def create_user(context: Context, name: str, caller: Principal, *, is_admin: bool) -> dict[str, Any]:
+    """A new user, without a token.
+
+    Raises:
+        ServiceError: invalid_request, name_taken.
+    """
+    check_name(name)
+    if name in RESERVED:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"{name!r} is what the service's own tokens are called.")
+    now = context.clock()
+    async with context.database.write() as session:
+        row = {"id": new_id("usr", now), "name": name, "is_admin": is_admin, "created_at": now}
+        insert = insert_for(session, User).values(row).on_conflict_do_nothing(index_elements=["name"])
+        if (await session.execute(insert.returning(User.id))).first() is None:
+            raise _taken("user", name)
+        audit(session, context, caller, "user.created", {"user": name, "is_admin": is_admin})
+        return _user_json(await _user(session, name))
+
+
+async def update_user(
+    context: Context, name: str, caller: Principal, *, is_admin: bool | None, is_disabled: bool | None
+) -> dict[str, Any]:
+    """Make a user an admin of the service or not, or shut the user out: all tokens and streams end.
+
+    Raises:
+        ServiceError: not_found, conflict (oneself).
+    """
+    async with context.database.write() as session:
+        user = await _user(session, name)
+        if user.id == caller.user_id and (is_disabled or is_admin is False):
+            raise ServiceError(ErrorKind.CONFLICT, "Nobody shuts out or demotes themselves; ask another admin.")
+        if is_admin is not None:
+            user.is_admin = is_admin
+        if is_disabled is not None:
+            user.disabled_at = context.clock() if is_disabled else None
+        audit(session, context, caller, "user.updated", {"user": name, "admin": is_admin, "disabled": is_disabled})
+        notify(session, ACCESS)
+        return _user_json(user)
+
+
+def audit(session: AsyncSession, context: Context, caller: Principal, action: str, detail: dict[str, Any]) -> None:
+    """What a person changed, in the transaction that changes it."""
+    session.add(AuditEntry(time=context.clock(), actor=caller.name, action=action, job_id=None, detail=detail))
+
+
+RESERVED = frozenset({"admin", "service", "cluster", "scraper"})
+
+
+def check_name(name: str) -> None:
+    """Refuse what no job, project or user may be called.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    if not is_name(name):
+        message = (
+            "must be 1 to 63 lower-case letters, digits, '.', '_' or '-', and begin and end with a letter or digit"
+        )
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The name {message}.", findings=[Finding("name", message)])
+
+
+def storable(text: str) -> str:
+    """A text that is only compared: NUL cannot stand in one of PostgreSQL."""
+    return text.replace("\x00", "")
+
+
+async def find_token(session: AsyncSession, token_id: str, caller: Principal) -> Token:
+    """A token that the caller may see: the own ones, an admin all.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    token = await session.get(Token, storable(token_id)[:40])
+    if token is None or not (caller.is_admin or (token.user_id is not None and token.user_id == caller.user_id)):
+        raise not_found("token", token_id[:80])
+    return token
+
+
+async def _project(session: AsyncSession, name: str) -> Project:
+    project = await session.get(Project, storable(name))
+    if project is None:
+        raise not_found("project", name[:80])
+    return project
+
+
+async def _user(session: AsyncSession, name: str) -> User:
+    user = (await session.scalars(select(User).where(User.name == storable(name)))).one_or_none()
+    if user is None:
+        raise not_found("user", name[:80])
+    return user
+
+
+def _taken(what: str, name: str) -> ServiceError:
+    return ServiceError(
+        ErrorKind.NAME_TAKEN, f"There is a {what} {name!r} already.", findings=[Finding("name", "is taken")]
+    )
+
+
+def _project_json(project: Project, caller: Principal) -> dict[str, Any]:
+    return {
+        "name": project.name,
+        "description": project.description,
+        "created_at": to_rfc3339(project.created_at),
+        "role": caller.role_in(project.name),
+    }
+
+
+def _user_json(user: User) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "is_admin": user.is_admin,
+        "created_at": to_rfc3339(user.created_at),
+        "disabled_at": optional_rfc3339(user.disabled_at),
+    }

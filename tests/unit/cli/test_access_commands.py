@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato
+
+TOKEN = {"id": "tok_1", "name": "ci", "role": "user", "user": "ada", "expires_at": None, "revoked_at": None}
+
+
+def test_a_new_token_alone_is_on_stdout(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/tokens", Reply({**TOKEN, "token": "rbt_secret"}, status=201))
+    done = rubato("token", "create", "ci", "--user", "ada", "--expires", "30d")
+    assert (done.code, done.out) == (0, "rbt_secret\n")
+    assert "rubato token revoke tok_1" in done.err
+    assert service.requests[-1].json == {"name": "ci", "user": "ada", "role": "user", "expires_in": 30 * 86400}
+
+
+def test_tokens_are_listed_and_revoked(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/tokens", {"items": [TOKEN], "next_cursor": None})
+    assert rubato("token", "ls").out.splitlines()[1].split() == ["tok_1", "ci", "user", "ada", "-", "-"]
+    service.on("DELETE", "/tokens/tok_1", Reply(status=204, content=b""))
+    assert rubato("token", "revoke", "tok_1").code == 0
+
+
+def test_a_person_is_let_into_a_project(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/users", Reply({"name": "ada"}, status=201))
+    service.on("POST", "/projects", Reply({"name": "vision"}, status=201))
+    service.on("PUT", "/projects/vision/members/ada", {"user": "ada", "role": "editor"})
+    service.on("DELETE", "/projects/vision/members/ada", Reply(status=204, content=b""))
+    service.on("PATCH", "/users/ada", {"name": "ada"})
+    assert rubato("user", "add", "ada", "--admin").code == 0
+    assert service.requests[-1].json == {"name": "ada", "is_admin": True}
+    assert rubato("project", "add", "vision").code == 0
+    assert rubato("project", "grant", "vision", "ada", "editor").code == 0
+    assert service.requests[-1].json == {"role": "editor"}
+    assert rubato("project", "grant", "vision", "ada", "owner").code == 2
+    assert rubato("project", "withdraw", "vision", "ada").code == 0
+    assert rubato("user", "disable", "ada").code == 0
+    assert service.requests[-1].json == {"is_admin": None, "is_disabled": True}
+
+
+def test_lists_of_projects_members_and_users(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/projects", {"items": [{"name": "vision", "role": "viewer", "description": ""}]})
+    service.on("GET", "/projects/vision", {"name": "vision", "members": [{"user": "ada", "role": "admin"}]})
+    service.on("GET", "/users", {"items": [{"name": "ada", "is_admin": False, "created_at": "t"}]})
+    assert "vision" in rubato("project", "ls").out
+    assert rubato("project", "members", "vision").out.splitlines()[1].split() == ["ada", "admin"]
+    assert rubato("user", "ls", "--json").json[0]["name"] == "ada"
+
+
+def test_ps_filters(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs", {"items": [], "next_cursor": None})
+    assert rubato("ps", "--project", "vision", "--label", "team=a").code == 0
+    assert (service.requests[-1].query["project"], service.requests[-1].query["label"]) == ("vision", "team=a")
