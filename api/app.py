@@ -12,13 +12,14 @@ from api.auth import authorize
 from api.gate import Gate
 from api.page import Assets
 from api.problems import install_problems
-from api.routes import access, cluster, jobs, people, storage, streams
+from api.routes import access, cluster, jobs, people, scheduling, storage, streams
 from service.clock import Clock, utc_now
 from service.settings import Settings
 from service.startup import run_service
 
 ROUTERS = (
     jobs.router,
+    scheduling.router,
     streams.router,
     storage.router,
     people.router,

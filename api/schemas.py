@@ -57,6 +57,8 @@ class JobItem(BaseModel):
     message: str
     phase: str | None
     desired_workers: int
+    granted_workers: int
+    scheduling: str
     workers: int
     joining: int
     min_workers: int
@@ -216,6 +218,72 @@ class ClusterOverview(BaseModel):
 
     clusters: list[JsonObject]
     queue: list[JsonObject]
+
+
+class QueuedJob(BaseModel):
+    """A job that waits."""
+
+    position: int
+    job_id: str
+    name: str
+    status: str
+    priority: int
+    min_workers: int
+    desired_workers: int
+    because: str
+    queued_at: str
+
+
+class PlacedJob(BaseModel):
+    """A job that holds slots."""
+
+    job_id: str
+    name: str
+    status: str
+    priority: int
+    min_workers: int
+    max_workers: int
+    autoscale: str
+    desired_workers: int
+    granted_workers: int
+    granted_standby: int
+    workers: int
+    cluster_id: str | None
+    placed_at: str | None
+    because: str
+
+
+class QueuePage(BaseModel):
+    """The queue in its order, and who holds the slots."""
+
+    items: list[QueuedJob]
+    next_cursor: str | None
+    running: list[PlacedJob]
+
+
+class Explanation(BaseModel):
+    """Why a job waits, or why it has so many workers."""
+
+    job_id: str
+    name: str
+    status: str
+    reason: str | None
+    because: str
+    position: int | None
+    priority: int
+    autoscale: str
+    min_workers: int
+    max_workers: int
+    desired_workers: int
+    granted_workers: int
+    granted_standby: int
+    workers: int
+    queued_at: str
+    placed_at: str | None
+    granted_at: str | None
+    deadline_at: str | None
+    pause_seconds: float | None
+    rates: dict[str, float]
 
 
 class Request(BaseModel):

@@ -201,7 +201,7 @@ def own_process() -> ProcessIdentity:
 
 def wish_of(desired: Desired) -> Wish:
     """What the coordinator needs of the wishes."""
-    return Wish(desired.run, desired.workers, desired.checkpoint_request, desired.force)
+    return Wish(desired.run, desired.workers, desired.checkpoint_request, desired.force, desired.standby)
 
 
 def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, storage: StorageUri) -> WorkerOrder:

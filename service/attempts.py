@@ -220,11 +220,14 @@ async def _spec_for_controller(session: AsyncSession, job: Job) -> dict[str, Any
 
 
 def _wishes_of(job: Job) -> Desired:
+    """What the controller is told: never more workers than the scheduler gave it slots for."""
     wishes: tuple[RunWish, ...] = ("run", "pause", "stop")
+    run = next(wish for wish in wishes if wish == job.desired_run)
     return Desired(
         version=job.desired_version,
-        run=next(wish for wish in wishes if wish == job.desired_run),
-        workers=job.desired_workers,
+        run="pause" if run == "run" and job.preempted_at is not None else run,
+        workers=job.granted_workers,
+        standby=job.granted_standby,
         checkpoint_request=job.checkpoint_request,
         force=job.desired_force,
     )

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
-from rubato.wire.cluster import EventReport, Outcome, Report, ReportReply
+from rubato.wire.cluster import EventReport, MetricRow, Outcome, Report, ReportReply
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
@@ -29,6 +29,8 @@ from service.logs import LogPosition
 from service.metrics import store_metrics
 from service.models import Attempt, Checkpoint, Job
 from service.notify import ALL_JOBS, SCHEDULER, after_commit, job_topic, notify
+from service.scheduling.measure import fold_pauses, fold_rates
+from service.scheduling.sentences import UNSEEN
 from service.states import settle_status
 
 _LARGEST = 2**63 - 1
@@ -81,6 +83,7 @@ async def _store(
     step = job.step
     changed = _observe(job, report)
     after_commit(session, lambda: counters.count_report(fresh, steps=report.observed.step - step))
+    _measure(job, fresh, report.metrics)
     if changed & {"workers", "joining"}:
         # Slots may have become free.
         notify(session, SCHEDULER)
@@ -99,6 +102,13 @@ async def _store(
         job.updated_at = now
         notify(session, ALL_JOBS)
     notify(session, job_topic(job.id))
+
+
+def _measure(job: Job, events: list[EventReport], rows: tuple[MetricRow, ...]) -> None:
+    """Keep what the scheduler weighs: the price of a change, and for `goodput` the throughput of each count."""
+    job.pause_seconds = fold_pauses(job.pause_seconds, events)
+    if rows and job.spec.get("workers", {}).get("autoscale") == "goodput":
+        job.rates = fold_rates(job.rates, rows)
 
 
 def _observe(job: Job, report: Report) -> set[str]:
@@ -138,8 +148,10 @@ async def _apply_outcome(session: AsyncSession, job: Job, attempt: Attempt, outc
         because = outcome.failure.message.rstrip(".")
     if outcome.failure is not None and outcome.state == "failed":
         job.failure = to_json(outcome.failure)
+    if outcome.state == "paused" and job.preempted_at is not None and job.desired_run == "run":
+        reason = "preempted"
     if job.desired_run == "stop":
-        reason, because = "cancelled_by_user", None
+        reason, because = job.stop_reason or "cancelled_by_user", None
     await session.flush()
     await settle_status(session, job, now=now, outcome=outcome.state, reason=reason, because=because)
     job.message = _closing_message(job, outcome)
@@ -151,7 +163,7 @@ def _closing_message(job: Job, outcome: Outcome) -> str:
         return outcome.failure.message
     if Status(job.status) in FINAL:
         return f"{job.status} at step {job.step}"
-    return "waits for the scheduler" if job.status == Status.QUEUED else f"paused at step {job.step}"
+    return UNSEEN if job.status == Status.QUEUED else f"paused at step {job.step}"
 
 
 async def _append_logs(context: Context, job: Job, attempt: int, report: Report) -> None:

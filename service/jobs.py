@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -24,6 +24,7 @@ from service.models import AuditEntry, Checkpoint, Job, Package, Project
 from service.notify import ALL_JOBS, SCHEDULER, notify
 from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
+from service.scheduling.sentences import UNSEEN
 from service.views import job_json
 
 NOT_FINAL_STATUSES = tuple(sorted(set(Status) - FINAL))
@@ -169,6 +170,7 @@ async def insert(
     await _check_project(session, spec, caller)
     await _check_references(session, spec, caller)
     await _check_name_free(session, spec)
+    timeout_s = spec.limits.queue_timeout
     job = Job(
         id=new_id("job", now),
         project=spec.project,
@@ -182,7 +184,9 @@ async def insert(
         updated_at=now,
         queued_at=now,
         status=str(Status.QUEUED),
-        message="waits for the scheduler",
+        deadline_at=None if timeout_s is None else now + timedelta(seconds=timeout_s),
+        message=UNSEEN,
+        scheduling=UNSEEN,
         desired_workers=spec.workers.initial,
         latest_metrics={},
     )

@@ -9,6 +9,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     DateTime,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -20,8 +21,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 from sqlalchemy.types import TypeDecorator
+
+from service.scheduling.view import ranked_at
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -34,6 +37,9 @@ NAMING = {
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 NOT_FINAL = "status NOT IN ('succeeded', 'failed', 'cancelled')"
+QUEUED = "status = 'queued'"
+TIMED = "deadline_at IS NOT NULL"
+POSITIONED = "queue_position IS NOT NULL"
 
 
 class Moment(TypeDecorator[datetime]):
@@ -67,6 +73,7 @@ class Base(DeclarativeBase):
         dict[str, Any]: Json,
         list[Any]: Json,
         int: BigInteger(),
+        float: Float(),
         str: Text(),
     }
 
@@ -117,7 +124,33 @@ class Job(Base):
 
     cluster_id: Mapped[str | None] = mapped_column(String(63))
     granted_workers: Mapped[int] = mapped_column(default=0)
+    """What its controller is told: never more than the slots that the scheduler gave it."""
+    granted_standby: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Spare workers besides."""
+    granted_at: Mapped[datetime | None]
+    """When the scheduler last changed the grant."""
+    placed_at: Mapped[datetime | None]
+    """Since when the job holds slots without a break; null while it holds none."""
+    ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """How long it held slots before `placed_at`: what `limits.max_duration` counts."""
+    deadline_at: Mapped[datetime | None]
+    """When the present state ends by the clock: `limits.queue_timeout` or `limits.max_duration`."""
+    preempted_at: Mapped[datetime | None]
+    """Since when the scheduler wants the job paused, whatever its user wants; it queues again once it has."""
+    stop_reason: Mapped[str | None] = mapped_column(String(64))
+    """Why the job is to stop."""
+    wished_at: Mapped[datetime | None]
+    """When a person last asked for another number of workers."""
+    scheduling: Mapped[str] = mapped_column(default="", server_default="")
+    """The scheduler's sentence: why the job waits, or why it has so many workers."""
+    ranked_at: Mapped[datetime | None]
+    """The order of the queue: `queued_at`, moved back by what the priority is worth (`AGEING`)."""
+    pause_seconds: Mapped[float | None]
+    """What a change of the membership cost lately, as measured."""
+    rates: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Samples a second by number of workers, as measured: {"2": {"rate": 812.5, "steps": 40}}."""
     queue_position: Mapped[int | None]
+    """Among those that the last round looked at; null further back."""
     attempt: Mapped[int] = mapped_column(default=0)
     """The attempt last granted; strictly growing."""
     is_attempt_live: Mapped[bool] = mapped_column(default=False)
@@ -149,7 +182,35 @@ class Job(Base):
             sqlite_where=text(NOT_FINAL),
             postgresql_where=text(NOT_FINAL),
         ),
+        Index(
+            "ix_jobs_queue",
+            "ranked_at",
+            "id",
+            sqlite_where=text(QUEUED),
+            postgresql_where=text(QUEUED),
+        ),
+        Index(
+            "ix_jobs_deadline_at",
+            "deadline_at",
+            sqlite_where=text(TIMED),
+            postgresql_where=text(TIMED),
+        ),
+        Index(
+            "ix_jobs_queue_position",
+            "queue_position",
+            sqlite_where=text(POSITIONED),
+            postgresql_where=text(POSITIONED),
+        ),
     )
+
+    @validates("priority", "queued_at")
+    def _rank(self, name: str, value: Any) -> Any:
+        """Keep the order of the queue true to what it follows from."""
+        priority = value if name == "priority" else self.priority
+        queued_at = value if name == "queued_at" else self.queued_at
+        if priority is not None and queued_at is not None:
+            self.ranked_at = ranked_at(priority, queued_at)
+        return value
 
 
 class Attempt(Base):

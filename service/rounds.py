@@ -7,7 +7,7 @@ from typing import Any
 
 from service.context import Context
 from service.counters import ROUNDS
-from service.scheduling import SchedulingLoop
+from service.scheduling.loop import SchedulingLoop
 
 
 class WatchedLoop(SchedulingLoop):

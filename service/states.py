@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,6 +17,7 @@ from service import counters
 from service.events import append_event
 from service.models import Job
 from service.notify import ALL_JOBS, RUN_LIST, SCHEDULER, after_commit, desired_topic, job_topic, notify
+from service.scheduling.view import ranked_at
 
 S = Status
 WITH_CONTROLLER: frozenset[Status] = frozenset({S.STARTING, S.RUNNING, S.RECOVERING, S.PAUSING, S.STOPPING})
@@ -56,6 +57,8 @@ class StatusView:
     is_lease_lost: bool
     observed: ObservedState | None
     outcome: OutcomeState | None = None
+    is_preempted: bool = False
+    """The scheduler wants it paused for a more important job; what its user wants counts again afterwards."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ def decide_status(view: StatusView) -> StatusDecision:
         if view.is_attempt_live:
             return StatusDecision(S.PAUSING, "a pause was requested")
         return StatusDecision(S.PAUSED, "a pause was requested, and no controller runs")
+    if view.is_preempted and view.status in WITH_CONTROLLER:
+        if view.is_attempt_live:
+            return StatusDecision(S.PAUSING, "a more important job needs its slots")
+        return StatusDecision(S.QUEUED, "a more important job needs its slots, and no controller runs")
     if view.status is S.PAUSED:
         return StatusDecision(S.QUEUED, "resume was requested")
     if view.status in (S.QUEUED, S.PAUSING, S.STOPPING) or not view.is_attempt_live:
@@ -100,6 +107,8 @@ def _decide_after_outcome(view: StatusView, outcome: OutcomeState) -> StatusDeci
         return StatusDecision(S.CANCELLED, "cancel was requested, and the controller has ended")
     if outcome == "requeue" and view.desired_run == "pause":
         return StatusDecision(S.PAUSED, "a pause was requested, and the controller has ended")
+    if outcome == "paused" and view.is_preempted and view.desired_run == "run":
+        return StatusDecision(S.QUEUED, "it was paused for a more important job")
     if outcome == "paused" and view.desired_run == "run":
         return StatusDecision(S.QUEUED, "the controller paused although the job is to run")
     if outcome == "cancelled":
@@ -118,6 +127,8 @@ def route(start: Status, target: Status) -> tuple[Status, ...]:
     between = {S.STARTING, S.RUNNING, S.RECOVERING}
     if target is S.PAUSED:
         between |= {S.PAUSING}
+    if start is S.PAUSING:
+        between |= {S.PAUSED}
     if target is S.CANCELLED:
         between = {S.STOPPING}
     paths: deque[tuple[Status, ...]] = deque([()])
@@ -185,6 +196,7 @@ async def settle_status(
         is_lease_lost=job.lease_expires_at is not None and job.lease_expires_at < now,
         observed=_observed_state(job.observed_state),
         outcome=outcome,
+        is_preempted=job.preempted_at is not None,
     )
     decision = decide_status(view)
     for to in route(view.status, decision.status):
@@ -199,13 +211,32 @@ def _changes_with(job: Job, to: Status, now: datetime) -> dict[str, object]:
     if to in FINAL:
         changes["finished_at"] = now
     if to is S.QUEUED:
-        changes["queued_at"] = now
+        changes |= {"queued_at": now, "ranked_at": ranked_at(job.priority, now)}
     if to is not S.QUEUED:
         changes["queue_position"] = None
+    if to in WITH_CONTROLLER and job.placed_at is None:
+        changes["placed_at"] = now
     if to not in WITH_CONTROLLER:
         changes |= {"granted_workers": 0, "workers": 0, "joining": 0, "phase": None, "lease_expires_at": None}
-        changes |= {"is_attempt_live": False, "observed_state": None}
+        changes |= {"granted_standby": 0, "granted_at": None, "placed_at": None, "preempted_at": None, "scheduling": ""}
+        changes |= {"is_attempt_live": False, "observed_state": None, "ran_seconds": ran_seconds(job, now)}
+    changes["deadline_at"] = deadline(job, to, now, queued_at=now)
     return changes
+
+
+def ran_seconds(job: Job, now: datetime) -> float:
+    """How long the job has held slots: what `limits.max_duration` counts."""
+    return job.ran_seconds + (0.0 if job.placed_at is None else max(0.0, (now - job.placed_at).total_seconds()))
+
+
+def deadline(job: Job, status: Status, now: datetime, *, queued_at: datetime) -> datetime | None:
+    """When the status ends by the clock: waiting for slots, and holding them, each have their limit."""
+    limits = job.spec.get("limits", {})
+    if status is S.QUEUED and limits.get("queue_timeout") is not None:
+        return queued_at + timedelta(seconds=limits["queue_timeout"])
+    if status in WITH_CONTROLLER and limits.get("max_duration") is not None:
+        return now + timedelta(seconds=limits["max_duration"] - ran_seconds(job, now))
+    return None
 
 
 def _run_wish(text: str) -> RunWish:

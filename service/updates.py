@@ -16,6 +16,7 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec
 from service.models import Job
 from service.requests import Asked
+from service.states import deadline
 from service.wishes import Changed, change_job, explain_capacity, record_wish, refuse_final
 
 CHANGEABLE: dict[str, frozenset[str]] = {
@@ -135,6 +136,7 @@ async def _apply(
     job.labels = dict(spec.labels)
     job.priority = spec.scheduling.priority
     job.min_workers, job.max_workers = spec.workers.min, spec.workers.upper
+    job.deadline_at = deadline(job, Status(job.status), now, queued_at=job.queued_at)
     later = sorted(FROM_NEXT_ATTEMPT & changes.keys()) if job.is_attempt_live else []
     sentences = [f"{actor} changed {', '.join(_sentence(path, change) for path, change in changes.items())}."]
     if later:
@@ -143,7 +145,7 @@ async def _apply(
     if wanted != job.desired_workers and Status(job.status) not in FINAL:
         sentences.append(f"{wanted} workers are wanted now instead of {job.desired_workers}.")
         changes = {**changes, "desired_workers": {"from": job.desired_workers, "to": wanted}}
-        job.desired_workers = wanted
+        job.desired_workers, job.wished_at = wanted, now
         await explain_capacity(session, job)
     data = {"by": actor, "changes": changes, "from_next_attempt": later}
     await record_wish(session, job, EventKind.UPDATED, " ".join(sentences), data, actor=actor, now=now)

@@ -25,6 +25,8 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
         "message": job.message,
         "phase": job.phase,
         "desired_workers": job.desired_workers,
+        "granted_workers": job.granted_workers,
+        "scheduling": job.scheduling,
         "workers": job.workers,
         "joining": job.joining,
         "min_workers": job.min_workers,

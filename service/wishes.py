@@ -20,8 +20,8 @@ from service.jobs import find
 from service.models import AuditEntry, Cluster, Event, Job
 from service.notify import ALL_JOBS, SCHEDULER, desired_topic, job_topic, notify
 from service.requests import Asked, answer_once, check_edition
-from service.scheduler import largest_fit
-from service.scheduler_view import cluster_view, shape_of
+from service.scheduling.capacity import largest_fit
+from service.scheduling.observe import cluster_view, shape_of
 from service.states import settle_status
 from service.views import job_json
 
@@ -54,6 +54,7 @@ async def scale(context: Context, reference: str, workers: int, *, asked: Asked)
             return False
         before = job.desired_workers
         job.desired_workers = workers
+        job.wished_at = now
         message = f"{asked.actor} asked for {workers} workers instead of {before}."
         data = {"from": before, "to": workers, "by": asked.actor}
         await record_wish(session, job, EventKind.SCALE_REQUESTED, message, data, actor=asked.actor, now=now)
@@ -124,12 +125,13 @@ async def cancel(context: Context, reference: str, *, force: bool, asked: Asked)
             return False
         job.desired_run = "stop"
         job.desired_force = force
+        job.stop_reason = job.stop_reason or "cancelled_by_user"
         how = "at once" if force else "with the grace of its spec"
         message = f"{asked.actor} asked to cancel the job {how}."
         data = {"by": asked.actor, "force": force}
         await record_wish(session, job, EventKind.CANCEL_REQUESTED, message, data, actor=asked.actor, now=now)
         because = f"{asked.actor} asked to cancel"
-        await settle_status(session, job, now=now, reason="cancelled_by_user", because=because)
+        await settle_status(session, job, now=now, reason=job.stop_reason, because=because)
         return True
 
     return await change_job(context, reference, asked, ["cancel", force], change)
@@ -231,7 +233,9 @@ async def record_wish(
     now: datetime,
 ) -> None:
     """Write a changed wish: its version, its event and its audit row."""
-    job.desired_version += 1
+    if kind is not EventKind.SCALE_REQUESTED:
+        # The version is of what the controller is told; another number of workers only once it is granted.
+        job.desired_version += 1
     job.revision += 1
     job.updated_at = now
     await session.flush()

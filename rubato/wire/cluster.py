@@ -107,15 +107,19 @@ class AcquireRequest:
 
 @dataclass(frozen=True)
 class Desired:
-    """GET /cluster/v1/jobs/{job_id}/desired?after=VERSION&wait=25: what the user wants now."""
+    """GET /cluster/v1/jobs/{job_id}/desired?after=VERSION&wait=25: what is wanted now, as far as slots were granted."""
 
     version: int
     run: RunWish
+    """`pause` also where a more important job needs the slots."""
     workers: int
+    """Granted: what the user wants, or less where slots are missing, or more where the job is autoscaled."""
     checkpoint_request: int = 0
     """Grows by one with every request for a checkpoint."""
     force: bool = False
     """With stop: do not wait for the grace."""
+    standby: int | None = None
+    """Spare workers that are granted besides; None, from an older service: as many as the spec says."""
 
 
 @dataclass(frozen=True)

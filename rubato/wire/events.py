@@ -17,6 +17,9 @@ class EventKind(StrEnum):
     RESUME_REQUESTED = "job.resume_requested"  # by
     CANCEL_REQUESTED = "job.cancel_requested"  # by, force
     CHECKPOINT_REQUESTED = "job.checkpoint_requested"  # by, request
+    GRANTED = "job.granted"  # from, to, from_standby, to_standby: workers that the scheduler gives
+    PREEMPTED = "job.preempted"  # by: the job that needs the slots
+    DEADLINE_EXCEEDED = "job.deadline_exceeded"  # seconds
     ATTEMPT_ACQUIRED = "attempt.acquired"  # attempt, node, pid
     # Reported by the controller.
     ATTACHED = "controller.attached"  # workers: how many living workers it took over

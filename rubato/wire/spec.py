@@ -53,7 +53,8 @@ class WorkersSpec:
     standby: int = 0
     """Workers kept warm besides those that train, as far as slots are free: a lost one is replaced at once."""
     autoscale: Autoscale = "off"
-    """`off`: only the user changes the count."""
+    """`off`: only the user changes the count. `capacity`: free slots are used up to `max`, and given back to a job that
+    waits. `goodput`: the same, while another worker brings at least half of what the first ones do, as measured."""
 
     def __post_init__(self) -> None:
         if self.max is None:
@@ -198,7 +199,7 @@ class LimitsSpec:
     """How long things may take."""
 
     max_duration: float | None = _duration(None)
-    """Seconds the job may run."""
+    """Seconds the job may hold slots, pauses and time in the queue not counted; then it is cancelled."""
     stop_grace: float = _duration(30.0)
     """Seconds between asking workers to leave and killing them."""
     hang_timeout: float | Literal["auto"] = field(
@@ -215,9 +216,9 @@ class SchedulingSpec:
     """Which job goes first."""
 
     priority: int = 50
-    """0 to 100, more is sooner."""
+    """0 to 100, more is sooner; a queued job gains a point a minute."""
     preemptible: bool = True
-    """Whether the job may be paused for a more important one."""
+    """Whether the job may be paused, with a checkpoint, for a more important one; it comes back by itself."""
 
     def __post_init__(self) -> None:
         _check((0 <= self.priority <= 100, "priority", f"must lie in 0..100, got {self.priority}"))
@@ -314,8 +315,11 @@ class JobSpec:
             ),
             (0 <= self.seed < 2**63, "seed", f"must lie in 0..2**63-1, got {self.seed}"),
             (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
-            (self.workers.autoscale == "off", "workers.autoscale", "only 'off' is supported by this release"),
-            (self.limits.max_duration is None, "limits.max_duration", "not supported by this release; leave it out"),
+            (
+                self.limits.max_duration is None or self.limits.max_duration > 0,
+                "limits.max_duration",
+                "must be more than 0",
+            ),
             (not self.secrets, "secrets", "not supported by this release; use env"),
             (not self.notifications, "notifications", "not supported by this release"),
             (

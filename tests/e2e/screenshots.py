@@ -90,7 +90,7 @@ def shoot_all(browser: Browser, service: Service, cluster: SimulatedCluster, fol
     page.goto(f"{service.url}/jobs/{ids['live']}")
     cluster.set_slots(3)
     service.call("POST", f"/jobs/{ids['live']}/scale", {"workers": 5})
-    expect(page.locator("#workers-note")).to_contain_text("waiting")
+    expect(page.locator("#workers-note")).to_contain_text("Wants 5")
     service.kill()
     expect(page.locator("[data-banner=stale]")).to_be_visible()
     page.wait_for_timeout(2500)

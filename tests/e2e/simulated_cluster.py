@@ -239,7 +239,7 @@ def earlier(time: str, by: timedelta) -> str:
 class SimulatedCluster:
     """Runs the agent and all controllers in a thread of its own; survives the service's death as real ones do."""
 
-    def __init__(self, url: str, token: str, slots: int = 8) -> None:
+    def __init__(self, url: str, token: str, slots: int = 32) -> None:
         self._url = url
         self._token = token
         self.slots = slots
@@ -262,7 +262,7 @@ class SimulatedCluster:
         self._commands.append(lambda: self._jobs[job_id].kill(rank))
 
     def set_slots(self, slots: int) -> None:
-        """Change how many slots a job can have."""
+        """Change how many slots the cluster has."""
         self.slots = slots
         for job in self._jobs.values():
             job.slots = slots
@@ -283,8 +283,9 @@ class SimulatedCluster:
     async def _look(self, client: httpx.AsyncClient, agent: SimulatedAgent) -> None:
         agent.version = 0
         used = sum(len(job.members) for job in self._jobs.values()) / 2
+        sizes = {"node-a": (self.slots + 1) // 2, "node-b": self.slots // 2}
         agent.nodes = tuple(
-            NodeReport(name, "127.0.0.1", self.slots / 2, cpu_used=used, hostname=name) for name in ("node-a", "node-b")
+            NodeReport(name, "127.0.0.1", cpu, cpu_used=used, hostname=name) for name, cpu in sizes.items()
         )
         reply = await agent.sync()
         for item in reply.run:

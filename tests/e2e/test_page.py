@@ -130,7 +130,7 @@ def test_missing_capacity_is_explained(own_service: Service, own_cluster: Simula
     open_job(page, own_service, job_id)
     expect(page.locator("[data-status=running]")).to_be_visible()
     own_service.call("POST", f"/jobs/{job_id}/scale", {"workers": 5})
-    expect(page.locator("#workers-note")).to_contain_text("waiting for 2 slots")
+    expect(page.locator("#workers-note")).to_contain_text("Wants 5, has 3: 0 slots free")
 
 
 def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(

@@ -57,6 +57,8 @@ export interface Job {
   message: string;
   phase: string | null;
   desired_workers: number;
+  granted_workers: number;
+  scheduling: string;
   workers: number;
   joining: number;
   min_workers: number;

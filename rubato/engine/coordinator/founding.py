@@ -49,7 +49,7 @@ class Founding:
             job.put(orders.FindCheckpoint())
         usable = warm_first([worker for worker in job.roster if not worker.doom])  # spares outlive the others
         wanted = usable[: job.wish.workers]
-        for worker in usable[job.wish.workers + job.terms.standby_workers :]:
+        for worker in usable[job.wish.workers + job.standby_workers :]:
             job.kill(worker, "no longer wanted")
         job.spawn(job.wish.workers - len(wanted), now)
         ready, warming = in_state(WorkerState.STANDBY, wanted), in_state(WorkerState.WARMING, wanted)

@@ -74,6 +74,8 @@ class Wish:
     workers: int
     checkpoint_request: int = 0
     force: bool = False
+    standby: int | None = None
+    """Spare workers that may be kept warm; None: as many as the terms say."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Resizing:
         members = job.roster.of(job.current)
         outside = warm_first(job.roster.joinable(job.current))
         missing = max(0, job.wish.workers - len(members))
-        wanted = missing + job.terms.standby_workers
+        wanted = missing + job.standby_workers
         for worker in outside[wanted:]:
             job.kill(worker, "no longer wanted")
         outside = outside[:wanted]

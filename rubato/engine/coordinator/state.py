@@ -58,6 +58,11 @@ class JobState:
         return self.current.number if self.current else 0
 
     @property
+    def standby_workers(self) -> int:
+        """Spare workers to keep warm besides those that train."""
+        return self.terms.standby_workers if self.wish.standby is None else self.wish.standby
+
+    @property
     def is_settled(self) -> bool:
         """Every member trains in the current generation, and no other is under way."""
         return self.current is not None and self.pending is None and len(self.entered) == self.current.world

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0003"
-down_revision = "0001"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
@@ -68,16 +68,14 @@ def upgrade() -> None:
         batch_op.create_foreign_key(
             batch_op.f("fk_tokens_user_id_users"), "users", ["user_id"], ["id"], ondelete="CASCADE"
         )
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.create_index("ix_jobs_project_id", ["project", "id"], unique=False)
+    op.create_index("ix_jobs_project_id", "jobs", ["project", "id"], unique=False)
     # Every job so far lies in it.
     now = sa.func.now() if op.get_bind().dialect.name == "postgresql" else sa.text("CURRENT_TIMESTAMP")
     op.execute(projects.insert().values(name="default", description="", created_at=now))
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.drop_index("ix_jobs_project_id")
+    op.drop_index("ix_jobs_project_id", table_name="jobs")
     op.execute("DELETE FROM tokens WHERE user_id IS NOT NULL OR role = 'scraper'")
     with _sessions_kept(), op.batch_alter_table("tokens", schema=None) as batch_op:
         batch_op.drop_constraint(batch_op.f("fk_tokens_user_id_users"), type_="foreignkey")

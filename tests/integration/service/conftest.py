@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from service.context import Context
-from service.scheduling import SchedulingLoop
+from service.scheduling.loop import SchedulingLoop
 from service.settings import Settings
 from tests.postgres import new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer

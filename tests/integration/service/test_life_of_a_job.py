@@ -25,7 +25,7 @@ async def test_submit_run_scale_succeed(bench: Bench) -> None:
     assert (job["status"], job["desired_workers"], job["queue"]) == (
         "queued",
         2,
-        {"position": None, "reason": "waits for the scheduler"},
+        {"position": None, "reason": "waits for the scheduler, which looks at those in front of it first"},
     )
     await bench.loop.run_once()
     waiting = await bench.job("digits")
@@ -59,6 +59,7 @@ async def test_submit_run_scale_succeed(bench: Bench) -> None:
 
     scaled = await bench.post("/jobs/digits/scale", 202, {"workers": 4})
     assert scaled["desired_workers"] == 4
+    await bench.schedule()
     desired = await controller.desired(after=acquired.desired.version)
     assert (desired.workers, desired.run) == (4, "run")
     assert desired.version > acquired.desired.version
@@ -239,7 +240,8 @@ async def test_gang_start_waits_for_all_and_says_why(bench: Bench) -> None:
     await holder.report(outcome=Outcome(state="succeeded", result=Result(step=1, digest=DIGEST)))
     await bench.schedule()
     statuses = {name: (await bench.job(name))["status"] for name in ("large", "small", "huge")}
-    assert statuses == {"large": "starting", "small": "queued", "huge": "queued"}
+    assert statuses == {"large": "starting", "small": "starting", "huge": "queued"}
+    assert (await bench.job("large"))["granted_workers"] == 3, "small needed the fourth slot"
 
 
 async def test_queue_timeout_fails_the_job_with_its_reason(bench: Bench) -> None:

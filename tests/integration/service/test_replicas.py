@@ -104,8 +104,10 @@ async def test_a_wish_given_to_one_wakes_the_poll_at_the_other(replicas: Pair) -
         poll = group.create_task(controller.desired(after=version, wait=20))
         waiting = group.create_task(first.client.get("/api/v1/jobs/digits", params={"wait": 20, "for": "pausing"}))
         await second.post("/jobs/digits/scale", 202, {"workers": 3})
+        await first.loop.run_once()
         await second.post("/jobs/digits/pause", 202)
-    assert poll.result().workers == 3
+    assert poll.result().version > version
+    assert (await controller.desired()).workers == 3
     assert waiting.result().json()["status"] == "pausing"
 
 

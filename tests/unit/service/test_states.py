@@ -21,6 +21,7 @@ VIEWS = st.builds(
     is_lease_lost=st.booleans(),
     observed=st.none() | st.sampled_from(get_args(ObservedState)),
     outcome=st.none() | st.sampled_from(get_args(OutcomeState)),
+    is_preempted=st.booleans(),
 )
 
 
@@ -32,7 +33,11 @@ def _is_possible(view: StatusView) -> bool:
         return False
     if view.outcome is not None and not view.is_attempt_live:
         return False
-    if view.desired_run == "run" and view.status in (S.PAUSING, S.STOPPING):
+    if view.is_preempted and view.status not in WITH_CONTROLLER:
+        return False
+    if view.desired_run == "run" and not view.is_preempted and view.status is S.PAUSING:
+        return False
+    if view.desired_run == "run" and view.status is S.STOPPING:
         return False
     return not (view.status is S.STOPPING and view.desired_run != "stop")
 
@@ -64,6 +69,7 @@ def test_deciding_again_changes_nothing(view: StatusView) -> None:
         is_attempt_live=view.is_attempt_live and not is_over and view.outcome is None,
         is_lease_lost=view.is_lease_lost and not is_over,
         observed=None if is_over else view.observed,
+        is_preempted=view.is_preempted and not is_over,
     )
     if view.outcome == "paused" and view.desired_run == "run":
         return
@@ -76,6 +82,17 @@ def test_an_acknowledged_cancel_wins(view: StatusView) -> None:
         assert decide_status(view).status in (S.STOPPING, S.CANCELLED)
         if view.outcome is not None:
             assert decide_status(view).status is S.CANCELLED
+
+
+@given(VIEWS.filter(_is_possible))
+def test_a_preempted_job_pauses_and_comes_back_to_the_queue_unless_its_user_says_otherwise(view: StatusView) -> None:
+    if not view.is_preempted or view.desired_run != "run":
+        return
+    decided = decide_status(view).status
+    if view.outcome in ("paused", "requeue"):
+        assert decided is S.QUEUED
+    elif view.outcome is None:
+        assert decided is (S.PAUSING if view.is_attempt_live else S.QUEUED)
 
 
 @given(VIEWS.filter(_is_possible))
@@ -93,6 +110,7 @@ def test_silence_alone_ends_nothing(view: StatusView) -> None:
         (S.STARTING, S.SUCCEEDED, (S.RUNNING, S.SUCCEEDED)),
         (S.RUNNING, S.QUEUED, (S.RECOVERING, S.QUEUED)),
         (S.RUNNING, S.PAUSED, (S.PAUSING, S.PAUSED)),
+        (S.PAUSING, S.QUEUED, (S.PAUSED, S.QUEUED)),
         (S.QUEUED, S.CANCELLED, (S.STOPPING, S.CANCELLED)),
         (S.PAUSED, S.CANCELLED, (S.STOPPING, S.CANCELLED)),
     ],

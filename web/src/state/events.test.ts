@@ -12,13 +12,21 @@ describe("scaleNote", () => {
   });
 
   it("tells of joining and leaving", () => {
-    const up = makeJob({ workers: 3, desired_workers: 4, joining: 1 });
+    const up = makeJob({ workers: 3, desired_workers: 4, granted_workers: 4, joining: 1 });
     expect(scaleNote(up, [requested])).toBe("3 → 4, joining…");
-    expect(scaleNote(makeJob({ workers: 3, desired_workers: 1 }), [requested])).toBe("3 → 1, leaving…");
+    const down = makeJob({ workers: 3, desired_workers: 1, granted_workers: 1 });
+    expect(scaleNote(down, [requested])).toBe("3 → 1, leaving…");
+  });
+
+  it("tells in the scheduler's words why fewer or more are granted than wanted", () => {
+    const short = { desired_workers: 4, scheduling: "wants 4, has 2: 0 slots free, held by other" };
+    expect(scaleNote(makeJob(short), [requested])).toBe("Wants 4, has 2: 0 slots free, held by other");
+    const more = { workers: 4, granted_workers: 4, scheduling: "wants 2, has 4: 2 more from free slots" };
+    expect(scaleNote(makeJob(more), [])).toBe("Wants 2, has 4: 2 more from free slots");
   });
 
   it("tells of missing slots, and no more of them once a new wish was sent", () => {
-    const job = makeJob({ workers: 2, desired_workers: 4, joining: 1 });
+    const job = makeJob({ workers: 2, desired_workers: 4, granted_workers: 4, joining: 1 });
     expect(scaleNote(job, [requested, waiting])).toContain("2 → 4, 1 joining, waiting for 1 slot:");
     const later = makeEvent(7, "job.scale_requested");
     expect(scaleNote({ ...job, joining: 0 }, [requested, waiting, later])).toBe("2 → 4, joining…");

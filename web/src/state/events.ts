@@ -70,10 +70,12 @@ export function toneOf(event: JobEvent): EventTone {
 
 /** What stands between the wish and the workers, in a sentence; null where nothing does. */
 export function scaleNote(job: Job, events: readonly JobEvent[]): string | null {
-  if (job.desired_workers === job.workers || job.status !== "running") return null;
-  const change = `${job.workers} → ${job.desired_workers}`;
-  if (job.workers > job.desired_workers) return `${change}, leaving…`;
-  const missing = job.desired_workers - job.workers - job.joining;
+  if (job.status !== "running") return null;
+  const granted = job.granted_workers;
+  if (job.workers === granted) return granted === job.desired_workers ? null : sentence(job.scheduling);
+  const change = `${job.workers} → ${granted}`;
+  if (job.workers > granted) return `${change}, leaving…`;
+  const missing = granted - job.workers - job.joining;
   if (missing <= 0) return `${change}, joining…`;
   const waiting = events.findLast(
     (event) => event.kind === "capacity.waiting" || event.kind === "job.scale_requested",

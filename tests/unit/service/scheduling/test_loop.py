@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.scheduling import decide_absence
+from service.scheduling.loop import decide_absence
 
 
 @pytest.mark.parametrize(

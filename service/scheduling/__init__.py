@@ -1,0 +1,1 @@
+"""The scheduler: who starts, who grows, who gives back, and why."""

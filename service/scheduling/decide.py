@@ -1,0 +1,283 @@
+"""Who starts, who grows, who gives back: a pure decision, each part with its sentence.
+
+One round: what no longer holds is trimmed; the queue is served in its order, every job with all of its minimum or
+nothing; what is left goes to wishes, then to spare workers, then to jobs that are autoscaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from service.scheduling import sentences
+from service.scheduling.capacity import Shape, largest_fit
+from service.scheduling.reclaim import take_back_for_start, take_back_for_wish
+from service.scheduling.room import Room, Seat, furnish, in_order
+from service.scheduling.sharing import gain, may_grow_at, next_extra, next_useful, paying_count
+from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
+
+
+def decide(view: View, now: datetime) -> list[Decision]:
+    """One decision for every queued job, in the order of the queue, and one for every job that holds slots."""
+    rooms = furnish(view)
+    for room in rooms.values():
+        _trim(room)
+    verdicts = _serve_queue(view, rooms, now)
+    for room in rooms.values():
+        if room.reserved_for is None:
+            _share(room, now)
+    return [*_queue_decisions(verdicts), *_placed_decisions(view, rooms, now)]
+
+
+# --- what no longer holds ---------------------------------------------------------------------------------------------
+
+
+def _trim(room: Room) -> None:
+    """Follow wishes, bounds and measurements downwards, and withdraw grants for slots that are gone."""
+    for seat in room.seats:
+        job = seat.job
+        if not isinstance(job, Placed) or job.is_leaving:
+            continue
+        _withdraw_lost(room, seat, job)
+        target, because = _held_target(job, seat.workers)
+        if target < seat.workers:
+            room.shrink(seat, workers=seat.workers - target)
+            seat.because = because
+        if seat.standby > job.standby:
+            room.shrink(seat, standby=seat.standby - job.standby)
+            seat.because = seat.because or because
+
+
+def _held_target(job: Placed, workers: int) -> tuple[int, str]:
+    """The workers that the job may keep, and why."""
+    has_spoken = job.wished_at is not None and job.wished_at >= job.granted_at
+    if job.wish < workers and (job.autoscale == "off" or has_spoken):
+        return max(job.min_workers, job.wish), sentences.follows_wish(job, workers)
+    if job.max_workers < workers:
+        return job.max_workers, sentences.bounded(job, workers, job.max_workers)
+    paying = paying_count(job)
+    return (paying, sentences.does_not_pay(workers, paying)) if paying < workers else (workers, "")
+
+
+def _withdraw_lost(room: Room, seat: Seat, job: Placed) -> None:
+    """A grant that the cluster can no longer serve, and that the job does not use: it gets it again with new slots."""
+    lost = min(seat.workers + seat.standby - len(seat.spots), seat.workers + seat.standby - job.held)
+    spares = min(seat.standby, max(0, lost))
+    workers = min(seat.workers - job.min_workers, max(0, lost) - spares)
+    if spares or workers > 0:
+        seat.standby -= spares
+        seat.workers -= max(0, workers)
+        seat.because = sentences.lost_slots(job, seat.workers)
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+class _Started:
+    """A job that got its minimum; what it gets beyond that is known at the end of the round."""
+
+    def __init__(self, room: Room, seat: Seat, free: int) -> None:
+        self.room = room
+        self.seat = seat
+        self.free = free
+
+
+def _serve_queue(view: View, rooms: dict[str, Room], now: datetime) -> list[tuple[Waiting, _Started | Fail | str]]:
+    """In order: start, or why not. The first that does not fit reserves the clusters that it could ever run on.
+
+    So no stream of small jobs starves a large one; a job that fits into no empty cluster holds back nobody.
+    """
+    verdicts: list[tuple[Waiting, _Started | Fail | str]] = []
+    for job in sorted(view.waiting, key=lambda job: (job.ranked_at, job.job_id)):
+        largest = max((largest_fit(cluster, job.shape) for cluster in view.clusters), default=0)
+        possible = [room for room in rooms.values() if largest_fit(room.cluster, job.shape) >= job.min_workers]
+        open_rooms = [room for room in possible if room.reserved_for is None]
+        roomiest = max(open_rooms, key=lambda room: room.now.fits(job.shape), default=None)
+        if roomiest is not None and (free := roomiest.now.fits(job.shape)) >= job.min_workers:
+            verdicts.append((job, _Started(roomiest, roomiest.seat(job, job.min_workers, now), free)))
+            continue
+        is_over = job.queue_timeout is not None and now - job.queued_at >= job.queue_timeout
+        if not possible:
+            because = sentences.never_fits(job, largest) if view.clusters else sentences.no_cluster()
+        elif roomiest is None:
+            first = next(room.reserved_for for room in possible if room.reserved_for is not None)
+            because = sentences.behind(first)
+        elif is_over:
+            because = sentences.needs(job, free, roomiest.others(job))
+        else:
+            because = _make_way(job, open_rooms, now) or sentences.needs(job, free, roomiest.others(job))
+            for room in open_rooms:
+                room.reserved_for = job
+        if is_over:
+            is_hopeless = bool(view.clusters) and not possible
+            because = sentences.waited_too_long(job, because)
+            verdicts.append((job, Fail(job.job_id, "unschedulable" if is_hopeless else "queue_timeout", because)))
+        else:
+            verdicts.append((job, because))
+    return verdicts
+
+
+def _make_way(job: Waiting, rooms: list[Room], now: datetime) -> str:
+    """Have slots given back for the first of the queue; the sentence, empty where that would not help."""
+    for room in rooms:
+        taking = take_back_for_start(room, job, now)
+        if taking is None:
+            continue
+        taking.apply(room, sentences.gives_to(job, job.min_workers))
+        for seat in taking.paused:
+            room.release(seat, len(seat.spots))
+            seat.paused_for = job
+        paused = sorted(seat.job.name for seat in room.seats if seat.paused_for is job)
+        shrinking = sorted(seat.job.name for seat in room.seats if _gives_back(seat) and seat.paused_for is None)
+        if paused or shrinking:
+            return sentences.gets(job, room.now.fits(job.shape), paused, shrinking)
+    return ""
+
+
+def _gives_back(seat: Seat) -> bool:
+    """Slots of the job are on their way to be free."""
+    job = seat.job
+    if not isinstance(job, Placed):
+        return False
+    before = max(job.held, job.granted + job.granted_standby)
+    return job.is_leaving or seat.workers + seat.standby < before
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def _share(room: Room, now: datetime) -> None:
+    """Free slots go to wishes by importance, then to spare workers, then to autoscaled jobs by what they bring."""
+    seats = [seat for seat in in_order(room.seats) if not seat.is_fixed]
+    # What is given back for a wish is not for others, meanwhile.
+    awaited = [seat.job.shape for seat in seats if _may_grow(seat, now) and _grant_wish(room, seat)]
+    for seat in seats:
+        count = min(seat.job.standby - seat.standby, room.now.fits(seat.job.shape))
+        if count > 0 and seat.workers >= seat.job.wish and _leaves_room(room, seat, count, awaited):
+            room.grow(seat, standby=count)
+            seat.because = seat.because or sentences.grows(seat.job, seat.workers, seat.workers, seat.standby)
+    while best := max(_extras(room, seats, awaited, now), key=lambda extra: extra[0], default=None):
+        _, seat, count = best
+        _grow_to(room, seat, count)
+
+
+def _leaves_room(room: Room, seat: Seat, count: int, awaited: list[Shape]) -> bool:
+    """Whether so many slots more can be given away without taking what is on its way to a wish."""
+    soon = room.soon.copy()
+    for node in room.now.copy().place(seat.job.shape, count):
+        soon.take(node, seat.job.shape)
+    return all(soon.fits(shape) >= room.soon.fits(shape) for shape in awaited)
+
+
+def _grant_wish(room: Room, seat: Seat) -> bool:
+    """As much of the wish as is free; whether something is missing that others could give back."""
+    missing = seat.job.wish - seat.workers
+    if missing <= 0:
+        return False
+    own = min(missing, seat.standby)
+    seat.standby -= own  # a spare becomes one of those that train: it has its slot
+    seat.workers += own
+    count = min(missing - own, room.now.fits(seat.job.shape))
+    _grow_to(room, seat, seat.workers + count)
+    if own and not count:
+        seat.because = sentences.grows(seat.job, seat.workers - own, seat.workers, seat.standby)
+    missing -= own + count
+    if not missing:
+        return False
+    if room.soon.fits(seat.job.shape) < missing:
+        taking = take_back_for_wish(room, seat, missing)
+        taking.apply(room, sentences.gives_to(seat.job, missing))
+    return True
+
+
+def _grow_to(room: Room, seat: Seat, count: int) -> None:
+    before = seat.job.granted if isinstance(seat.job, Placed) else seat.workers
+    if count > seat.workers:
+        room.grow(seat, workers=count - seat.workers)
+        seat.because = sentences.grows(seat.job, before, count, seat.standby)
+
+
+def _extras(
+    room: Room, seats: list[Seat], awaited: list[Shape], now: datetime
+) -> Iterator[tuple[tuple[float, ...], Seat, int]]:
+    """What each autoscaled job would gain by its next useful count, where that fits; ties: importance, then age."""
+    for seat in seats:
+        count = next_extra(seat.job, seat.workers) if seat.workers >= seat.job.wish else None
+        if count is None or not _may_grow(seat, now):
+            continue
+        more = count - seat.workers
+        if room.now.fits(seat.job.shape) < more or not _leaves_room(room, seat, more, awaited):
+            continue
+        yield (gain(seat.job, seat.workers, count), seat.job.priority, -seat.since.timestamp()), seat, count
+
+
+def _may_grow(seat: Seat, now: datetime) -> bool:
+    moment = may_grow_at(seat.job) if isinstance(seat.job, Placed) else None
+    return moment is None or now >= moment
+
+
+# --- the decisions ----------------------------------------------------------------------------------------------------
+
+
+def _queue_decisions(verdicts: list[tuple[Waiting, _Started | Fail | str]]) -> Iterator[Decision]:
+    position = 0
+    for job, verdict in verdicts:
+        match verdict:
+            case _Started(room=room, seat=seat, free=free):
+                because = sentences.starts(job, seat.workers, seat.standby, free)
+                yield Start(job.job_id, room.cluster.cluster_id, seat.workers, seat.standby, because)
+            case Fail():
+                yield verdict
+            case str():
+                position += 1
+                yield Wait(job.job_id, position, verdict)
+
+
+def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iterator[Decision]:
+    for job in view.placed:
+        if job.cluster_id not in rooms:
+            yield Keep(job.job_id, sentences.silent_cluster(job.cluster_id))
+    for room in rooms.values():
+        for seat in room.seats:
+            if isinstance(seat.job, Placed):
+                yield _placed_decision(room, seat, seat.job, now)
+
+
+def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Decision:
+    if seat.paused_for is not None:
+        return Preempt(job.job_id, seat.paused_for.job_id, sentences.paused_for(seat.paused_for))
+    if job.is_leaving:
+        return Keep(job.job_id, sentences.leaving())
+    if seat.has_changed:
+        because = seat.because or sentences.bounded(job, job.granted, seat.workers)
+        return Resize(job.job_id, seat.workers, seat.standby, because)
+    because = _why_not_more(room, seat, job, now)
+    if seat.workers < job.wish:
+        return Keep(job.job_id, sentences.wants_more(job, seat.workers, because))
+    tail = f"; {because}" if because else ""
+    told = sentences.has_its_wish if seat.workers == job.wish else sentences.has_extras
+    return Keep(job.job_id, told(job, seat.workers, tail))
+
+
+def _why_not_more(room: Room, seat: Seat, job: Placed, now: datetime) -> str:
+    """What stands against another worker; empty for a job that wants none."""
+    free = room.now.fits(job.shape)
+    count = None
+    if seat.workers >= job.wish:
+        if job.autoscale == "off":
+            return ""
+        if seat.workers >= job.max_workers:
+            return sentences.at_maximum(job)
+        count = next_useful(job, seat.workers)
+        if count is None:
+            return sentences.no_useful_count(job)
+        if job.autoscale == "goodput" and next_extra(job, seat.workers) is None:
+            return sentences.is_measuring()
+    moment = may_grow_at(job)
+    if room.reserved_for is not None:
+        return sentences.kept_for(room.reserved_for, free)
+    if moment is not None and now < moment:
+        return sentences.not_before(moment)
+    if count is not None and free:
+        return sentences.next_count(count, free)
+    return sentences.none_free(free, room.others(job))

@@ -1,0 +1,162 @@
+"""The loop around the decision: look, decide, apply; and nothing at all where nothing changes.
+
+Each round looks without the writer's turn first. Only where something is to be written it looks again, in the
+transaction that takes the scheduler's lease and writes: so a decision never rests on what another replica has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import delete, or_, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.attempts import rearm_leases
+from service.context import Context
+from service.database import insert_for
+from service.models import Lease, Session, StoredReply
+from service.notify import SCHEDULER
+from service.scheduling.apply import apply_decisions, changes_among
+from service.scheduling.capacity import largest_fit
+from service.scheduling.decide import decide
+from service.scheduling.lapses import apply_lapses, has_lapses
+from service.scheduling.observe import Seen, observe
+from service.scheduling.view import Decision, Wait
+from service.states import IllegalTransition
+
+LEASE_NAME = "scheduler"
+LEASE_LIFETIME = timedelta(seconds=30)
+QUEUE_INTERVAL_S = 5.0
+ABSENCE_S = 5.0
+HOUSEKEEPING_S = 600.0
+REPLY_LIFETIME = timedelta(hours=24)
+WINDOW = 64
+"""So many of the queue are looked at: the first that does not fit holds back all behind it anyway."""
+MAX_WINDOW = 1024
+"""And so many where a cluster has nothing to do for any of those: jobs that fit nowhere must not hide the others."""
+MIN_REST_S = 0.02
+REST_FACTOR = 20
+"""After a round the loop rests for so many times what it took: under a storm of wake-ups it takes a twentieth of a
+core, and a lone wake-up waits for nothing."""
+
+log = structlog.get_logger(__name__)
+
+
+def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
+    """Why leases cannot be judged by the time that passed since the last round; None: they can.
+
+    A clock that was set, a machine that slept, a stopped process: the silence then says nothing of the controllers.
+    """
+    if abs(wall_s - steady_s) > ABSENCE_S:
+        return f"the clock jumped by {wall_s - steady_s:.1f} s"
+    if steady_s - interval_s > ABSENCE_S:
+        return f"the service stood still for {steady_s - interval_s:.1f} s"
+    return None
+
+
+class SchedulingLoop:
+    """Runs a round when something changed, and looks for what the clock brings once a second."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._holder = secrets.token_hex(8)
+        self._cleaned_at = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled. An error costs one round, not the loop."""
+        settings = self._context.settings
+        interval_s = settings.scheduler_interval.total_seconds()
+        # Whatever changes the queue wakes the loop. Looking anyway is for time-outs and clusters that fell silent,
+        # and with replicas for what was woken elsewhere.
+        queue_interval_s = QUEUE_INTERVAL_S if settings.is_sqlite else interval_s
+        queue_due_at = 0.0
+        wall, steady = self._context.clock(), time.monotonic()
+        is_woken = True
+        with self._context.hub.subscribe(SCHEDULER) as subscription:
+            while not self._context.hub.is_closed:
+                passed = ((self._context.clock() - wall).total_seconds(), time.monotonic() - steady)
+                wall, steady = self._context.clock(), time.monotonic()
+                try:
+                    absence = decide_absence(*passed, interval_s)
+                    if absence is not None:
+                        log.warning("leases_rearmed", because=absence)
+                        await rearm_leases(self._context)
+                    with_queue = is_woken or steady >= queue_due_at
+                    if with_queue:
+                        queue_due_at = steady + queue_interval_s
+                    await self.run_once(with_queue=with_queue)
+                    await self._clean_up()
+                except (DBAPIError, IllegalTransition, OSError) as error:
+                    # Another replica was faster, or the database is away: look again in the next round.
+                    log.warning("scheduling_round_failed", error=str(error).splitlines()[0])
+                except Exception:
+                    log.exception("scheduling_round_failed")
+                took_s = time.monotonic() - steady
+                is_woken = await subscription.wait(interval_s)
+                rest_s = max(MIN_REST_S, REST_FACTOR * took_s) - (time.monotonic() - steady)
+                if is_woken and rest_s > 0:
+                    await asyncio.sleep(min(rest_s, interval_s))
+
+    async def run_once(self, *, with_queue: bool = True) -> None:
+        """One round: what the clock brings, then the queue and the shares."""
+        now = self._context.clock()
+        silence = self._context.settings.forced_stop_after
+        async with self._context.database.read() as session:
+            lapses = await has_lapses(session, now, silence)
+            if with_queue and not lapses:
+                changes, fallen = await self._plan(session, now)
+                with_queue = bool(changes or fallen)
+        if not (lapses or with_queue):
+            return
+        async with self._context.database.write() as session:
+            if not await self._take_lease(session, now):
+                return
+            await apply_lapses(session, now, silence)
+            if with_queue:
+                changes, fallen = await self._plan(session, now)
+                await apply_decisions(session, changes, fallen, now)
+
+    async def _plan(self, session: AsyncSession, now: datetime) -> tuple[list[Decision], tuple[str, ...]]:
+        """What a round would change, and which queued jobs it does not look at any more."""
+        limit = WINDOW
+        while True:
+            seen = await observe(session, self._context, now, limit)
+            decisions = decide(seen.view, now)
+            if limit >= MAX_WINDOW or not (seen.has_more and _may_go_on(seen, decisions)):
+                return changes_among(seen, decisions), seen.fallen
+            limit *= 4
+
+    async def _take_lease(self, session: AsyncSession, now: datetime) -> bool:
+        """Compare-and-set in the round's own transaction: a second replica waits for the row and finds it taken."""
+        ours = {"holder": self._holder, "expires_at": now + LEASE_LIFETIME}
+        free = or_(Lease.holder == self._holder, Lease.expires_at < now)
+        taken = update(Lease).where(Lease.name == LEASE_NAME, free).values(ours).returning(Lease.name)
+        if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
+            return True
+        first = (
+            insert_for(session, Lease).values(name=LEASE_NAME, **ours).on_conflict_do_nothing(index_elements=["name"])
+        )
+        return (await session.execute(first.returning(Lease.name))).first() is not None
+
+    async def _clean_up(self) -> None:
+        if time.monotonic() - self._cleaned_at < HOUSEKEEPING_S and self._cleaned_at:
+            return
+        self._cleaned_at = time.monotonic()
+        now = self._context.clock()
+        async with self._context.database.write() as session:
+            await session.execute(delete(Session).where(Session.expires_at < now))
+            await session.execute(delete(StoredReply).where(StoredReply.created_at < now - REPLY_LIFETIME))
+
+
+def _may_go_on(seen: Seen, decisions: list[Decision]) -> bool:
+    """Whether one behind the view might start: there is a cluster that nobody in it waits for."""
+    waits = {decision.job_id for decision in decisions if isinstance(decision, Wait)}
+    waiting = [job for job in seen.view.waiting if job.job_id in waits]
+    return any(
+        all(largest_fit(cluster, job.shape) < job.min_workers for job in waiting) for cluster in seen.view.clusters
+    )

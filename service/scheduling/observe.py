@@ -1,0 +1,167 @@
+"""Reads what the scheduler decides from: a cluster's nodes, the jobs that hold slots, and the head of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, Select, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.clusters import is_on_node, is_online
+from service.context import Context
+from service.models import Attempt, Cluster, Job
+from service.scheduling.capacity import ClusterView, NodeView, Shape
+from service.scheduling.measure import measured_rates
+from service.scheduling.view import Placed, View, Waiting
+from service.states import WITH_CONTROLLER
+
+LEAVING = ("pausing", "stopping")
+
+# Only what is decided from: a spec is some kilobytes of JSON, and the queue may be long.
+_COMMON = (
+    Job.id,
+    Job.name,
+    Job.priority,
+    Job.min_workers,
+    Job.max_workers,
+    Job.desired_workers,
+    Job.scheduling,
+    Job.spec[("resources_per_worker", "cpu")].as_float().label("cpu"),
+    Job.spec[("resources_per_worker", "gpu")].as_float().label("gpu"),
+    Job.spec[("workers", "standby")].as_integer().label("standby"),
+    Job.spec[("workers", "autoscale")].as_string().label("autoscale"),
+    Job.spec[("scheduling", "preemptible")].as_boolean().label("is_preemptible"),
+    Job.spec[("batch", "num_microbatches")].as_integer().label("num_microbatches"),
+)
+_QUEUED = (
+    *_COMMON,
+    Job.queued_at,
+    Job.queue_position,
+    Job.spec[("limits", "queue_timeout")].as_float().label("queue_timeout"),
+)
+_PLACED = (
+    *_COMMON,
+    Job.status,
+    Job.cluster_id,
+    Job.workers,
+    Job.joining,
+    Job.granted_workers,
+    Job.granted_standby,
+    Job.granted_at,
+    Job.placed_at,
+    Job.wished_at,
+    Job.preempted_at,
+    Job.pause_seconds,
+    Job.rates,
+    Attempt.workers.label("reported"),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A view, and what the jobs in it were told before."""
+
+    view: View
+    told: Mapping[str, tuple[int | None, str]]
+    """Position in the queue (None: none) and sentence, by job."""
+    fallen: tuple[str, ...] = ()
+    """Queued jobs that have a position but are not in the view: others came before them."""
+    has_more: bool = False
+    """The queue goes on behind the view."""
+
+
+async def observe(session: AsyncSession, context: Context, now: datetime, limit: int) -> Seen:
+    """Read the clusters, who holds slots, and at most `limit` queued jobs, besides those whose time is over."""
+    clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
+    online = {cluster.id: cluster for cluster in clusters if is_online(cluster, context.settings, now)}
+    placed = (await session.execute(_placed_rows())).all()
+    head = (await session.execute(_queued_rows().limit(limit + 1))).all()
+    overdue: list[Row[Any]] = []
+    fallen: list[str] = []
+    if has_more := len(head) > limit:
+        head = head[:limit]
+        ids = [row.id for row in head]
+        late = _queued_rows().where(Job.deadline_at <= now, Job.id.not_in(ids))
+        overdue = list((await session.execute(late)).all())
+        had_position = select(Job.id).where(Job.status == "queued", Job.queue_position.is_not(None))
+        fallen = list((await session.scalars(had_position.where(Job.id.not_in(ids)))).all())
+    queued = [*head, *overdue]
+    told = {row.id: (None, row.scheduling) for row in placed}
+    told |= {row.id: (row.queue_position, row.scheduling) for row in queued}
+    view = View(
+        clusters=tuple(cluster_view(cluster) for cluster in online.values()),
+        placed=tuple(_placed(row, online.get(row.cluster_id or ""), now) for row in placed),
+        waiting=tuple(_waiting(row) for row in queued),
+    )
+    return Seen(view, told, tuple(fallen), has_more)
+
+
+def cluster_view(cluster: Cluster) -> ClusterView:
+    """The nodes of a cluster that take work."""
+    nodes = (node for node in cluster.nodes if not node.get("draining", False))
+    return ClusterView(cluster.id, tuple(NodeView(node["node_id"], node["cpu"], node.get("gpu", 0)) for node in nodes))
+
+
+def shape_of(job: Job) -> Shape:
+    """What one worker of the job takes."""
+    resources = job.spec.get("resources_per_worker", {})
+    return Shape(cpu=float(resources.get("cpu", 1)), gpu=float(resources.get("gpu", 0)))
+
+
+def _placed_rows() -> Select[Any]:
+    of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
+    return select(*_PLACED).outerjoin(Attempt, of_attempt).where(Job.status.in_(WITH_CONTROLLER))
+
+
+def _queued_rows() -> Select[Any]:
+    return select(*_QUEUED).where(Job.status == "queued").order_by(Job.ranked_at, Job.id)
+
+
+def _common(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "job_id": row.id,
+        "name": row.name,
+        "shape": Shape(cpu=1.0 if row.cpu is None else row.cpu, gpu=row.gpu or 0.0),
+        "min_workers": row.min_workers,
+        "max_workers": row.max_workers,
+        "wish": row.desired_workers,
+        "standby": row.standby or 0,
+        "priority": row.priority,
+        "is_preemptible": row.is_preemptible is not False,
+        "autoscale": row.autoscale or "off",
+        "num_microbatches": row.num_microbatches or row.max_workers,
+    }
+
+
+def _waiting(row: Row[Any]) -> Waiting:
+    timeout = None if row.queue_timeout is None else timedelta(seconds=row.queue_timeout)
+    return Waiting(**_common(row), queued_at=row.queued_at, queue_timeout=timeout)
+
+
+def _placed(row: Row[Any], cluster: Cluster | None, now: datetime) -> Placed:
+    alive = [worker for worker in row.reported or [] if worker.get("state") != "gone"]
+    # By rank; spares and joiners, which have none, are the last, and the first to leave.
+    alive.sort(key=lambda worker: (worker.get("rank") is None, worker.get("rank") or 0))
+    places = [_node_of(worker, cluster) for worker in alive]
+    return Placed(
+        **_common(row),
+        cluster_id=row.cluster_id or "",
+        granted=row.granted_workers,
+        granted_standby=row.granted_standby,
+        held=max(row.workers + row.joining, len(alive)),
+        nodes=tuple(place for place in places if place is not None),
+        is_leaving=row.status in LEAVING or row.preempted_at is not None,
+        placed_at=row.placed_at or now,
+        granted_at=row.granted_at or row.placed_at or now,
+        wished_at=row.wished_at,
+        pause_s=row.pause_seconds,
+        rates=measured_rates(row.rates),
+    )
+
+
+def _node_of(worker: dict[str, Any], cluster: Cluster | None) -> str | None:
+    nodes = cluster.nodes if cluster is not None else []
+    return next((node["node_id"] for node in nodes if is_on_node(worker, node)), None)

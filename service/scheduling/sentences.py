@@ -1,0 +1,205 @@
+"""Every sentence of the scheduler, in one place: what a job waits for, why it has so many workers.
+
+A sentence names numbers, jobs and moments, never a time that passes: it is stored, and changes only when the facts do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from service.scheduling.view import JobView, Waiting
+
+SHOWN = 3
+"""So many names are told; of the others how many they are."""
+UNSEEN = "waits for the scheduler, which looks at those in front of it first"
+"""Of a job that no round has looked at yet, or not any more."""
+
+
+# --- a queued job -----------------------------------------------------------------------------------------------------
+
+
+def starts(job: Waiting, workers: int, standby: int, free: int) -> str:
+    """It gets its slots."""
+    spares = f" and {standby} spare" if standby else ""
+    if workers < job.wish:
+        return f"starts with {workers} of {job.wish} workers, free {free}; the rest join when slots are free"
+    return f"starts with {plural(workers, 'worker')}{spares}, free {free}"
+
+
+def no_cluster() -> str:
+    """Nowhere to go."""
+    return "no cluster is online; `rubato up` starts one on this machine"
+
+
+def never_fits(job: Waiting, largest: int) -> str:
+    """Not even the empty cluster would do."""
+    return (
+        f"needs {plural(job.min_workers, 'slot')} of {job.shape}, and the whole cluster has {largest}; "
+        "lower workers.min or add nodes"
+    )
+
+
+def behind(first: Waiting) -> str:
+    """Another one is first."""
+    return f"waits behind {first.name}, which needs {plural(first.min_workers, 'slot')}"
+
+
+def needs(job: Waiting, free: int, holders: Sequence[str]) -> str:
+    """It is the first of the queue, and too little is free."""
+    return f"needs {plural(job.min_workers, 'slot')}, free {free}{_held_by(holders)}"
+
+
+def gets(job: Waiting, free: int, paused: Sequence[str], shrinking: Sequence[str]) -> str:
+    """Slots are on their way to it."""
+    parts = [f"{_names(paused)} {_is(paused)} being paused"] if paused else []
+    parts += [f"{_names(shrinking)} {_gives(shrinking)} slots back"] if shrinking else []
+    return f"needs {plural(job.min_workers, 'slot')}, free {free}; {' and '.join(parts)} for it"
+
+
+def waited_too_long(job: Waiting, because: str) -> str:
+    """`limits.queue_timeout` is over."""
+    assert job.queue_timeout is not None
+    return f"waited {job.queue_timeout.total_seconds():g} s (limits.queue_timeout): {because}"
+
+
+# --- a job that holds slots -------------------------------------------------------------------------------------------
+
+
+def grows(job: JobView, before: int, after: int, standby: int) -> str:
+    """It is granted more."""
+    if after == before:
+        return f"is granted {plural(standby, 'spare worker')}: slots were free"
+    if after > job.wish:
+        return (
+            f"grows from {before} to {after}: slots were free, and {plural(after, 'worker')} shorten a step "
+            f"(autoscale: {job.autoscale})"
+        )
+    wanted = "" if after == job.wish else f" of the {job.wish} it wants"
+    return f"grows from {before} to {after}{wanted}: slots were free"
+
+
+def follows_wish(job: JobView, before: int) -> str:
+    """The user wants fewer."""
+    return f"shrinks from {before} to {job.wish}: so many are wanted"
+
+
+def bounded(job: JobView, before: int, after: int) -> str:
+    """Its bounds were changed."""
+    return f"changes from {before} to {after}: it may have {job.min_workers} to {job.max_workers}"
+
+
+def gives_to(needing: JobView, count: int) -> str:
+    """Its slots are needed."""
+    return f"gives workers back: {needing.name} needs {plural(count, 'slot')}"
+
+
+def does_not_pay(before: int, after: int) -> str:
+    """`goodput`: measured."""
+    return f"shrinks from {before} to {after}: the additional workers brought too little (autoscale: goodput)"
+
+
+def lost_slots(job: JobView, after: int) -> str:
+    """The cluster became smaller."""
+    return f"wants {job.wish}, is granted {after}: the cluster has lost slots"
+
+
+def paused_for(needing: Waiting) -> str:
+    """It is preempted."""
+    return (
+        f"is paused with a checkpoint for {needing.name} (priority {needing.priority}), which needs "
+        f"{plural(needing.min_workers, 'slot')}; it comes back to the queue by itself"
+    )
+
+
+def leaving() -> str:
+    """It pauses or stops."""
+    return "gives its slots back"
+
+
+def silent_cluster(cluster_id: str) -> str:
+    """Nothing can be decided for it."""
+    return f"the cluster {cluster_id} does not answer; nothing is changed meanwhile"
+
+
+def wants_more(job: JobView, workers: int, because: str) -> str:
+    """It has less than its user wants."""
+    return f"wants {job.wish}, has {workers}: {because}"
+
+
+def has_its_wish(job: JobView, workers: int, because: str) -> str:
+    """It has what its user wants."""
+    return f"has the {plural(workers, 'worker')} it wants{because}"
+
+
+def has_extras(job: JobView, workers: int, because: str) -> str:
+    """It has more than its user asked for."""
+    more = f"{workers - job.wish} more from free slots (autoscale: {job.autoscale})"
+    return f"wants {job.wish}, has {workers}: {more}{because}"
+
+
+# --- why not more -----------------------------------------------------------------------------------------------------
+
+
+def none_free(free: int, holders: Sequence[str]) -> str:
+    """The cluster is full, or what is left is too small."""
+    return f"{plural(free, 'slot')} free{_held_by(holders)}"
+
+
+def kept_for(first: Waiting, free: int) -> str:
+    """A queued job comes first."""
+    if free:
+        return f"{plural(free, 'slot')} free, kept for {first.name}, which needs {first.min_workers}"
+    return f"0 slots free, and {first.name}, which needs {first.min_workers}, comes first"
+
+
+def not_before(moment: datetime) -> str:
+    """Its count changed lately."""
+    return f"its count changed lately, it may grow again at {moment:%H:%M:%S} UTC"
+
+
+def at_maximum(job: JobView) -> str:
+    """`workers.max`."""
+    return f"{job.max_workers} is its maximum"
+
+
+def no_useful_count(job: JobView) -> str:
+    """More workers would have nothing to do."""
+    return f"more would not shorten a step of {plural(job.num_microbatches, 'microbatch')}"
+
+
+def next_count(count: int, free: int) -> str:
+    """The next count that shortens a step needs more than is free."""
+    return f"the next useful count is {count}, and {plural(free, 'slot')} {'is' if free == 1 else 'are'} free"
+
+
+def is_measuring() -> str:
+    """`goodput` goes on when it knows more, and stays where more does not pay."""
+    return "more come when those that it has are measured to pay"
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 slot`, `2 slots`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending}"
+
+
+def _held_by(holders: Sequence[str]) -> str:
+    return f", held by {_names(holders)}" if holders else ""
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) > SHOWN:
+        return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _gives(names: Sequence[str]) -> str:
+    return "gives" if len(names) == 1 else "give"

@@ -1,0 +1,163 @@
+"""A database of the first revision, with jobs in every status, is migrated, and goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, create_engine, text
+
+from rubato.wire.cluster import NodeReport, Outcome, Result
+from rubato.wire.spec import parse_spec, spec_to_json
+from rubato.wire.status import Status
+from service.migrations.upgrade import alembic_config, upgrade_to_head
+from service.states import WITH_CONTROLLER
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import MakeBench
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+COLUMNS_OF_0001 = (
+    "id, project, name, labels, spec, priority, min_workers, max_workers, created_at, updated_at, queued_at, "
+    "started_at, finished_at, status, reason, message, revision, desired_run, desired_workers, desired_version, "
+    "desired_force, checkpoint_request, workers, joining, generation, step, restarts, scalings, latest_metrics, "
+    "cluster_id, granted_workers, attempt, is_attempt_live, last_pos, metric_pos, log_segment, log_offset"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Of one empty database: for a plain engine, and for the service."""
+    if request.param == "sqlite":
+        (tmp_path / "home").mkdir()
+        path = tmp_path / "home" / "rubato.db"
+        return f"sqlite:///{path}", ""
+    make: Callable[[], str] = request.getfixturevalue("new_postgres")
+    url = make()
+    return url, url
+
+
+def _fill(connection: Connection) -> None:
+    """One job in each status, and two queued ones: the younger is the more important."""
+    for index, status in enumerate((*Status, "queued")):
+        name = f"{status}-{index}"
+        spec = parse_spec(
+            {
+                "name": name,
+                "recipe": "image-classifier",
+                "workers": {"initial": 3, "min": 1, "max": 4, "standby": 1},
+                "limits": {"queue_timeout": 3600},
+            }
+        )
+        queued_at = NOW - timedelta(minutes=30) + timedelta(seconds=index)
+        placed = status in WITH_CONTROLLER
+        values: dict[str, Any] = {
+            "id": f"job_{index:026d}",
+            "project": "default",
+            "name": name,
+            "labels": "{}",
+            "spec": json.dumps(spec_to_json(spec)),
+            "priority": 50 if index == 0 else 80,
+            "min_workers": 1,
+            "max_workers": 4,
+            "created_at": queued_at,
+            "updated_at": queued_at,
+            "queued_at": queued_at,
+            "started_at": None if status == "queued" else queued_at + timedelta(seconds=5),
+            "finished_at": NOW if status in ("succeeded", "failed", "cancelled") else None,
+            "status": str(status),
+            "reason": None,
+            "message": "it was so",
+            "revision": 1,
+            "desired_run": {"pausing": "pause", "paused": "pause", "stopping": "stop"}.get(str(status), "run"),
+            "desired_workers": 3,
+            "desired_version": 4,
+            "desired_force": False,
+            "checkpoint_request": 0,
+            "workers": 2 if placed else 0,
+            "joining": 0,
+            "generation": 1,
+            "step": 7,
+            "restarts": 0,
+            "scalings": 0,
+            "latest_metrics": "{}",
+            "cluster_id": "default" if placed else None,
+            "granted_workers": 4 if placed else 0,
+            "attempt": 0,
+            "is_attempt_live": False,
+            "last_pos": 1 if index == 0 else 0,
+            "metric_pos": 0,
+            "log_segment": 0,
+            "log_offset": 0,
+        }
+        if connection.dialect.name == "sqlite":
+            values = {key: _as_text(value) for key, value in values.items()}
+        names = ", ".join(f":{name.strip()}" for name in COLUMNS_OF_0001.split(","))
+        if connection.dialect.name == "postgresql":
+            for name in ("labels", "spec", "latest_metrics"):
+                names = names.replace(f":{name},", f"CAST(:{name} AS JSONB),")
+        connection.execute(text(f"INSERT INTO jobs ({COLUMNS_OF_0001}) VALUES ({names})"), values)
+    event = "INSERT INTO events (job_id, position, time, kind, message, data) VALUES (:job, 1, :time, 'k', 'm', '{}')"
+    time = _as_text(NOW) if connection.dialect.name == "sqlite" else NOW
+    connection.execute(text(event), {"job": f"job_{0:026d}", "time": time})
+
+
+def _as_text(value: Any) -> Any:
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if isinstance(value, datetime) else value
+
+
+def _rows(connection: Connection) -> list[Any]:
+    return list(connection.execute(text("SELECT * FROM jobs ORDER BY id")).mappings())
+
+
+async def test_jobs_in_every_status_are_migrated_and_go_on(urls: tuple[str, str], make_bench: MakeBench) -> None:
+    plain, served = urls
+    engine = create_engine(plain)
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0001")
+        _fill(connection)
+        before = [dict(row) for row in _rows(connection)]
+        upgrade_to_head(connection)
+        command.downgrade(alembic_config(connection), "0001")
+        after = [dict(row) for row in _rows(connection)]
+        changed = {name for old, new in zip(before, after, strict=True) for name in old if old[name] != new[name]}
+        assert changed <= {"granted_workers"}, "down again, all is as it was but for grants of missing workers"
+        assert connection.execute(text("SELECT count(*) FROM events")).scalar_one() == 1
+    engine.dispose()
+
+    async with make_bench(served) as bench:
+        jobs = {job["status"]: job for job in (await bench.get("/jobs"))["items"]}
+        assert set(jobs) == set(Status)
+        assert jobs["running"]["granted_workers"] == 2, "as many as it has"
+        assert jobs["running"]["desired_workers"] == 3
+        queue = (await bench.get("/queue"))["items"]
+        assert [item["name"] for item in queue] == ["queued-10", "queued-0"], "the important one first"
+        # The cluster has room for what runs, and for one worker more.
+        bench.agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=18),)
+        await bench.schedule()
+        reply = await bench.agent.sync()
+        assert len(reply.run) == len(WITH_CONTROLLER) + 2
+        running = await bench.controller_of(jobs["running"]["id"])
+        acquired = await running.acquire()
+        assert (acquired.desired.run, acquired.resume_step) == ("run", 7)
+        assert acquired.desired.workers >= 2
+        await running.report(outcome=Outcome(state="succeeded", result=Result(step=9, digest="d" * 64)))
+        assert (await bench.job(jobs["running"]["id"]))["status"] == "succeeded"
+        stopping = await bench.controller_of(jobs["stopping"]["id"])
+        assert (await stopping.acquire()).desired.run == "stop"
+        await stopping.report(outcome=Outcome(state="cancelled"))
+        assert (await bench.job(jobs["stopping"]["id"]))["reason"] == "cancelled_by_user"
+        assert (await bench.post(f"/jobs/{jobs['paused']['id']}/resume", 202))["status"] == "queued"
+        bench.clock.advance(3601)
+        await bench.agent.sync()
+        late = await bench.submit("late", limits={"queue_timeout": 1}, workers={"initial": 99, "min": 99, "max": 99})
+        bench.clock.advance(2)
+        await bench.schedule()
+        assert (await bench.job(late["id"]))["status"] == "failed"

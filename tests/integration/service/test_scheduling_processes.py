@@ -1,0 +1,99 @@
+"""The scheduler in a real service process, which is killed between its decisions; the controllers are simulated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rubato.wire.cluster import NodeReport, Outcome
+from tests.integration.service.processes import ServiceProcess
+from tests.simulated_controller import SimulatedAgent, SimulatedController, worker
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 60
+"""For a machine that is busy; nothing here waits for a time to pass."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path / "home")
+    yield process
+    process.end()
+
+
+async def submit(client: httpx.AsyncClient, name: str, **spec: Any) -> str:
+    response = await client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier", **spec})
+    assert response.status_code == 201, response.text
+    return str(response.json()["id"])
+
+
+async def controller_of(client: httpx.AsyncClient, agent: SimulatedAgent, job_id: str) -> SimulatedController:
+    """Wait until the job is to run, and lead it."""
+    while True:
+        tickets = {item.job_id: item.ticket for item in (await agent.sync(wait=2)).run}
+        if job_id in tickets:
+            controller = SimulatedController(client, job_id, tickets[job_id])
+            await controller.acquire()
+            return controller
+        agent.version = 0
+
+
+async def granted(controller: SimulatedController, workers: int) -> None:
+    """Wait until the controller is told a number of workers."""
+    told = await controller.desired()
+    while told.workers != workers:
+        told = await controller.desired(after=told.version, wait=5)
+
+
+def training(count: int) -> dict[str, Any]:
+    return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
+
+
+async def test_slots_are_shared_and_taken_back_across_a_kill_of_the_service(service: ServiceProcess) -> None:
+    service.start()
+    async with asyncio.timeout(PATIENCE_S * 2):
+        async with service.client() as client:
+            agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+            agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=2, hostname="node-1"),)
+            elastic_id = await submit(
+                client, "elastic", workers={"initial": 1, "min": 1, "max": 2, "autoscale": "capacity"}
+            )
+            elastic = await controller_of(client, agent, elastic_id)
+            await granted(elastic, 2)
+            await elastic.report(**training(2))
+            small_id = await submit(client, "small")
+            await granted(elastic, 1)
+            service.kill()
+        service.start()
+        async with service.client() as client:
+            elastic.client = agent.client = client
+            # The grant outlived the service; the slot is given away only now that its worker has left.
+            assert (await elastic.desired()).workers == 1
+            assert (await client.get(f"/api/v1/jobs/{small_id}")).json()["status"] == "queued"
+            await elastic.report(**training(1))
+            small = await controller_of(client, agent, small_id)
+            assert small.acquired is not None
+            assert small.acquired.desired.workers == 1
+            shown = (await client.get("/api/v1/queue")).json()
+            assert shown["items"] == []
+            assert {item["name"]: item["granted_workers"] for item in shown["running"]} == {"elastic": 1, "small": 1}
+
+
+async def test_a_job_is_stopped_by_the_clock_of_the_service(service: ServiceProcess) -> None:
+    service.start()
+    async with service.client() as client, asyncio.timeout(PATIENCE_S):
+        agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+        controller = await controller_of(client, agent, await submit(client, "limited", limits={"max_duration": 1}))
+        await controller.report()
+        told = await controller.desired()
+        while told.run != "stop":
+            told = await controller.desired(after=told.version, wait=5)
+        await controller.report(outcome=Outcome(state="cancelled"))
+        job = (await client.get("/api/v1/jobs/limited")).json()
+        assert (job["status"], job["reason"]) == ("cancelled", "deadline_exceeded")
