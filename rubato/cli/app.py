@@ -13,6 +13,7 @@ import typer
 from rubato.cli import (
     access_commands,
     checkpoint_commands,
+    explain,
     export,
     job_changes,
     job_commands,
@@ -40,6 +41,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     submit.submit,
     job_commands.ps,
     job_commands.get,
+    explain.explain,
     job_commands.logs,
     job_commands.scale,
     job_commands.pause,

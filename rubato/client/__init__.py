@@ -15,11 +15,13 @@ from rubato.client.models import (
     Checkpoint,
     Cluster,
     Event,
+    Explanation,
     Job,
     JobUpdate,
     LogLine,
     MetricPoint,
     Node,
+    Standing,
     Worker,
 )
 from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
@@ -33,11 +35,13 @@ __all__ = [
     "Client",
     "Cluster",
     "Event",
+    "Explanation",
     "Job",
     "JobUpdate",
     "LogLine",
     "MetricPoint",
     "Node",
     "ServiceUnreachable",
+    "Standing",
     "Worker",
 ]

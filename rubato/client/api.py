@@ -18,10 +18,12 @@ from rubato.client.models import (
     Checkpoint,
     Cluster,
     Event,
+    Explanation,
     Job,
     JobUpdate,
     LogLine,
     MetricPoint,
+    Standing,
     Worker,
     decode,
 )
@@ -202,6 +204,24 @@ class Client:
             found = self.job(job) if left <= 0 else self._wait_once(job, wanted, left)
             if found.status in wanted or left <= 0:
                 return found
+
+    def explain(self, job: str) -> Explanation:
+        """Why a job waits, or why it has so many workers."""
+        return decode(Explanation, self._get(f"/jobs/{job}/explain"))
+
+    def queue(self) -> Iterator[Standing]:
+        """The queued jobs, in their order."""
+        cursor: str | None = None
+        while True:
+            page = self._get("/queue", params={"cursor": cursor, "limit": 200})
+            yield from (decode(Standing, item) for item in page["items"])
+            cursor = page["next_cursor"]
+            if not cursor:
+                return
+
+    def placed(self) -> list[Standing]:
+        """The jobs that hold slots, since the longest first."""
+        return [decode(Standing, item) for item in self._get("/queue", params={"limit": 1})["running"]]
 
     def _wait_once(self, job: str, wanted: set[str], seconds: float) -> Job:
         asked_at = time.monotonic()

@@ -182,6 +182,54 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """Why a job waits, or why it has so many workers."""
+
+    job_id: str
+    name: str
+    status: str
+    because: str
+    """The scheduler's sentence."""
+    reason: str | None = None
+    position: int | None = None
+    """In the queue, 1 for the first; None: it does not wait."""
+    priority: int = 50
+    autoscale: str = "off"
+    min_workers: int = 1
+    max_workers: int = 1
+    desired_workers: int = 0
+    granted_workers: int = 0
+    granted_standby: int = 0
+    workers: int = 0
+    queued_at: str | None = None
+    placed_at: str | None = None
+    granted_at: str | None = None
+    deadline_at: str | None = None
+    pause_seconds: float | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+    """Samples a second by number of workers, as measured."""
+    raw: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A job in the queue, or one that holds slots."""
+
+    job_id: str
+    name: str
+    status: str
+    because: str
+    priority: int = 50
+    min_workers: int = 1
+    desired_workers: int = 0
+    position: int | None = None
+    """In the queue; None: it holds slots."""
+    granted_workers: int = 0
+    granted_standby: int = 0
+    raw: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class JobUpdate:
     """One message of a job's live stream: an event, or the job as it stands after a change, or neither: it is quiet."""
 
