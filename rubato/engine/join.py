@@ -37,6 +37,13 @@ PATIENCE = 16
 """Results it may repeat and come no nearer: one that is too slow to catch up is waited for at the switch."""
 BACKLOG_BYTES = 2 * 2**30
 """So is one that is behind by so much: members and joiner keep what it has not repeated yet."""
+BACKLOG_STATES = 4
+"""Or by so many times the size of the state: where links carry less than the training makes it only becomes more, and
+it is what all wait for at the switch."""
+LEAST_BACKLOG_BYTES = 16 * 2**20
+"""But not by less than this: of a small state that is soon behind, and soon there."""
+ROUND_BYTES = 64 * 2**20
+"""Results that travel at a time, where one is not larger."""
 _IDLE_S = 0.02
 """The longest between two rounds: how far the joiners are must be heard of, too."""
 _ENTRY = struct.Struct(f"<3q{ALIGNMENT - 24}x")
@@ -122,9 +129,12 @@ class Feeder(_Party):
         self._on_failed = on_failed
         self._journal: deque[torch.Tensor] = deque()
         self._count = self._result_bytes = 0
-        self._is_closed = False
+        self._reached = 0
+        """Results that all joiners have repeated, as far as is known."""
+        self._is_closed = self._is_told = False
         self._is_copied = threading.Event()
         self._snapshot = capture(self._part, len(self.holders))
+        self._most_bytes = min(BACKLOG_BYTES, max(BACKLOG_STATES * self._snapshot.total_bytes, LEAST_BACKLOG_BYTES))
         self._thread.start()
 
     def wait_copied(self) -> None:
@@ -142,7 +152,10 @@ class Feeder(_Party):
             self._journal.append(packed)
             self._count += 1
             self._result_bytes = size * len(self.holders)
+            is_far = (self._count - self._reached) * self._result_bytes >= self._most_bytes
             self._changed.notify_all()
+        if is_far:
+            self._tell_ready()  # here, because the state may still be on its way
 
     def _share_of(self, completed: Completed) -> Completed:
         """The first holder tells headers and tables; vectors are shared out."""
@@ -184,23 +197,31 @@ class Feeder(_Party):
             self._is_copied.set()
         send_snapshot(self._comm, self._snapshot, self.joiners)
         del self._snapshot
-        sent, is_told, is_last = 0, False, False
+        sent, is_last = 0, False
         nearest, nearest_at = sys.maxsize, 0
         while not is_last:
             with self._changed:
                 if sent == self._count and not self._is_closed:
                     self._changed.wait(_IDLE_S)
-                count, is_closed = self._count, self._is_closed
-            available, reached, is_last = self._table(count, is_closed)
+                count = self._count
+                offered = min(count, sent + max(1, ROUND_BYTES // max(1, self._result_bytes)))
+                is_all = self._is_closed and offered == count
+            available, reached, is_last = self._table(offered, is_all)
             self._payload(self._take(available - sent))
             sent = available
-            behind = sent - reached
+            with self._changed:
+                self._reached = reached
+            behind = (sent if offered == count else count) - reached
             if reached and behind < nearest:  # before that it installs the state
                 nearest, nearest_at = behind, reached
-            is_hopeless = reached - nearest_at >= PATIENCE or behind * self._result_bytes >= BACKLOG_BYTES
-            if not is_told and (behind <= CLOSE or is_hopeless):
-                is_told = True
-                self._on_ready(self.record.number)
+            if behind <= CLOSE or reached - nearest_at >= PATIENCE or (reached and behind - nearest >= PATIENCE):
+                self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        with self._changed:
+            is_news, self._is_told = not self._is_told, True
+        if is_news:
+            self._on_ready(self.record.number)
 
     def _take(self, results: int) -> torch.Tensor:
         """The oldest results of the journal, as one run of bytes."""
@@ -225,18 +246,26 @@ class Follower(_Party):
         self._dtype = dtype
         self._device = device
         self._received: Received | None = None
+        self._pieces = 0
+        """Of the state, that have come."""
         self._results: deque[Completed] = deque()
         self._asked = 0
         self._is_over = False
         self._thread.start()
 
-    def snapshot(self) -> Received:
+    def snapshot(self, alive: Callable[[], None] = lambda: None) -> Received:
         """Block until the state is there.
 
+        Args:    alive: called now and then while it comes: a slow link is no reason to be taken for hung.
         Raises:  GenerationLost: a member or another joiner was lost.
         """
+        seen = 0
         with self._changed:
-            self._changed.wait_for(lambda: self._received is not None or self._failure is not None)
+            while self._received is None and self._failure is None:
+                self._changed.wait()
+                if self._pieces > seen:
+                    seen = self._pieces
+                    alive()
             received, self._received = self._received, None
             if received is None:
                 assert self._failure is not None
@@ -259,8 +288,13 @@ class Follower(_Party):
                 return None
             return self._results.popleft()
 
+    def _note_piece(self) -> None:
+        with self._changed:
+            self._pieces += 1
+            self._changed.notify_all()
+
     def _work(self) -> None:
-        received = receive_snapshot(self._comm, self.joiners)
+        received = receive_snapshot(self._comm, self.joiners, self._note_piece)
         with self._changed:
             self._received = received
             self._changed.notify_all()

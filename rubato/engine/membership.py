@@ -166,7 +166,7 @@ class Membership:
         rank = record.rank_of(session.control.start.incarnation)
         assert rank is not None
         follower = Follower(record, comm, session.flat.dtype, session.flat.device)
-        received = follower.snapshot()
+        received = follower.snapshot(lambda: session.control.stage("sync"))
         session.state.install(received.document, received.tensors)
         session.take_extra(received.extra)
         session.sums.may_overlap = received.extra["may_overlap"]

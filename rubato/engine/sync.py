@@ -8,8 +8,9 @@ other, so that no share is held more than once. Cost: state bytes / M sent by ea
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,9 @@ class Snapshot:
         document, self._tensors = state.capture()
         told = {"document": document, "layout": layout(self._tensors), "extra": extra}
         self.text = json.dumps(told).encode() if part == 0 else b""
-        self._begin, self._end = share_bounds(total_bytes(self._tensors), parts)[part]
+        self.total_bytes = total_bytes(self._tensors)
+        """Of the whole state."""
+        self._begin, self._end = share_bounds(self.total_bytes, parts)[part]
         self.share = torch.empty(0, dtype=torch.uint8)
 
     def copy(self) -> None:
@@ -53,30 +56,57 @@ class Received:
     extra: dict[str, Any]
 
 
+PIECE_BYTES = 16 * 2**20
+"""Of each share, at a time: the joiner sees that something comes, also over a slow link, and holds the state once."""
+
+
 def send_snapshot(comm: Communicator, snapshot: Snapshot, joiners: Sequence[int]) -> None:
     """A member's side. Raises GenerationLost: a member was lost."""
     sizes = _gather_sizes(comm, len(snapshot.text), snapshot.share.numel())
     text = torch.frombuffer(bytearray(snapshot.text or b"\0"), dtype=torch.uint8)[: len(snapshot.text)]
     for joiner in joiners:
-        scatter_to(comm, joiner, text, [int(size) for size in sizes[:, 0]])
-        scatter_to(comm, joiner, snapshot.share, [int(size) for size in sizes[:, 1]])
+        scatter_to(comm, joiner, text, sizes[:, 0].tolist())
+        for at, lengths in _pieces(sizes[:, 1].tolist()):
+            scatter_to(comm, joiner, snapshot.share[at : at + PIECE_BYTES], lengths)
 
 
-def receive_snapshot(comm: Communicator, joiners: Sequence[int]) -> Received:
-    """A joiner's side. Raises GenerationLost: a member was lost."""
+def receive_snapshot(
+    comm: Communicator, joiners: Sequence[int], on_piece: Callable[[], None] = lambda: None
+) -> Received:
+    """A joiner's side. Raises GenerationLost: a member was lost.
+
+    Args:    on_piece: called when a piece has come, for whomever it is.
+    """
     sizes = _gather_sizes(comm, 0, 0)
     nothing = torch.empty(0, dtype=torch.uint8)
-    found = []
+    shares = sizes[:, 1].tolist()
+    begins = [0, *itertools.accumulate(shares)]
+    received: Received | None = None
     for joiner in joiners:
-        text = scatter_to(comm, joiner, nothing, [int(size) for size in sizes[:, 0]])
-        run = scatter_to(comm, joiner, nothing, [int(size) for size in sizes[:, 1]])
+        text = scatter_to(comm, joiner, nothing, sizes[:, 0].tolist())
         if joiner == comm.rank:
-            found = [text, run]
-    told = json.loads(bytes(found[0].numpy()))
-    tensors = empty_like_layout(told["layout"])
-    for tensor, first, last, offset in overlaps(tensors, 0, total_bytes(tensors)):
-        raw_bytes(tensor)[first:last].copy_(found[1][offset : offset + last - first])
-    return Received(told["document"], tensors, told["extra"])
+            told = json.loads(bytes(text.numpy()))
+            received = Received(told["document"], empty_like_layout(told["layout"]), told["extra"])
+        for at, lengths in _pieces(shares):
+            run = scatter_to(comm, joiner, nothing, lengths)
+            if joiner == comm.rank and received is not None:
+                for begin, piece in zip(begins, torch.split(run, lengths), strict=False):
+                    _place(received.tensors, begin + at, piece)
+            on_piece()
+    assert received is not None
+    return received
+
+
+def _place(tensors: Sequence[torch.Tensor], begin: int, piece: torch.Tensor) -> None:
+    """Copy bytes of the run that the tensors make up to where they belong."""
+    for tensor, first, last, offset in overlaps(tensors, begin, begin + piece.numel()):
+        raw_bytes(tensor)[first:last].copy_(piece[offset : offset + last - first])
+
+
+def _pieces(shares: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """How shares of these sizes travel: where in each a piece begins, and its length by rank."""
+    for at in range(0, max(shares), PIECE_BYTES):
+        yield at, [min(max(size - at, 0), PIECE_BYTES) for size in shares]
 
 
 def _gather_sizes(comm: Communicator, *sizes: int) -> torch.Tensor:

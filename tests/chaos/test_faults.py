@@ -374,6 +374,42 @@ def test_delay_alone_fences_nobody(tmp_path: Path) -> None:
     assert all(row["values"]["step_seconds"] >= 0.2 for row in run.rows()[5:])
 
 
+def test_a_join_over_a_slow_link_is_waited_for_before_too_much_is_kept_for_it(tmp_path: Path) -> None:
+    """A step makes 0.8 MB, for which the links to the joiner take longer than the step: it never comes up to date."""
+    chaos = Chaos(tmp_path, "join over 1 MB/s", workers=2, steps=240, models=["wide"], config={"least_backlog": 0})
+    chaos.fault("before all_to_all join", "throttle_links", 1_000_000, "new", who=[0, 1], step=0, each=True)
+    with chaos.start() as run:
+        run.wait_step(3)
+        run.scale(3)
+        run.wait(lambda: bool(list(tmp_path.glob("fault0*"))), "the slow link")
+        began = run.step
+        run.wait_workers(3)
+        run.wait_step(run.step + 2)
+        run.scale(1)
+        run.wait_workers(1)
+        chaos.check(run)
+    assert "recovery" not in causes(run)
+    assert not run.events("worker.lost")
+    slow = [row for row in run.rows() if row["workers"] == 3]
+    assert max(row["values"]["step_seconds"] for row in slow) > 0.4, "nothing was slow"
+    # Four times the state are 12 results of this model.
+    assert slow[0]["step"] - began < 40, "what is kept for the joiner has no bound"
+
+
+def test_a_join_with_delay_fences_nobody(tmp_path: Path) -> None:
+    """Each of its messages comes 200 ms late, while the members make a step in a quarter of that."""
+    chaos = Chaos(tmp_path, "join with 200 ms delay", workers=2, steps=240)
+    chaos.fault("before all_to_all join", "sleep", 0.2, who="any", step=0, always=True)
+    with chaos.start() as run:
+        run.wait_step(3)
+        run.scale(3)
+        run.wait_workers(3)
+        chaos.check(run)
+    assert causes(run)[:2] == ["start", "scale_up"]
+    assert "recovery" not in causes(run)
+    assert not run.events("worker.lost")
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

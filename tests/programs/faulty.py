@@ -34,7 +34,7 @@ from torch import nn
 
 import rubato
 from rubato.checkpoint import due
-from rubato.engine import agreement, saver
+from rubato.engine import agreement, join, saver
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.reduction import Reduction
@@ -51,12 +51,16 @@ class Fault:
     def __init__(self, run: rubato.Run, model: nn.Module | None, say: dict[str, Any]) -> None:
         self.run, self.model, self.say = run, model, say
         self.rank: int | None = None
+        self.links: set[int] = set()
+        """File descriptors of the connections that this process had in its first step."""
         self.marker = Path(run.config["home"]) / say["name"]
 
     def reach(self, place: str) -> None:
         """The process is at this place now."""
         if self.rank is None and self.run._session.has_state:
             self.rank = self.run._session.rank  # and so it is called, whatever becomes of the others
+        if place == "backward" and not self.links and self.run._session.world > 1:
+            self.links = set(_links(self.run))
         if place == self.say["at"] and self._is_due() and self._is_first():
             getattr(self, "do_" + self.say["do"])(*self.say.get("with", []))
 
@@ -121,10 +125,14 @@ class Fault:
             with contextlib.suppress(OSError):  # a peer that noticed the first has ended the others already
                 link.shutdown(socket.SHUT_RDWR)
 
-    def do_throttle_links(self, bytes_per_second: int) -> None:
-        """Connections to the other workers become slow: the kernel paces what is sent."""
-        for link in _links(self.run).values():
-            link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
+    def do_throttle_links(self, bytes_per_second: int, those: str = "all") -> None:
+        """Connections to the other workers become slow: the kernel paces what is sent.
+
+        "new": only those to joiners, which are not used yet for the steps of this generation.
+        """
+        links = _links(self.run)
+        for name in links.keys() - (self.links if those == "new" else set()):
+            links[name].setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_second)
 
     def do_block(self, pipe: str) -> None:
         """As a storage whose server is gone: the kernel does not return from the call before somebody writes."""
@@ -168,6 +176,7 @@ def install(run: rubato.Run, model: nn.Module | None) -> Callable[[str], None]:
 
     if faults:
         agreement.EVERY = run.config.get("digest_every", agreement.EVERY)
+        join.LEAST_BACKLOG_BYTES = run.config.get("least_backlog", join.LEAST_BACKLOG_BYTES)
         due.DUE_S, saver.BUSY_S = run.config.get("due_s", due.DUE_S), run.config.get("busy_s", saver.BUSY_S)
         _watch_messages(reach)
         run._session.saver._say = run._session.control.say  # bound before this process watched it

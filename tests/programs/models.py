@@ -63,7 +63,13 @@ def cnn() -> nn.Module:
     return Classifier(nn.Sequential(body, nn.Dropout(0.2), nn.Linear(28, 2)))
 
 
+def wide() -> nn.Module:
+    """Of 0.8 MB: large enough for a link to be slow."""
+    return Classifier(nn.Sequential(nn.Linear(48, 4000), nn.Tanh(), nn.Linear(4000, 2)))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "wide": wide,
     "mlp": mlp,
     "cnn": cnn,
     "transformer": lambda: Language(attends=True),
@@ -80,7 +86,7 @@ def prepare(run: rubato.Run) -> tuple[nn.Module, torch.optim.Optimizer]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    if name in ("mlp", "cnn"):
+    if name in ("mlp", "cnn", "wide"):
         x = torch.randn(SAMPLES, 48, generator=_numbers())
         data: object = torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long())
     else:

@@ -15,9 +15,10 @@ from torch import nn
 
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Header, Leaving
-from rubato.engine.join import CLOSE, PATIENCE, Feeder, Follower
+from rubato.engine.join import BACKLOG_STATES, CLOSE, PATIENCE, Feeder, Follower
 from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed, result_bytes
+from rubato.engine.shares import total_bytes
 from rubato.engine.state import TrainingState
 from rubato.engine.sync import Snapshot
 from rubato.errors import GenerationLost
@@ -177,6 +178,65 @@ def test_a_joiner_that_is_far_behind_is_waited_for_before_memory_runs_out(monkey
     feeder.close()
     feeder.finish()
     assert sum(1 for _ in iter(follower.next, None)) == 7
+
+
+def test_what_comes_about_while_the_state_is_on_its_way_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a slow link the training makes more than the link carries: to wait would make it worse."""
+    monkeypatch.setattr("rubato.engine.join.LEAST_BACKLOG_BYTES", 0)
+    group, record = fake_group(2), joining(2, (1,))
+    state, ready = state_of(1), list[int]()
+    feeder = Feeder(
+        record, group[0], lambda part, parts: Snapshot(state, {}, part, parts), ready.append, lambda *_: None
+    )
+    feeder.wait_copied()
+    size, total = result_bytes(result(0, 0, pieces=1)), total_bytes(state.capture()[1])
+    count = 0
+    while not ready:
+        assert count * size <= BACKLOG_STATES * total + size, "nothing limits what is kept"
+        feeder.add(result(count, 0, pieces=1))
+        count += 1
+    assert count * size >= BACKLOG_STATES * total, "given up before it was clear"
+    feeder.close()
+    follower = Follower(record, group[1], torch.float32, torch.device("cpu"))
+    follower.snapshot()
+    feeder.finish()
+    assert [one.key for one in iter(follower.next, None)] == [(step, 0) for step in range(count)]
+    assert ready == [2]
+
+
+def test_a_joiner_that_falls_behind_is_waited_for_before_it_falls_further() -> None:
+    behind = CLOSE + 2
+    feeder, follower, ready = behind_by(behind)
+    for _ in range(2):
+        follower.next()  # it has repeated one
+    threading.Event().wait(0.1)
+    added = behind
+    while not ready:
+        assert added <= behind + 2 * PATIENCE
+        feeder.add(result(added, 0, pieces=1))
+        threading.Event().wait(0.05)
+        added += 1
+    feeder.close()
+    feeder.finish()
+    assert sum(1 for _ in iter(follower.next, None)) == added - 2
+
+
+def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = result_bytes(result(0, 0, pieces=1))
+    monkeypatch.setattr("rubato.engine.join.ROUND_BYTES", 3 * size)
+    rounds: list[int] = []
+    real = Feeder._payload
+
+    def watched(self: Any, mine: torch.Tensor) -> Any:
+        rounds.append(mine.numel())
+        return real(self, mine)
+
+    monkeypatch.setattr(Feeder, "_payload", watched)
+    feeder, follower, _ = behind_by(20)
+    feeder.close()
+    feeder.finish()
+    assert [one.key for one in iter(follower.next, None)] == [(step, 0) for step in range(20)]
+    assert max(rounds) <= 3 * (size + 64)
 
 
 def test_a_joiner_that_comes_no_nearer_is_waited_for() -> None:

@@ -127,3 +127,12 @@ def test_shares_of_a_digest_tell_where_states_differ(parts: int) -> None:
         next(iter(other.models["a"].parameters())).view(-1)[0] += 1
     differing = [part for part in range(parts) if shares[part] != other.quick_digest(part, parts)]
     assert differing == [0]
+
+
+@pytest.mark.parametrize("size", [1, 24, 100])
+def test_a_state_of_many_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("rubato.engine.sync.PIECE_BYTES", size)
+    states = [state_of(1 if rank in (0, 2) else 9, steps=2) for rank in range(4)]
+    fakes = fake_group(4)
+    on_ranks(4, lambda rank: share(fakes, rank, states[rank], [0, 2]))
+    assert content(states[1]) == content(states[3]) == content(states[0])
