@@ -145,6 +145,17 @@ class Prefetcher:
             self._only_here(key, _open(arrival))
         return batch
 
+    def rest(self) -> None:
+        """Nothing more is wanted for now: drop what was read ahead; the processes stay."""
+        for arrival in self._arrived.values():
+            os.close(arrival.descriptor)
+        self._arrived.clear()
+        self._owed.clear()
+        self._tickets.clear()
+        for reader in self._readers.values():
+            if reader.is_ready:
+                self._tell_wish(reader)
+
     def close(self) -> None:
         """End the processes and drop what they have read; `read` goes on without them."""
         for reader in self._readers.values():

@@ -21,6 +21,9 @@ from rubato.engine.step import to_device
 from rubato.engine.table import fill_table
 from rubato.errors import ModelError
 
+KEPT_READERS = 2
+"""Datasets for which processes that read ahead stay from one evaluation to the next: those of validation and test."""
+
 
 @dataclass(frozen=True)
 class Chunks:
@@ -45,7 +48,11 @@ class Chunks:
 
 
 class Evaluator:
-    """The evaluations of one run. Processes that read ahead stay from one to the next."""
+    """The evaluations of one run.
+
+    Processes that read ahead stay from one to the next, because their start takes longer than many an evaluation; those
+    of the dataset that was evaluated longest ago end where there are too many. Between evaluations they hold nothing.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -82,6 +89,8 @@ class Evaluator:
             for module, mode in modes:
                 module.training = mode
             restore(random_state)
+            if isinstance(source, Prefetcher):
+                source.rest()
         total = 0.0
         for chunk, value in enumerate(merged.tolist()):
             total += value * len(chunks.ids(chunk))
@@ -111,7 +120,11 @@ class Evaluator:
     def _reader(self, chunks: Chunks, processes: int) -> Prefetcher:
         """What reads these chunks ahead, from an evaluation before where there was one."""
         key = (id(chunks.dataset), id(chunks.collate), chunks.num_samples, chunks.size)
-        if key not in self._readers:
+        found = self._readers.pop(key, None)
+        while found is None and len(self._readers) >= KEPT_READERS:
+            _, oldest = self._readers.pop(next(iter(self._readers)))
+            oldest.close()
+        if found is None:
 
             def upcoming() -> Iterator[Key]:
                 return ((0, chunk, 1) for chunk in range(self._chunk, len(chunks), self._session.world))
@@ -124,5 +137,6 @@ class Evaluator:
                 alive=lambda: self._session.control.stage("evaluate"),
                 describe=lambda key: f"chunk {key[1]} of an evaluation",
             )
-            self._readers[key] = (chunks, reader)  # the chunks keep the dataset alive, whose id is the key
-        return self._readers[key][1]
+            found = chunks, reader  # the chunks keep the dataset alive, whose id is the key
+        self._readers[key] = found
+        return found[1]

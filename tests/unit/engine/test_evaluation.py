@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -15,7 +16,8 @@ from programs.reading import Failing, Noisy
 from torch import nn
 
 from rubato.data import randomness
-from rubato.engine.evaluation import Evaluator
+from rubato.data.prefetch import Prefetcher
+from rubato.engine.evaluation import KEPT_READERS, Evaluator
 from rubato.engine.results import Completed
 from rubato.engine.session import Session
 from rubato.engine.table import fill_table
@@ -139,6 +141,39 @@ def test_a_chunk_that_cannot_be_read_ahead_is_read_here_and_told(tmp_path: Path)
     finally:
         evaluator.close()
     assert "of an evaluation could be read in the training process only" in run.notices[0].message
+
+
+def test_what_reads_ahead_is_bounded_and_holds_nothing_between_evaluations() -> None:
+    run = AloneRun()
+    run.prepare(model=(model := nn.Linear(21, 1)), optimizer=torch.optim.SGD(model.parameters()), dataset=Noisy())
+    next(run.steps())
+    evaluator, pids, deadline = Evaluator(run.session), list[int](), time.monotonic() + 100
+
+    def readers() -> list[Prefetcher]:
+        return [reader for _, reader in evaluator._readers.values()]
+
+    def until_read_ahead(batch: dict[str, torch.Tensor]) -> float:
+        if any(reader.read_ahead for reader in readers()):
+            raise KeyboardInterrupt  # in the middle, with chunks of which nobody will ask any more
+        return 0.0
+
+    try:
+        dataset = Noisy()
+        with contextlib.suppress(KeyboardInterrupt):
+            while time.monotonic() < deadline:
+                evaluator.evaluate(dataset, until_read_ahead, 1, None, 2)
+        (reader,) = readers()
+        assert reader.read_ahead
+        assert not reader._arrived
+        assert not reader._owed
+        for _ in range(KEPT_READERS + 2):  # as of a program that makes its dataset anew each time
+            evaluator.evaluate(Noisy(), lambda batch: 0.0, 8, None, 1)
+            pids += [pid for one in readers() for pid in one.pids]
+        assert len(readers()) == KEPT_READERS
+        living = {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+        assert living == {pid for one in readers() for pid in one.pids}
+    finally:
+        evaluator.close()
 
 
 def test_mistakes() -> None:
