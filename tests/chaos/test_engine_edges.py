@@ -176,6 +176,45 @@ def test_a_kill_there_changes_no_bit(tmp_path: Path, at: str) -> None:
     assert result == (6, expected(tmp_path, {"at": at}))
 
 
+EVALUATES = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+
+    def loss(x, y):
+        (Path(run.config["home"]) / f"here-{os.getpid()}").touch()
+        until(Path(run.config["home"]) / "go")
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        run.log(held=run.evaluate(DATA, loss, batch=5))
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+def test_a_join_and_a_loss_amid_evaluations_change_no_bit(tmp_path: Path) -> None:
+    """A joiner stands by while the members evaluate, and repeats evaluations as it does updates; another is killed."""
+    config = {"steps": 100, "pace": 0.01}
+    with job(tmp_path, EVALUATES, workers=2, config=config) as run:
+        run.wait(lambda: len(list(tmp_path.glob("here-*"))) == 2, "both in an evaluation")
+        run.scale(4)
+        run.wait(lambda: len(run.events("worker.ready")) == 4, "the joiners")
+        (joiner,) = [one["pid"] for one in run.status()["workers"] if one["worker_id"].endswith(".3")]
+        os.kill(joiner, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        run.wait_workers(4)
+        assert len(list(tmp_path.glob("here-*"))) >= 2
+        run.kill([1])
+        result = run.result()
+        rows = {row["step"]: row["values"]["held"] for row in run.rows()}
+    assert sorted(rows) == list(range(1, 101))
+    assert result == (100, expected(tmp_path, config))
+    assert [event["data"]["signal"] for event in run.events("worker.lost")] == ["SIGKILL"] * 2
+
+
 def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_path: Path) -> None:
     with job(tmp_path, PLAIN, workers=3, config={"steps": 10**6, "pace": 0.02}) as run:
         run.wait_step(3)
