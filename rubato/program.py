@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rubato.allocator import keep_freed_memory
+from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.manifest import MANIFEST_NAME, commit_manifest, find_latest, key_of
 from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder, open_folder
@@ -141,8 +142,7 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
 def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tuple[str, int]:
     folder = open_folder(parse_storage(storage).absolute()) if storage is not None else None
     if folder is not None:
-        folder.prepare()
-        check_terms(folder, job_terms("local", spec))
+        within(due_s(), lambda: _look_at(folder, spec), f"looking at {folder}")
     device = prepare_torch(spec)
     start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
     control = _Alone(start, spec, folder)
@@ -155,6 +155,11 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     train(run)
     digest = run.finish()
     return digest, session.step
+
+
+def _look_at(folder: Folder, spec: JobSpec) -> None:
+    folder.prepare()
+    check_terms(folder, job_terms("local", spec))
 
 
 def _latest(root: Folder) -> Folder | None:

@@ -75,13 +75,17 @@ class Saver:
         step: int,
         extra: dict[str, Any],
         metrics: dict[str, float],
+        is_last: bool = False,
     ) -> None:
-        """Begin to write this worker's stripe of the state after `step` committed steps."""
+        """Begin to write this worker's stripe of the state after `step` committed steps.
+
+        Args:    is_last: no other will follow, so a write that is still going on is waited for, unless it hangs.
+        """
         if self._root is None:
             return
         begun = time.monotonic()
         folder = self._root / folder_name(record.attempt, step)
-        if not self._lane.wait(BUSY_S):
+        if not self._lane.wait(None if is_last else BUSY_S):
             cause = _HANGS if self._lane.is_hung else "the one before is still being written; make them rarer"
             self._say(wire.StripeFailed(self._incarnation, folder.name, step, cause, record.number))
             return

@@ -437,7 +437,7 @@ class Session:
             self.control.say(wire.Left(self.control.start.incarnation, self.record.number, self.step))
             raise LeaveTraining
 
-    def save(self) -> None:
+    def save(self, *, is_last: bool = False) -> None:
         """Begin this worker's part of a checkpoint of the present boundary."""
         assert self.record is not None
         key = (self.record.number, self.step)
@@ -445,7 +445,8 @@ class Session:
             return
         self._saved, self.trust.is_due = key, True
         self.control.stage("checkpoint")
-        self.saver.save(self.state, self.record, self.rank, step=self.step, extra=self.extra(), metrics=self._metrics)
+        told = {"extra": self.extra(), "metrics": self._metrics}
+        self.saver.save(self.state, self.record, self.rank, step=self.step, is_last=is_last, **told)
         self.control.stage("update")
 
     def finish(self, digest: str, logged: dict[str, float]) -> None:
@@ -465,7 +466,7 @@ class Session:
         while True:
             assert self.record is not None
             if how != "stopped":
-                self.save()
+                self.save(is_last=True)
             self.control.stage("done", self.step)
             self.control.ended = wire.Ended(self.control.start.incarnation, how, self.step, digest)
             self.control.say(self.control.ended)

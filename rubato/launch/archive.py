@@ -123,7 +123,9 @@ class StorageArchive:
 
     def commit(self, order: CommitManifest) -> None:
         """Write the manifest, then prune; `ManifestCommitted` is posted, and the events before it."""
-        self._commits.put(lambda: self._commit(order), lambda: self._give_up(order), due_s())
+        # Before old ones are deleted the new one is read again.
+        seconds = due_s(sum(int(file["bytes"]) for file in order.files))
+        self._commits.put(lambda: self._commit(order), lambda: self._give_up(order, seconds), seconds)
 
     def drop(self, order: DropCheckpoints) -> None:
         """Delete the checkpoints of later steps; an event tells of each."""
@@ -147,8 +149,8 @@ class StorageArchive:
         )
         self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": "the storage hangs"}))
 
-    def _give_up(self, order: CommitManifest) -> None:
-        cause = f"its manifest was not written within {due_s():.0f} s: the storage hangs; is its server there?"
+    def _give_up(self, order: CommitManifest, seconds: float) -> None:
+        cause = f"its manifest was not written within {seconds:.0f} s: the storage hangs; is its server there?"
         self._post(ManifestCommitted(order.folder, order.step, error=cause))
 
     def _find(self) -> None:

@@ -54,8 +54,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def save(saver: Saver, state: State, rank: int, world: int, step: int = 5, number: int = 1) -> None:
-    saver.save(state, record(world, number), rank, step=step, extra={"step": step}, metrics={"loss": 1.0})  # type: ignore[arg-type]
+def save(
+    saver: Saver, state: Any, rank: int, world: int, step: int = 5, number: int = 1, *, is_last: bool = False
+) -> None:
+    told: dict[str, Any] = {"extra": {"step": step}, "metrics": {"loss": 1.0}, "is_last": is_last}
+    saver.save(state, record(world, number), rank, step=step, **told)
 
 
 def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, said: Any, held: threading.Event) -> None:
@@ -128,3 +131,37 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, said: Any) -> None:
     assert isinstance(failed, wire.StripeFailed)
     assert (failed.folder, failed.step, failed.generation) == ("1-5", 5, 4)
     assert "cannot write stripe" in failed.cause
+
+
+def test_a_write_that_still_goes_on_costs_the_next_checkpoint_but_not_the_last(
+    tmp_path: Path, said: Any, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rubato.engine.saver.BUSY_S", 0.01)
+    saver = Saver(str(tmp_path), "1.0", said.put)
+    save(saver, State(), 0, 1, step=5)
+    save(saver, State(), 0, 1, step=6)
+    skipped = said.get(timeout=10)
+    assert isinstance(skipped, wire.StripeFailed)
+    assert (skipped.folder, skipped.step) == ("1-6", 6)
+    assert "still being written" in skipped.cause
+    last = threading.Thread(target=lambda: save(saver, State(), 0, 1, step=7, is_last=True))
+    last.start()
+    held.set()
+    last.join(10)
+    saver.wait()
+    assert [said.get(timeout=10).folder for _ in range(2)] == ["1-5", "1-7"]
+
+
+def test_a_write_that_hangs_is_given_up_once_and_so_is_what_follows(
+    tmp_path: Path, said: Any, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rubato.checkpoint.due.DUE_S", 0.01)
+    saver = Saver(str(tmp_path), "1.0", said.put)
+    save(saver, State(), 0, 1, step=5)
+    save(saver, State(), 0, 1, step=6, is_last=True)
+    saver.wait()
+    failed = [said.get(timeout=10) for _ in range(2)]
+    assert [one.folder for one in failed] == ["1-5", "1-6"]
+    assert all("the storage hangs" in one.cause for one in failed)
+    held.set()
+    assert isinstance(said.get(timeout=10), wire.StripeWritten), "it came to its end after all"
