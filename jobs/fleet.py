@@ -214,7 +214,7 @@ class WorkerLink:
     def meet(self, processes: WorkerProcesses) -> None:
         """Take in which processes the worker has, and where its door is."""
         self._processes, self._is_placed = processes, True
-        if self._door is None and processes.door is not None:
+        if self._door is None and processes.door is not None and not self._is_over:
             self._door = DoorWatch(processes.door, lambda: self._fleet.later(self._on_gone))
 
     def poll(self) -> None:

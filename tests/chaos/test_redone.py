@@ -22,6 +22,7 @@ def train(run):
                     (home / f"{os.getpid()}-is-in-{step.microbatch}").touch()
                     if step.microbatch == 6:
                         until(home / "go")
+                time.sleep(run.config.get("pace", 0.0))
                 step.backward(torch.nn.functional.mse_loss(model(x), y))
             optimizer.step()
 
@@ -29,6 +30,19 @@ if __name__ == "__main__":
     rubato.main(train)
 """
 STEPS, MICROBATCHES = 10, 8
+
+
+def computed(home: Path) -> Counter[tuple[int, int]]:
+    """How often each (step, microbatch) was begun; the oracle is to write anew."""
+    ledger = home / "computed"
+    lines = ledger.read_text().splitlines()
+    ledger.unlink()
+    found: Counter[tuple[int, int]] = Counter()
+    for line in lines:
+        step, microbatch = map(int, line.split())
+        found[step, microbatch] += 1
+    assert set(found) == {(step, leaf) for step in range(STEPS) for leaf in range(MICROBATCHES)}
+    return found
 
 
 @pytest.mark.parametrize("killed", [1, 2])
@@ -47,15 +61,25 @@ def test_a_loss_costs_the_share_of_the_lost_and_nothing_else(tmp_path: Path, kil
         (tmp_path / "hold").unlink()
         (tmp_path / "go").touch()
         result = run.result()
-    computed = Counter(tuple(map(int, line.split())) for line in (tmp_path / "computed").read_text().splitlines())
-    (tmp_path / "computed").unlink()
-    assert set(computed) == {(step, leaf) for step in range(STEPS) for leaf in range(MICROBATCHES)}
-    again = sorted(place for place, count in computed.items() if count > 1)
+    counts = computed(tmp_path)
+    again = sorted(place for place, count in counts.items() if count > 1)
     assert again == sorted((5, leaf) for leaf in shares)
-    assert max(computed.values()) == 2
+    assert max(counts.values()) == 2
     (recovery,) = [event for event in run.events("generation.formed") if event["data"]["cause"] == "recovery"]
     # It also counts the last microbatch, where nobody had begun it by then.
     assert len(shares) == 2 * killed
     assert recovery["data"]["redone_microbatches"] in (len(shares), len(shares) + 1)
+    check_redone(run)
+    assert result == (STEPS, expected(tmp_path, {"steps": STEPS}))
+
+
+def test_a_leave_costs_nothing(tmp_path: Path) -> None:
+    config = {"steps": STEPS, "pace": 0.1}
+    with job(tmp_path, COUNTING, workers=4, config=config) as run:
+        run.wait_step(2)
+        run.scale(2)
+        result = run.result()
+    assert set(computed(tmp_path).values()) == {1}
+    assert "scale_down" in [event["data"]["cause"] for event in run.events("generation.formed")]
     check_redone(run)
     assert result == (STEPS, expected(tmp_path, {"steps": STEPS}))
