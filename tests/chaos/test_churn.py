@@ -45,8 +45,7 @@ def test_swings_and_kills_every_few_steps(tmp_path: Path) -> None:
     assert trained >= {*SWINGS, 1}, done
     killed = sum(int(found[1]) for told in done if (found := re.match(r"(\d+) of \d+ were killed", told)))
     assert killed > 0, "nobody was killed"
-    # One that stood by, or was to leave at that moment, may have gone uncounted.
-    assert len(run.events("worker.lost")) <= killed
+    # One that was to leave at that moment may have gone as planned.
     assert len(run.events("worker.lost")) >= killed / 2
     pauses = [event["data"]["paused_seconds"] for event in run.events("generation.formed")]
     spread = statistics.quantiles([one for one in pauses if one is not None], n=20)
