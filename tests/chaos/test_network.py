@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {
     "config": {"steps": STEPS, "model": "mlp", "brake_s": 0.3},
 }
 VICTIM = 2
-HANG_S = 6
+HANG_S = 8
 Deed = Callable[[Network, int], None]
 FAULTS: dict[str, tuple[Deed, Deed]] = {
     "cut off": (Network.cut, Network.mend),
