@@ -139,6 +139,20 @@ class MetricPage(BaseModel):
     next_position: int
 
 
+class ChartLine(BaseModel):
+    """One metric: as many of `x` as of `y`, in order of steps."""
+
+    x: list[float]
+    y: list[float]
+
+
+class Chart(BaseModel):
+    """Metrics for a chart; each stretch of `bucket_steps` steps gives its least and its greatest value."""
+
+    bucket_steps: int
+    series: dict[str, ChartLine]
+
+
 class LogLine(BaseModel):
     """One line of a worker's output."""
 

@@ -15,6 +15,7 @@ from rubato.wire.cluster import MetricRow
 from service.clock import parse_or, to_rfc3339
 from service.database import insert_for
 from service.models import Job, Metric
+from service.rollups import roll_up
 
 
 async def store_metrics(
@@ -39,6 +40,7 @@ async def store_metrics(
         for index, row in enumerate(sorted(newest.values(), key=lambda row: row.step))
     ]
     await _upsert(session, values)
+    await roll_up(session, job.id, sorted(newest))
     job.latest_metrics = finite(newest[max(newest)].values)
 
 

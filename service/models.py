@@ -276,6 +276,17 @@ class Metric(Base):
     __table_args__ = (UniqueConstraint("job_id", "position"),)
 
 
+class MetricRollup(Base):
+    """Least and greatest values of a job's metrics over a bucket of steps; see `service.rollups`."""
+
+    __tablename__ = "metric_rollups"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    bucket: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    extremes: Mapped[dict[str, Any]]
+
+
 class Checkpoint(Base):
     """A committed checkpoint, as its event told."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
@@ -18,6 +18,7 @@ from service.errors import ErrorKind, ServiceError
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
 from service.metrics import list_metrics, metric_json
+from service.rollups import chart
 
 router = APIRouter(prefix="/api/v1", tags=["live data"])
 
@@ -67,6 +68,23 @@ async def get_metrics(
             items = [metric_json(row, wanted) for row in await list_metrics(session, job.id, after, limit)]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
     return job_metrics(context, caller, job.id, _resume_at(last_event_id, after), wanted)
+
+
+@router.get("/jobs/{reference}/metrics/chart", response_model=schemas.Chart, responses=errors(404, 422))
+async def get_chart(
+    reference: JobReference,
+    context: Parts,
+    names: Annotated[str, Query(description="Names of values, separated by commas; empty: all.")] = "",
+    x: Annotated[Literal["step", "time"], Query(description="time: seconds since 1970.")] = "step",
+    max_points: Annotated[int, Query(ge=10, le=20_000, description="Of each metric, at most.")] = 1_000,
+    start: Annotated[int, Query(ge=0, le=_LARGEST, description="First step.")] = 0,
+    end: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Last step; default: the newest.")] = None,
+) -> Any:
+    """Metrics thinned out for a chart, however long the job is: no peak is lost, because extremes are what stays."""
+    wanted = frozenset(name for name in names.split(",") if name)
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+        return await chart(session, job.id, wanted, max_points=max_points, axis=x, start=start, end=end)
 
 
 @router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})

@@ -283,6 +283,20 @@ class Client:
                 return
             after = max(after, *(int(item["position"]) for item in page["items"]))
 
+    def chart(
+        self, job: str, *, names: tuple[str, ...] = (), max_points: int = 1000, x: str = "step"
+    ) -> dict[str, dict[str, list[float]]]:
+        """Each metric as `x` and `y`, thinned out to `max_points` in which the extremes stay.
+
+        Args:
+            job: id or name.
+            names: only these metrics; empty: all.
+            max_points: of each metric, at most; 10 to 20,000.
+            x: `step`, or `time` (seconds since 1970).
+        """
+        params = {"names": ",".join(names) or None, "max_points": max_points, "x": x}
+        return dict(self._get(f"/jobs/{job}/metrics/chart", params=params)["series"])
+
     def logs(
         self,
         job: str,

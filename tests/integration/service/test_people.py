@@ -43,7 +43,7 @@ VIEWERS = {
     f"GET {JOB}",
     *(
         f"GET {JOB}/{what}"
-        for what in ("workers", "attempts", "generations", "events", "metrics", "logs", "checkpoints")
+        for what in ("workers", "attempts", "generations", "events", "metrics", "metrics/chart", "logs", "checkpoints")
     ),
     f"GET {CHECKPOINT}",
     f"GET {CHECKPOINT}/files/{{name}}",

@@ -1,0 +1,240 @@
+"""Extremes of metric values over stretches of steps, so that a chart of a million steps reads a thousand rows.
+
+A bucket of level 0 covers BASE steps, one of level k covers FACTOR buckets of level k - 1. A bucket is written when its
+last step was ingested, so a step costs FACTOR / (FACTOR - 1) / BASE buckets on average. Steps that are trained again
+after a loss write their buckets again when they pass the end; until then a bucket shows what the rows behind it show:
+the older attempt. What no bucket covers (the newest steps, jobs older than this table) is read row by row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.database import insert_for
+from service.models import Metric, MetricRollup
+
+BASE = 64
+FACTOR = 4
+LEVELS = 10
+"""The largest bucket then covers 16 million steps."""
+
+MOST_ROWS = 20_000
+"""Read row by row for one chart."""
+
+Axis = Literal["step", "time"]
+Extreme = tuple[float, int, float]
+"""A value, its step, and its time in seconds since 1970."""
+
+
+@dataclass
+class Stretch:
+    """The least and the greatest value of each metric over some steps."""
+
+    first: int
+    """The first step that it covers."""
+    low: dict[str, Extreme] = field(default_factory=dict)
+    high: dict[str, Extreme] = field(default_factory=dict)
+
+    def add(self, name: str, low: Extreme, high: Extreme) -> None:
+        """Take in values. Of equal ones the earlier step stays."""
+        if name not in self.low or (low[0], low[1]) < (self.low[name][0], self.low[name][1]):
+            self.low[name] = low
+        if name not in self.high or (-high[0], high[1]) < (-self.high[name][0], self.high[name][1]):
+            self.high[name] = high
+
+    def take_in(self, other: Stretch) -> None:
+        """Take in another stretch."""
+        for name, low in other.low.items():
+            self.add(name, low, other.high[name])
+
+
+def width(level: int) -> int:
+    """Steps of a bucket."""
+    return int(BASE * FACTOR**level)
+
+
+def of_row(step: int, time: datetime, values: dict[str, Any]) -> Stretch:
+    """One step; a value that was not finite is no value."""
+    stretch = Stretch(step)
+    for name, value in values.items():
+        if value is not None:
+            extreme = (float(value), step, time.timestamp())
+            stretch.add(name, extreme, extreme)
+    return stretch
+
+
+def merge(stretches: Iterable[Stretch], steps: int) -> list[Stretch]:
+    """The same over buckets of so many steps, in order."""
+    merged: dict[int, Stretch] = {}
+    for stretch in stretches:
+        bucket = stretch.first // steps
+        merged.setdefault(bucket, Stretch(bucket * steps)).take_in(stretch)
+    return [merged[bucket] for bucket in sorted(merged)]
+
+
+def finished_buckets(steps: Sequence[int]) -> list[int]:
+    """Buckets of level 0 that the rows of these steps, in order, complete: the newest step has reached their end.
+
+    The bucket before a step counts too: where its last row is missing, the next one finishes it.
+    """
+    touched = {max(0, step - 1) // BASE for step in steps} | {step // BASE for step in steps}
+    return sorted(bucket for bucket in touched if (bucket + 1) * BASE <= steps[-1] + 1)
+
+
+async def roll_up(session: AsyncSession, job_id: str, steps: Sequence[int]) -> None:
+    """Write the buckets that the rows of these steps, just stored and in order, completed."""
+    for run in _runs(finished_buckets(steps)):
+        await _roll_up_run(session, job_id, run.start * BASE, run.stop * BASE)
+
+
+async def _roll_up_run(session: AsyncSession, job_id: str, start: int, end: int) -> None:
+    found = merge(await _rows(session, job_id, start, end), BASE)
+    for level in range(LEVELS):
+        if not found:
+            return
+        await _store(session, job_id, level, found)
+        above = width(level + 1)
+        # Only parents whose last step was reached; their older children lie in the table already.
+        first, stop = start // above, end // above
+        if first == stop:
+            return
+        start, end = first * above, stop * above
+        children = await _read_level(session, job_id, level, start // width(level), end // width(level))
+        whole = Counter(child.first // above for child in children)
+        found = [one for one in merge(children, above) if whole[one.first // above] == FACTOR]
+
+
+async def chart(
+    session: AsyncSession,
+    job_id: str,
+    names: frozenset[str],
+    *,
+    max_points: int,
+    axis: Axis,
+    start: int,
+    end: int | None,
+) -> dict[str, Any]:
+    """For each metric at most `max_points` points in order of steps: the least and the greatest of each stretch.
+
+    Args:
+        session: a reading one.
+        job_id: of the job.
+        names: only these metrics; empty: all.
+        max_points: at least 4.
+        axis: whether `x` is the step, or seconds since 1970.
+        start: the first step.
+        end: the last step; None: the newest.
+    """
+    steps_of = select(Metric.step).where(Metric.job_id == job_id, Metric.step >= start)
+    if end is not None:
+        steps_of = steps_of.where(Metric.step <= end)
+    # Two looks into the index; min and max in one statement would read all of it on SQLite.
+    first = await session.scalar(steps_of.order_by(Metric.step).limit(1))
+    last = await session.scalar(steps_of.order_by(Metric.step.desc()).limit(1))
+    if first is None or last is None:
+        return {"bucket_steps": 1, "series": {}}
+    span = last - first + 1
+    if span <= max_points:
+        stretches, steps = await _rows(session, job_id, first, last + 1), 1
+    else:
+        # Each bucket gives two points, and the first and last bucket may be cut.
+        wanted = -(-span // max(1, max_points // 2 - 1))
+        level = max((one for one in range(LEVELS) if width(one) <= wanted), default=-1)
+        unit = width(level) if level >= 0 else 1
+        steps = -(-wanted // unit) * unit
+        stretches = merge(await _cover(session, job_id, level, first, last), steps)
+    series: dict[str, dict[str, list[float]]] = {}
+    for stretch in stretches:
+        for name in stretch.low.keys() & names if names else stretch.low.keys():
+            line = series.setdefault(name, {"x": [], "y": []})
+            for value, step, time in _points(stretch.low[name], stretch.high[name]):
+                line["x"].append(step if axis == "step" else time)
+                line["y"].append(value)
+    return {"bucket_steps": steps, "series": dict(sorted(series.items()))}
+
+
+def _points(low: Extreme, high: Extreme) -> Iterator[Extreme]:
+    """Both, in order of steps; one where they are the same."""
+    yield from sorted({low, high}, key=lambda extreme: extreme[1])
+
+
+async def _cover(session: AsyncSession, job_id: str, level: int, first: int, last: int) -> list[Stretch]:
+    """All steps from first to last: buckets of this level, and at both ends and where they are missing finer ones."""
+    if level < 0:
+        # Only jobs older than the buckets have so many rows without: some of the steps, and not all extremes, but soon.
+        return await _rows(session, job_id, first, last + 1, every=-(-(last + 1 - first) // MOST_ROWS))
+    steps = width(level)
+    begin, stop = -(-first // steps), (last + 1) // steps
+    if begin >= stop:
+        return await _cover(session, job_id, level - 1, first, last)
+    found = {one.first // steps: one for one in await _read_level(session, job_id, level, begin, stop)}
+    covered = list(found.values())
+    if first < begin * steps:
+        covered += await _cover(session, job_id, level - 1, first, begin * steps - 1)
+    if stop * steps <= last:
+        covered += await _cover(session, job_id, level - 1, stop * steps, last)
+    for missing in _runs(bucket for bucket in range(begin, stop) if bucket not in found):
+        covered += await _cover(session, job_id, level - 1, missing.start * steps, missing.stop * steps - 1)
+    return covered
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[range]:
+    """Runs of consecutive numbers."""
+    run: range | None = None
+    for number in numbers:
+        if run is not None and number == run.stop:
+            run = range(run.start, number + 1)
+        else:
+            if run is not None:
+                yield run
+            run = range(number, number + 1)
+    if run is not None:
+        yield run
+
+
+async def _rows(session: AsyncSession, job_id: str, start: int, stop: int, every: int = 1) -> list[Stretch]:
+    statement = select(Metric.step, Metric.time, Metric.values).where(Metric.job_id == job_id)
+    statement = statement.where(Metric.step >= start, Metric.step < stop)
+    if every > 1:
+        statement = statement.where(Metric.step % every == 0)
+    found = await session.execute(statement.order_by(Metric.step))
+    return [of_row(step, time, values) for step, time, values in found]
+
+
+async def _read_level(session: AsyncSession, job_id: str, level: int, start: int, stop: int) -> list[Stretch]:
+    table = MetricRollup
+    columns = select(table.bucket, table.extremes).where(table.job_id == job_id, table.level == level)
+    found = await session.execute(columns.where(table.bucket >= start, table.bucket < stop).order_by(table.bucket))
+    return [_decode(bucket * width(level), extremes) for bucket, extremes in found]
+
+
+async def _store(session: AsyncSession, job_id: str, level: int, stretches: list[Stretch]) -> None:
+    insert = insert_for(session, MetricRollup)
+    rows = [
+        {"job_id": job_id, "level": level, "bucket": one.first // width(level), "extremes": _encode(one)}
+        for one in stretches
+    ]
+    await session.execute(
+        insert.on_conflict_do_update(
+            index_elements=["job_id", "level", "bucket"], set_={"extremes": insert.excluded["extremes"]}
+        ),
+        rows,
+    )
+
+
+def _encode(stretch: Stretch) -> dict[str, list[list[float]]]:
+    return {name: [list(low), list(stretch.high[name])] for name, low in stretch.low.items()}
+
+
+def _decode(first: int, extremes: dict[str, Any]) -> Stretch:
+    stretch = Stretch(first)
+    for name, (low, high) in extremes.items():
+        stretch.add(name, tuple(low), tuple(high))
+    return stretch

@@ -1,0 +1,161 @@
+"""Charts: few points, and none of the extremes lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import delete, event, func, insert, select
+
+from rubato.wire.codec import to_json
+from service.models import Job, Metric, MetricRollup
+from service.rollups import BASE, FACTOR
+from tests.simulated_controller import bearer, metric
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench
+    from tests.simulated_controller import SimulatedController
+
+pytestmark = pytest.mark.anyio
+
+STEPS = BASE * FACTOR**2 + 5 * BASE + 17
+
+
+async def train(controller: SimulatedController, losses: dict[int, float], size: int = 300) -> None:
+    """Report rows in batches."""
+    steps = sorted(losses)
+    for start in range(0, len(steps), size):
+        part = steps[start : start + size]
+        await controller.report(metrics=tuple(metric(step, loss=losses[step]) for step in part), step=part[-1])
+
+
+async def line(bench: Bench, **query: Any) -> tuple[int, dict[float, float]]:
+    """The width of a bucket, and the points of the loss."""
+    found = await bench.get("/jobs/digits/metrics/chart", names="loss", **query)
+    assert list(found["series"]) == ["loss"]
+    x, y = found["series"]["loss"]["x"], found["series"]["loss"]["y"]
+    assert x == sorted(x)
+    assert len(x) == len(set(x))
+    return found["bucket_steps"], dict(zip(x, y, strict=True))
+
+
+def noise(seed: int, steps: int) -> dict[int, float]:
+    draw = random.Random(seed)
+    return {step: draw.random() for step in range(steps)}
+
+
+async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:
+    losses = noise(1, STEPS)
+    controller = await bench.start()
+    await train(controller, losses)
+    for query in ({"max_points": 100}, {"max_points": 37}, {"max_points": 60, "start": 77, "end": 900}):
+        width, points = await line(bench, **query)
+        assert width > 1
+        assert len(points) <= query["max_points"]
+        seen = {step: loss for step, loss in losses.items() if query.get("start", 0) <= step <= query.get("end", STEPS)}
+        for first in range(0, STEPS, width):
+            part = {step: loss for step, loss in seen.items() if first <= step < first + width}
+            if part:
+                shown = {step: loss for step, loss in points.items() if first <= step < first + width}
+                assert shown == {min(part, key=part.__getitem__): min(part.values())} | {
+                    max(part, key=part.__getitem__): max(part.values())
+                }
+    width, points = await line(bench, max_points=STEPS)
+    assert (width, points) == (1, losses), "what is few enough comes as it is"
+
+
+async def test_steps_trained_again_replace_what_was_shown(bench: Bench) -> None:
+    losses = noise(2, STEPS)
+    controller = await bench.start()
+    await train(controller, losses)
+    await controller.acquire()
+    again = {step: loss + 10 for step, loss in losses.items() if step >= 500}
+    await train(controller, again, size=7)
+    _, points = await line(bench, max_points=50)
+    now = losses | again
+    assert max(points.values()) == max(now.values())
+    assert min(points.values()) == min(now.values())
+    last_whole = STEPS // BASE * BASE
+    assert all(points[step] == now[step] for step in points if step < last_whole)
+
+
+async def test_a_job_older_than_the_buckets_is_charted_too(bench: Bench) -> None:
+    losses = noise(3, STEPS)
+    controller = await bench.start()
+    await train(controller, losses)
+    before = await line(bench, max_points=100)
+    async with bench.context.database.write() as session:
+        await session.execute(delete(MetricRollup).where(MetricRollup.bucket < 3))
+    assert await line(bench, max_points=100) == before, "missing buckets are read row by row"
+    async with bench.context.database.write() as session:
+        await session.execute(delete(MetricRollup))
+    assert await line(bench, max_points=100) == before
+    more = dict.fromkeys(range(STEPS, STEPS + 2 * BASE), 5.0)
+    await train(controller, more)
+    assert (await line(bench, max_points=100))[1].items() >= {
+        min(before[1], key=before[1].__getitem__): min(losses.values())
+    }.items()
+
+
+async def test_gaps_times_and_nothing(bench: Bench) -> None:
+    controller = await bench.start()
+    assert await bench.get("/jobs/digits/metrics/chart") == {"bucket_steps": 1, "series": {}}
+    report = to_json(controller.next_report(metrics=(metric(1, loss=math.nan, lr=0.1), metric(2, loss=0.5)), step=2))
+    assert controller.acquired is not None
+    path = f"/cluster/v1/jobs/{controller.job_id}/report"
+    sent = await bench.client.post(path, content=json.dumps(report), headers=bearer(controller.acquired.token))
+    assert sent.status_code == 200, sent.text
+    found = await bench.get("/jobs/digits/metrics/chart", x="time")
+    assert found["series"]["loss"]["y"] == [0.5], "what was not finite is a gap"
+    assert found["series"]["lr"]["y"] == [0.1]
+    assert found["series"]["loss"]["x"] == [1769860800.0]
+    for query in ({"max_points": 9}, {"max_points": 20_001}, {"x": "epoch"}, {"start": -1}):
+        await bench.get("/jobs/digits/metrics/chart", 422, **query)
+
+
+def extremes(first: int) -> dict[str, Any]:
+    """Of a bucket: the least at its first step, the greatest at the next."""
+    return {"loss": [[0.1, first, 1.0], [0.9, first + 1, 2.0]]}
+
+
+async def test_a_million_steps_cost_a_thousand_rows(bench: Bench) -> None:
+    """Measured in rows, which no busy machine changes: with 1,000 points this is 0.1 s on SQLite."""
+    await bench.submit()
+    steps = 1_000_000
+    bucket = BASE * FACTOR**2
+    async with bench.context.database.write() as session:
+        job = (await session.scalars(select(Job))).one()
+        # As a job of a million steps leaves it: its buckets, and the rows that no bucket covers.
+        for level, width in ((0, BASE), (1, BASE * FACTOR), (2, bucket)):
+            rows = [
+                {"job_id": job.id, "level": level, "bucket": index, "extremes": extremes(index * width)}
+                for index in range(steps // width)
+            ]
+            await session.execute(insert(MetricRollup), rows)
+        ends = [
+            {"job_id": job.id, "step": step, "position": step + 1, "time": bench.clock(), "values": {"loss": 0.5}}
+            | {"generation": 1, "workers": 1, "attempt": 1}
+            for step in (0, steps - 1)
+        ]
+        await session.execute(insert(Metric), ends)
+    fetched = 0
+
+    def count(*_: Any) -> None:
+        nonlocal fetched
+        fetched += 1
+
+    engine = bench.context.database._reader.sync_engine
+    event.listen(engine, "after_cursor_execute", count)
+    try:
+        width, _ = await line(bench, max_points=1000)
+    finally:
+        event.remove(engine, "after_cursor_execute", count)
+    assert width % bucket == 0
+    assert fetched < 15, "a few statements, whatever the number of steps"
+    async with bench.context.database.read() as session:
+        stored = await session.scalar(select(func.count()).select_from(MetricRollup).where(MetricRollup.level == 2))
+        assert stored == steps // bucket < 1000
+        assert await session.scalar(select(func.count()).select_from(Metric)) == 2
