@@ -41,6 +41,13 @@ unit: setup ## Unit tests
 properties: setup ## The property tests with new random examples, ten times as many
 	RUBATO_NEW_EXAMPLES=1 $(PYTEST) tests/unit -q -n $(JOBS) --dist loadfile
 
+# Of each route.
+EXAMPLES ?= 100
+
+.PHONY: contract
+contract: setup ## Many random requests to every route, as the API describes them; EXAMPLES=1000 makes more
+	RUBATO_CONTRACT_EXAMPLES=$(EXAMPLES) RUBATO_NEW_EXAMPLES=1 $(PYTEST) tests/integration/service/test_contract.py -q --timeout 3600
+
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
 	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadgroup
