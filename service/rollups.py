@@ -25,8 +25,8 @@ FACTOR = 4
 LEVELS = 10
 """The largest bucket then covers 16 million steps."""
 
-MOST_ROWS = 20_000
-"""Read row by row for one chart."""
+MOST_ROWS = 5_000
+"""Read row by row for one chart, where its points are fewer than its steps."""
 
 Axis = Literal["step", "time"]
 Extreme = tuple[float, int, float]
@@ -146,7 +146,9 @@ async def chart(
     else:
         # Each bucket gives two points, and the first and last bucket may be cut.
         wanted = -(-span // max(1, max_points // 2 - 1))
-        level = max((one for one in range(LEVELS) if width(one) <= wanted), default=-1)
+        # Where there are many rows, rather fewer points than wanted than all of the rows.
+        coarsest = 0 if span > MOST_ROWS else -1
+        level = max((one for one in range(LEVELS) if width(one) <= wanted), default=coarsest)
         unit = width(level) if level >= 0 else 1
         steps = -(-wanted // unit) * unit
         stretches = merge(await _cover(session, job_id, level, first, last), steps)

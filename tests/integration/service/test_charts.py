@@ -67,6 +67,17 @@ async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:
     assert (width, points) == (1, losses), "what is few enough comes as it is"
 
 
+async def test_no_peak_is_lost_between_rows_and_buckets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.rollups.MOST_ROWS", 200)
+    losses = noise(4, STEPS)
+    controller = await bench.start()
+    await train(controller, losses)
+    for max_points in (20, 100, 300, 700):
+        _, points = await line(bench, max_points=max_points)
+        assert len(points) <= max_points
+        assert (min(points.values()), max(points.values())) == (min(losses.values()), max(losses.values()))
+
+
 async def test_steps_trained_again_replace_what_was_shown(bench: Bench) -> None:
     losses = noise(2, STEPS)
     controller = await bench.start()
