@@ -286,7 +286,7 @@ class Coordinator:
         job = self.job
         is_current = job.current is not None and event.generation == job.number
         is_joiner = is_current and job.has_joined(worker) and event.step <= job.first_step
-        is_fresh = job.current is not None and job.current.origin.kind == "fresh" and event.step <= job.first_step + 1
+        is_fresh = job.current is not None and job.current.origin.kind == "fresh" and event.step <= 1
         alarm = Alarm(event.generation, event.step, event.agreed, event.what, is_joiner, is_at_start=is_fresh)
         verdict = self._divergences.on_alarm(alarm)
         if verdict is None:

@@ -108,6 +108,24 @@ class Processes:
         worker.inbox.clear()
         worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None))
 
+    def lose(self, worker: Worker) -> list[wire.Message]:
+        """Its node is lost: so is what it had said, unless somebody had it already. Returns that."""
+        if worker.gone or not worker.alive:
+            return []
+        unheard = list(worker.outbox)
+        worker.outbox.clear()
+        worker.alive = False
+        worker.inbox.clear()
+        worker.say(wire.Exited(worker.incarnation, None, None, cause="its node was lost"))
+        return unheard
+
+    def differ(self, worker: Worker) -> None:
+        """It is told by a comparison that its state is not the others', says so, and ends itself."""
+        if worker.alive and worker.record is not None:
+            place = (worker.incarnation, worker.record.number, worker.step)
+            worker.say(wire.StateDiverged(*place, ("0", "1"), "states", agreed=worker.step))
+            self.die(worker, code=71)
+
     # --- a training process: commands ---------------------------------------------------------------------------------
 
     def _obey(self, worker: Worker) -> None:
