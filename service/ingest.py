@@ -199,7 +199,10 @@ async def _apply_checkpoint_event(
             "files": _listed_files(event.data.get("files")),
         }
         statement = insert_for(session, Checkpoint).values(values)
-        statement = statement.on_conflict_do_nothing(index_elements=["job_id", "checkpoint_id"])
+        # Made again: a job that goes back comes to the same step once more, with other files.
+        changed = ("attempt", "bytes", "created_at", "metrics", "files")
+        again = {**{name: statement.excluded[name] for name in changed}, "deleted_at": None}
+        statement = statement.on_conflict_do_update(index_elements=["job_id", "checkpoint_id"], set_=again)
         await session.execute(statement)
 
 

@@ -218,3 +218,21 @@ async def test_a_job_starts_from_a_checkpoint_of_another(bench: Bench) -> None:
     assert second.acquired is not None
     assert second.acquired.spec["checkpoint"]["resume_from"] == f"{controller.job_id}/1-300"
     assert (await bench.job("second"))["spec"]["checkpoint"]["resume_from"] == origin
+
+
+async def test_a_checkpoint_that_is_made_again_after_it_was_deleted_is_listed(bench: Bench) -> None:
+    """The job went back to an older one, and came to the same step once more."""
+    controller = await bench.start()
+    await controller.report(state="running", phase="training", step=10)
+    sizes = (100, 200)
+    for size in sizes:
+        file = {"name": "state.json", "bytes": size, "sha256": "ab" * 32}
+        told = {"checkpoint_id": "1-10", "bytes": size, "files": [file]}
+        await controller.report(step=10, events=(controller.event("checkpoint.committed", step=10, **told),))
+        (listed,) = (await bench.get("/jobs/digits/checkpoints"))["items"]
+        assert listed["bytes"] == size
+        if size != sizes[-1]:
+            gone = controller.event("checkpoint.deleted", checkpoint_id="1-10")
+            await controller.report(step=10, events=(gone,))
+            assert (await bench.get("/jobs/digits/checkpoints"))["items"] == []
+    assert (await bench.get(f"/checkpoints/{listed['id']}"))["files"] == [file]
