@@ -7,6 +7,7 @@ nothing; what is left goes to wishes, then to spare workers, then to jobs that a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from service.scheduling import sentences
@@ -73,13 +74,13 @@ def _withdraw_lost(room: Room, seat: Seat, job: Placed) -> None:
 # --- the queue --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class _Started:
     """A job that got its minimum; what it gets beyond that is known at the end of the round."""
 
-    def __init__(self, room: Room, seat: Seat, free: int) -> None:
-        self.room = room
-        self.seat = seat
-        self.free = free
+    room: Room
+    seat: Seat
+    free: int
 
 
 def _serve_queue(view: View, rooms: dict[str, Room], now: datetime) -> list[tuple[Waiting, _Started | Fail | str]]:
@@ -212,6 +213,9 @@ def _extras(
 
 
 def _may_grow(seat: Seat, now: datetime) -> bool:
+    """Not in the round in which it gives something back, and not too soon after its last change."""
+    if isinstance(seat.job, Placed) and seat.workers < seat.job.granted:
+        return False
     moment = may_grow_at(seat.job) if isinstance(seat.job, Placed) else None
     return moment is None or now >= moment
 

@@ -208,6 +208,11 @@ class TestElastic:
         spoken = replace(job, wish=2, wished_at=NOW)
         assert isinstance(decided(View((cluster(3),), (spoken,), ()))["a"], Resize), "its user asked since"
 
+    def test_a_user_who_wants_fewer_gets_them_though_slots_are_free(self) -> None:
+        job = elastic("a", 4, 4, wish=2, wished_at=NOW)
+        found = decided(View((cluster(8),), (job,), ()))["a"]
+        assert found == Resize("job_a", 2, 0, "shrinks from 4 to 2: so many are wanted")
+
     def test_off_means_that_only_the_user_changes_the_count(self) -> None:
         job = placed("a", 2, max_workers=4, is_preemptible=False)
         assert isinstance(decided(View((cluster(4),), (job,), ()))["a"], Keep)
