@@ -190,7 +190,8 @@ def _reply(context: Context, cluster: Cluster, agent_id: str, jobs: list[str]) -
 
 
 async def _jobs_to_run(session: AsyncSession, cluster_id: str) -> list[str]:
-    statement = select(Job.id).where(Job.cluster_id == cluster_id, Job.status.in_(WITH_CONTROLLER)).order_by(Job.id)
+    placed = select(Job.id).where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
+    statement = placed.where(Job.cluster_id == cluster_id).order_by(Job.id)
     return list((await session.scalars(statement)).all())
 
 

@@ -19,7 +19,8 @@ DEADLINE_EXCEEDED = "deadline_exceeded"
 async def has_lapses(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> bool:
     """A look without the writer's turn: an idle service writes nothing."""
     lapsed = or_(_is_silent(now), _is_given_up(now - forced_stop_after), _is_overdue(now))
-    return (await session.execute(select(Job.id).where(lapsed).limit(1))).first() is not None
+    looked_for = select(Job.id).where(Job.placed_at.is_not(None), lapsed).limit(1)
+    return (await session.execute(looked_for)).first() is not None
 
 
 async def apply_lapses(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> None:
@@ -30,15 +31,17 @@ async def apply_lapses(session: AsyncSession, now: datetime, forced_stop_after: 
 
 
 def _is_silent(now: datetime) -> ColumnElement[bool]:
-    return Job.status.in_(("starting", "running")) & (Job.lease_expires_at < now)
+    return Job.placed_at.is_not(None) & Job.status.in_(("starting", "running")) & (Job.lease_expires_at < now)
 
 
 def _is_given_up(since: datetime) -> ColumnElement[bool]:
-    return (Job.status == "stopping") & Job.desired_force.is_(True) & (Job.lease_expires_at < since)
+    is_stopping = Job.placed_at.is_not(None) & (Job.status == "stopping")
+    return is_stopping & Job.desired_force.is_(True) & (Job.lease_expires_at < since)
 
 
 def _is_overdue(now: datetime) -> ColumnElement[bool]:
-    return Job.status.in_(WITH_CONTROLLER) & (Job.deadline_at <= now) & (Job.desired_run != "stop")
+    holds_slots = Job.placed_at.is_not(None) & Job.status.in_(WITH_CONTROLLER)
+    return holds_slots & (Job.deadline_at <= now) & (Job.desired_run != "stop")
 
 
 async def _note_silent_controllers(session: AsyncSession, now: datetime) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, Select, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.clusters import is_on_node, is_online
@@ -19,6 +19,8 @@ from service.scheduling.view import Placed, View, Waiting
 from service.states import WITH_CONTROLLER
 
 LEAVING = ("pausing", "stopping")
+IS_QUEUED = Job.status == literal_column("'queued'")
+"""With a literal: a planner that sees a parameter cannot know that the partial index of the queue serves."""
 
 # Only what is decided from: a spec is some kilobytes of JSON, and the queue may be long.
 _COMMON = (
@@ -78,16 +80,17 @@ async def observe(session: AsyncSession, context: Context, now: datetime, limit:
     clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
     online = {cluster.id: cluster for cluster in clusters if is_online(cluster, context.settings, now)}
     placed = (await session.execute(_placed_rows())).all()
-    head = (await session.execute(_queued_rows().limit(limit + 1))).all()
+    head = (await session.execute(_queued_rows().order_by(Job.ranked_at, Job.id).limit(limit + 1))).all()
     overdue: list[Row[Any]] = []
     fallen: list[str] = []
     if has_more := len(head) > limit:
         head = head[:limit]
-        ids = [row.id for row in head]
-        late = _queued_rows().where(Job.deadline_at <= now, Job.id.not_in(ids))
-        overdue = list((await session.execute(late)).all())
-        had_position = select(Job.id).where(Job.status == "queued", Job.queue_position.is_not(None))
-        fallen = list((await session.scalars(had_position.where(Job.id.not_in(ids)))).all())
+        seen = {row.id for row in head}
+        # Each is ordered by what its own index holds: the few are found without a walk along the queue.
+        late = _queued_rows().where(Job.deadline_at <= now).order_by(Job.deadline_at)
+        overdue = [row for row in await session.execute(late) if row.id not in seen]
+        positioned = select(Job.id).where(Job.queue_position.is_not(None), IS_QUEUED)
+        fallen = [job_id for job_id in await session.scalars(positioned) if job_id not in seen]
     queued = [*head, *overdue]
     told = {row.id: (None, row.scheduling) for row in placed}
     told |= {row.id: (row.queue_position, row.scheduling) for row in queued}
@@ -113,11 +116,15 @@ def shape_of(job: Job) -> Shape:
 
 def _placed_rows() -> Select[Any]:
     of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
-    return select(*_PLACED).outerjoin(Attempt, of_attempt).where(Job.status.in_(WITH_CONTROLLER))
+    return (
+        select(*_PLACED)
+        .outerjoin(Attempt, of_attempt)
+        .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
+    )
 
 
 def _queued_rows() -> Select[Any]:
-    return select(*_QUEUED).where(Job.status == "queued").order_by(Job.ranked_at, Job.id)
+    return select(*_QUEUED).where(IS_QUEUED)
 
 
 def _common(row: Row[Any]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _common(row: Row[Any]) -> dict[str, Any]:
         "shape": Shape(cpu=1.0 if row.cpu is None else row.cpu, gpu=row.gpu or 0.0),
         "min_workers": row.min_workers,
         "max_workers": row.max_workers,
-        "wish": row.desired_workers,
+        "wish": min(max(row.desired_workers, row.min_workers), row.max_workers),
         "standby": row.standby or 0,
         "priority": row.priority,
         "is_preemptible": row.is_preemptible is not False,

@@ -14,6 +14,7 @@ from service.ids import is_id
 from service.jobs import find_visible
 from service.models import Job
 from service.pages import bad_cursor, cut
+from service.scheduling.observe import IS_QUEUED
 from service.states import WITH_CONTROLLER
 
 _ORDER = (Job.ranked_at, Job.id)
@@ -45,9 +46,13 @@ async def read_queue(context: Context, caller: Principal, *, cursor: str | None,
         ServiceError: invalid_request, where the cursor is none.
     """
     place = func.row_number().over(order_by=_ORDER).label("position")
-    ranked = select(*_SHOWN, Job.project, Job.ranked_at, place).where(Job.status == "queued").subquery().c
+    ranked = select(*_SHOWN, Job.project, Job.ranked_at, place).where(IS_QUEUED).subquery().c
     queued = select(*ranked).order_by(ranked.position).limit(limit + 1)
-    placed = select(*_SHOWN).where(Job.status.in_(WITH_CONTROLLER)).order_by(Job.placed_at, Job.id)
+    placed = (
+        select(*_SHOWN)
+        .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
+        .order_by(Job.placed_at, Job.id)
+    )
     if caller.visible_projects is not None:
         projects = sorted(caller.visible_projects)
         queued, placed = queued.where(ranked.project.in_(projects)), placed.where(Job.project.in_(projects))
@@ -100,7 +105,7 @@ async def explain(context: Context, reference: str, caller: Principal) -> dict[s
 
 async def position_of(session: AsyncSession, job: Job) -> int:
     """The place of a queued job, 1 for the first."""
-    up_to = select(func.count()).where(Job.status == "queued", tuple_(*_ORDER) <= tuple_(job.ranked_at, job.id))
+    up_to = select(func.count()).where(IS_QUEUED, tuple_(*_ORDER) <= tuple_(job.ranked_at, job.id))
     return (await session.execute(up_to)).scalar_one()
 
 

@@ -17,6 +17,7 @@ depends_on = None
 JSON = sa.JSON().with_variant(JSONB(), "postgresql")
 QUEUED = sa.text("status = 'queued'")
 TIMED = sa.text("deadline_at IS NOT NULL")
+PLACED = sa.text("placed_at IS NOT NULL")
 POSITIONED = sa.text("queue_position IS NOT NULL")
 WITH_CONTROLLER = ("starting", "running", "recovering", "pausing", "stopping")
 AGEING = timedelta(minutes=1)
@@ -69,6 +70,7 @@ def upgrade() -> None:
     _fill_placed()
     op.create_index("ix_jobs_queue", "jobs", ["ranked_at", "id"], sqlite_where=QUEUED, postgresql_where=QUEUED)
     op.create_index("ix_jobs_deadline_at", "jobs", ["deadline_at"], sqlite_where=TIMED, postgresql_where=TIMED)
+    op.create_index("ix_jobs_placed_at", "jobs", ["placed_at"], sqlite_where=PLACED, postgresql_where=PLACED)
     op.create_index(
         "ix_jobs_queue_position", "jobs", ["queue_position"], sqlite_where=POSITIONED, postgresql_where=POSITIONED
     )
@@ -79,6 +81,7 @@ def downgrade() -> None:
     total = jobs.c.granted_workers + jobs.c.granted_standby
     op.execute(jobs.update().where(jobs.c.status.in_(WITH_CONTROLLER)).values(granted_workers=total))
     op.drop_index("ix_jobs_queue_position", "jobs")
+    op.drop_index("ix_jobs_placed_at", "jobs")
     op.drop_index("ix_jobs_deadline_at", "jobs")
     op.drop_index("ix_jobs_queue", "jobs")
     for name, _, _ in reversed(COLUMNS):
