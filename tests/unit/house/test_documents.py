@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_the_status_diagram_is_current() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/status_diagram.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
+@pytest.mark.parametrize("script", ["status_diagram", "scheduling_trace"])
+def test_generated_parts_are_current(script: str) -> None:
+    command = [sys.executable, f"scripts/{script}.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
