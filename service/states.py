@@ -220,7 +220,7 @@ def _changes_with(job: Job, to: Status, now: datetime) -> dict[str, object]:
         changes |= {"granted_workers": 0, "workers": 0, "joining": 0, "phase": None, "lease_expires_at": None}
         changes |= {"granted_standby": 0, "granted_at": None, "placed_at": None, "preempted_at": None, "scheduling": ""}
         changes |= {"is_attempt_live": False, "observed_state": None, "ran_seconds": ran_seconds(job, now)}
-    changes["deadline_at"] = deadline(job, to, now, queued_at=now)
+    changes["deadline_at"] = deadline_of(job, to, now)
     return changes
 
 
@@ -229,12 +229,16 @@ def ran_seconds(job: Job, now: datetime) -> float:
     return job.ran_seconds + (0.0 if job.placed_at is None else max(0.0, (now - job.placed_at).total_seconds()))
 
 
-def deadline(job: Job, status: Status, now: datetime, *, queued_at: datetime) -> datetime | None:
-    """When the status ends by the clock: waiting for slots, and holding them, each have their limit."""
+def deadline_of(job: Job, to: Status, now: datetime) -> datetime | None:
+    """When a status ends by the clock: waiting for slots, and holding them, each have their limit.
+
+    Of the status that the job comes to now, or of the one it is in: then after a change of its limits.
+    """
     limits = job.spec.get("limits", {})
-    if status is S.QUEUED and limits.get("queue_timeout") is not None:
-        return queued_at + timedelta(seconds=limits["queue_timeout"])
-    if status in WITH_CONTROLLER and limits.get("max_duration") is not None:
+    if to is S.QUEUED and limits.get("queue_timeout") is not None:
+        since = job.queued_at if job.status == S.QUEUED else now
+        return since + timedelta(seconds=limits["queue_timeout"])
+    if to in WITH_CONTROLLER and limits.get("max_duration") is not None:
         return now + timedelta(seconds=limits["max_duration"] - ran_seconds(job, now))
     return None
 

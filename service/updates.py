@@ -16,7 +16,7 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec
 from service.models import Job
 from service.requests import Asked
-from service.states import deadline
+from service.states import deadline_of
 from service.wishes import Changed, change_job, explain_capacity, record_wish, refuse_final
 
 CHANGEABLE: dict[str, frozenset[str]] = {
@@ -136,7 +136,7 @@ async def _apply(
     job.labels = dict(spec.labels)
     job.priority = spec.scheduling.priority
     job.min_workers, job.max_workers = spec.workers.min, spec.workers.upper
-    job.deadline_at = deadline(job, Status(job.status), now, queued_at=job.queued_at)
+    job.deadline_at = deadline_of(job, Status(job.status), now)
     later = sorted(FROM_NEXT_ATTEMPT & changes.keys()) if job.is_attempt_live else []
     sentences = [f"{actor} changed {', '.join(_sentence(path, change) for path, change in changes.items())}."]
     if later:

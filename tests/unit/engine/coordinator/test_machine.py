@@ -373,6 +373,17 @@ def test_fewer_workers_or_a_scaling_use_the_spares_first() -> None:
     assert len(cluster.living) == 3
 
 
+def test_no_more_spares_are_kept_than_were_granted() -> None:
+    cluster = Cluster(random.Random(10), workers=1, total_steps=ENDLESS, standby_workers=2)
+    cluster.run(lambda: cluster.is_as_wished)
+    assert len(cluster.living) == 3
+    cluster.ask(standby=0)
+    cluster.run(lambda: len(cluster.living) == 1)
+    cluster.ask(standby=1)
+    cluster.run(lambda: len(cluster.living) == 2 and cluster.is_settled)
+    assert cluster.minted[-1].world == 1, "the member trained on"
+
+
 def test_a_pause_saves_what_was_reached() -> None:
     cluster = Cluster(random.Random(5), workers=2, total_steps=ENDLESS)
     train(cluster, 6)
