@@ -109,6 +109,8 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
         lines.insert(3, ("why", job.message))
     if job.joining:
         lines.insert(4, ("joining", str(job.joining)))
+    if job.scheduling and not job.is_final and not job.queue:
+        lines.insert(4, ("slots", job.scheduling))
     if job.queue:
         lines.append(("queue", f"position {job.queue.get('position')}: {job.queue.get('reason')}"))
     lines += [(name, format_number(value)) for name, value in (job.metrics or {}).items()]

@@ -149,6 +149,10 @@ class Job:
     project: str = "default"
     labels: dict[str, str] = field(default_factory=dict)
     desired_workers: int = 0
+    granted_workers: int = 0
+    """What the scheduler gives it of those."""
+    scheduling: str = ""
+    """The scheduler's sentence: why it waits, or why it has so many workers."""
     workers: int = 0
     """Training now."""
     joining: int = 0

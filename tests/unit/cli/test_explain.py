@@ -70,6 +70,14 @@ def test_a_queued_job_is_explained_with_those_in_front(service: FakeService, rub
     assert "digits" not in before
 
 
+def test_get_shows_why_a_job_has_so_many_workers(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job(scheduling="wants 4, has 2: 0 slots free, held by other", joining=1))
+    service.on("GET", "/jobs/job_1/workers", {"items": []})
+    lines = [line.split(maxsplit=1) for line in rubato("get", "digits").out.splitlines()]
+    assert ["slots", "wants 4, has 2: 0 slots free, held by other"] in lines
+    assert ["joining", "1"] in lines
+
+
 def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: Rubato) -> None:
     service.on(
         "GET", "/jobs/digits/explain", explanation(status="failed", because="it raised", reason="user_code_error")
