@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import structlog
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem_for
@@ -32,7 +33,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-UNCAPPED_PREFIX = "/api/v1/packages/"
+PACKAGES_PREFIX = "/api/v1/packages/"
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
@@ -72,7 +73,7 @@ class Gate:
         try:
             self._check_host(request)
             self._check_length(request)
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, self._capped(scope, receive), send_with_headers)
         except Exception as error:
             if status:
                 # Half a reply is on its way: only cutting the connection tells the client.
@@ -94,11 +95,30 @@ class Gate:
                 '(a JSON list such as ["rubato.example"]).',
             )
 
+    def _capped(self, scope: Scope, receive: Receive) -> Receive:
+        """A body sent in chunks says no length before: it is counted as it comes."""
+        if scope["path"].startswith(PACKAGES_PREFIX):
+            return receive  # the store counts itself, and says what to leave out
+        limit, received = self._settings.max_body_bytes, 0
+
+        async def receive_capped() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                # FastAPI lets this kind through while it reads a body; of any other it says only "bad request".
+                raise HTTPException(413, f"The body may have {limit} bytes.")
+            return message
+
+        return receive_capped
+
+    def _limit(self, path: str) -> int:
+        is_package = path.startswith(PACKAGES_PREFIX)
+        return self._settings.max_package_bytes if is_package else self._settings.max_body_bytes
+
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "0")
-        limit = self._settings.max_body_bytes
-        if request.url.path.startswith(UNCAPPED_PREFIX):
-            limit = self._settings.max_package_bytes
+        limit = self._limit(request.url.path)
         if not length.isdecimal() or int(length) > limit:
             raise ServiceError(ErrorKind.BODY_TOO_LARGE, f"The body may have {limit} bytes, got {length[:20]}.")
 

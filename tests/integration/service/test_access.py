@@ -250,6 +250,24 @@ async def test_bad_requests_get_problem_documents(
     assert "Traceback" not in response.text
 
 
+@pytest.mark.parametrize("path", ["/api/v1/jobs/digits/scale", "/api/v1/jobs", "/api/v1/users"])
+async def test_a_body_without_a_length_is_cut_off_too(make_bench: MakeBench, path: str) -> None:
+    sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield b'{"workers": "'
+        for _ in range(1000):
+            sent += 10_000
+            yield b"x" * 10_000
+
+    async with make_bench(max_body_bytes=100_000) as bench:
+        await bench.submit()
+        response = await bench.client.post(path, content=chunks(), headers={"Content-Type": "application/json"})
+        assert (response.status_code, response.json()["code"]) == (413, "body_too_large"), response.text
+        assert sent <= 120_000
+
+
 async def test_a_wrong_scale_names_the_bounds(bench: Bench) -> None:
     await bench.submit(workers={"initial": 2, "min": 2, "max": 5})
     problem = await bench.post("/jobs/digits/scale", 422, {"workers": 6})
