@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from api import schemas
+from api import access_schemas as schemas
 from api.auth import Caller, Parts, ProjectName, allow, needs
 from api.bodies import check_json
 from api.routes.errors import errors
