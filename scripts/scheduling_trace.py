@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from generated import ROOT, Part
 
-from service.scheduling.simulation import Entry, Script, Simulation  # noqa: E402 - the checkout comes first
+from service.scheduling.simulation import Entry, Script, Simulation
 
-PAGE = ROOT / "docs" / "explanation" / "scheduling.md"
-BEGIN = "<!-- trace: written by scripts/scheduling_trace.py -->"
-END = "<!-- trace: end -->"
+PART = Part(ROOT / "docs" / "explanation" / "scheduling.md", "trace", "scheduling_trace.py")
 SLOTS = 4
 
 JOBS = (
@@ -62,26 +58,5 @@ def _rows(trace: list[Entry]) -> Iterator[str]:
         yield f"| {entry.at_s:g} | {entry.name} | {entry.what} | {entry.because} | {grants} |"
 
 
-def insert(text: str) -> str:
-    """The page with the present trace between the marks."""
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (mark and end):
-        raise SystemExit(f"{PAGE.name} must contain the lines\n{BEGIN}\n{END}")
-    return f"{before}{BEGIN}\n{draw()}\n{END}{after}"
-
-
-def main(arguments: list[str]) -> int:
-    """Write, or with `--check` compare."""
-    present = PAGE.read_text()
-    wanted = insert(present)
-    if "--check" in arguments:
-        if present != wanted:
-            print(f"{PAGE.name}: the trace is stale; run: python scripts/scheduling_trace.py", file=sys.stderr)
-        return int(present != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(PART.keep(draw(), sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Parts of documents that a script writes, between two marks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# The checkout comes before an installed wheel.
+sys.path.insert(0, str(ROOT))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of one page, and the script that writes it."""
+
+    page: Path
+    name: str
+    script: str
+
+    def keep(self, text: str, arguments: Sequence[str]) -> int:
+        """Write the text into the page; with `--check` only compare, and give 1 where it is stale."""
+        present = self.page.read_text()
+        wanted = self._inserted(present, text)
+        if "--check" not in arguments:
+            self.page.write_text(wanted)
+        elif present != wanted:
+            print(f"{self.page.name}: the {self.name} is stale; run: python scripts/{self.script}", file=sys.stderr)
+            return 1
+        return 0
+
+    def _inserted(self, page: str, text: str) -> str:
+        begin, end = f"<!-- {self.name}: written by scripts/{self.script} -->", f"<!-- {self.name}: end -->"
+        before, begun, rest = page.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not (begun and ended):
+            raise SystemExit(f"{self.page.name} must contain the lines\n{begin}\n{end}")
+        return f"{before}{begin}\n{text}\n{end}{after}"
