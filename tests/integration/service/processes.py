@@ -77,7 +77,7 @@ class ServiceProcess:
     def client(self) -> httpx.AsyncClient:
         """Signed in as admin."""
         token = (self.home / "token").read_text().strip()
-        return httpx.AsyncClient(base_url=self.url, headers=bearer(token), timeout=30)
+        return httpx.AsyncClient(base_url=self.url, headers=bearer(token), timeout=60)
 
     def _close(self) -> None:
         assert self._process is not None

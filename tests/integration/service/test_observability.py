@@ -135,6 +135,12 @@ async def probe(bench: Bench, status: int = 200) -> tuple[str, dict[str, dict[st
 
 
 async def test_readiness_names_what_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(bench.settings.home)
+
+    def leave(free: int) -> None:
+        monkeypatch.setattr(readiness.shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+    leave(10**11)
     status, checks = await probe(bench)
     assert status == "degraded", "nothing has been heard of an agent or the loop yet"
     assert [name for name, check in checks.items() if not check["ok"]] == ["scheduler", "agent"]
@@ -147,12 +153,11 @@ async def test_readiness_names_what_is_wrong(bench: Bench, monkeypatch: pytest.M
     assert (status, checks["agent"]["ok"], checks["agent"]["detail"]) == ("degraded", False, "silent: default")
     await bench.agent.sync()
 
-    usage = shutil.disk_usage(bench.settings.home)
     for free, code, name in ((10_000_000, 503, "failing"), (500_000_000, 200, "degraded")):
-        monkeypatch.setattr(readiness.shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        leave(free)
         status, checks = await probe(bench, code)
         assert (status, checks["disk"]["ok"]) == (name, False)
-    monkeypatch.undo()
+    leave(10**11)
     assert (await probe(bench))[0] == "ok"
 
 

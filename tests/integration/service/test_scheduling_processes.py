@@ -89,8 +89,11 @@ async def test_a_job_is_stopped_by_the_clock_of_the_service(service: ServiceProc
     service.start()
     async with service.client() as client, asyncio.timeout(PATIENCE_S):
         agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
-        controller = await controller_of(client, agent, await submit(client, "limited", limits={"max_duration": 1}))
+        controller = await controller_of(client, agent, await submit(client, "limited"))
         await controller.report()
+        # Only now: the time counts from when the job got its slots, and its controller must be there to stop it.
+        changed = await client.patch("/api/v1/jobs/limited", json={"limits": {"max_duration": 1}})
+        assert changed.status_code == 200, changed.text
         told = await controller.desired()
         while told.run != "stop":
             told = await controller.desired(after=told.version, wait=5)

@@ -47,22 +47,23 @@ def test_a_lane_does_one_thing_after_the_other() -> None:
 
 def test_what_hangs_is_given_up_and_nothing_is_begun_behind_it(returns: threading.Event) -> None:
     lane, told = Lane("test"), list[str]()
-    overdue = threading.Event()
+    hung, behind = threading.Event(), threading.Event()
 
     def hang() -> None:
         returns.wait()
         told.append("late")
 
-    lane.put(hang, lambda: told.append("hung"), 0.01)
-    lane.put(lambda: told.append("begun"), lambda: (told.append("behind"), overdue.set())[0], LONG_S)  # type: ignore[func-returns-value]
-    assert overdue.wait(LONG_S)
+    lane.put(hang, hung.set, 0.01)
+    lane.put(lambda: told.append("begun"), behind.set, LONG_S)
+    assert hung.wait(LONG_S)
+    assert behind.wait(LONG_S)
     assert lane.is_hung
     assert not lane.wait(), "it waited for what hangs"
     threads = threading.active_count()
     for _ in range(10):
         lane.put(lambda: told.append("begun"), lambda: told.append("refused"), LONG_S)
-    assert threading.active_count() == threads
-    assert told == ["hung", "behind", *["refused"] * 10]
+    assert threading.active_count() <= threads, "a thread for each"
+    assert told == ["refused"] * 10
     lane.close(0.0)
 
 

@@ -143,6 +143,7 @@ def test_a_chunk_that_cannot_be_read_ahead_is_read_here_and_told(tmp_path: Path)
     assert "of an evaluation could be read in the training process only" in run.notices[0].message
 
 
+@pytest.mark.timeout(400)
 def test_what_reads_ahead_is_bounded_and_holds_nothing_between_evaluations() -> None:
     run = AloneRun()
     run.prepare(model=(model := nn.Linear(21, 1)), optimizer=torch.optim.SGD(model.parameters()), dataset=Noisy())

@@ -161,7 +161,7 @@ def test_a_write_that_hangs_is_given_up_once_and_so_is_what_follows(
     save(saver, State(), 0, 1, step=6, is_last=True)
     saver.wait()
     failed = [said.get(timeout=10) for _ in range(2)]
-    assert [one.folder for one in failed] == ["1-5", "1-6"]
+    assert {one.folder for one in failed} == {"1-5", "1-6"}
     assert all("the storage hangs" in one.cause for one in failed)
     held.set()
     assert isinstance(said.get(timeout=10), wire.StripeWritten), "it came to its end after all"

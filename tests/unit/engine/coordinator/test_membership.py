@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,6 +23,8 @@ from rubato.engine.coordinator import Coordinator, Order, Rows, Send, Wish
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.processes import Decision, Worker
 from tests.unit.engine.coordinator.simulation import Cluster
+
+pytestmark = pytest.mark.timeout(900)
 
 ENDLESS = 10**9
 MOST_WORKERS = 5

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.scheduling.simulation import Script, Simulation
 from service.scheduling.view import Fail, Keep, Preempt, Resize, Start, Wait
+
+pytestmark = pytest.mark.timeout(900)
 
 few = settings(max_examples=settings.default.max_examples // 4)
 """A whole run is some hundred rounds."""
