@@ -36,10 +36,11 @@ async def clone(
     """
 
     async def change(session: AsyncSession) -> dict[str, Any]:
-        source = await find(session, reference)
+        # Locked: clones that are made at once must not choose the same name.
+        source = await find(session, reference, for_update=True)
         data = merge_patch(source.spec, overrides)
         if "name" not in overrides:
-            data["name"] = await _free_name(session, source)
+            data["name"] = await _free_name(session, source.name, str(data.get("project", source.project)))
         if from_checkpoint is not None:
             origin = await _newest(session, source) if from_checkpoint == LATEST else from_checkpoint
             data["checkpoint"] = {**(data.get("checkpoint") or {}), "resume_from": origin}
@@ -48,10 +49,10 @@ async def clone(
     return await answer_once(context, asked, ["clone", reference, overrides, from_checkpoint], change)
 
 
-async def _free_name(session: AsyncSession, source: Job) -> str:
+async def _free_name(session: AsyncSession, name: str, project: str) -> str:
     """The name with the smallest number from 2 on that no job of the project has or had."""
-    base = source.name[:_LONGEST_BASE].rstrip("-._")
-    taken = select(Job.name).where(Job.project == source.project, Job.name.startswith(f"{base}-", autoescape=True))
+    base = name[:_LONGEST_BASE].rstrip("-._")
+    taken = select(Job.name).where(Job.project == project, Job.name.startswith(f"{base}-", autoescape=True))
     names = set((await session.scalars(taken)).all())
     number = 2
     while f"{base}-{number}" in names:

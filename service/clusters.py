@@ -71,7 +71,7 @@ async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
         placed = select(Job.id, Job.name, Job.cluster_id, Attempt.workers).join(
             Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
         )
-        placed = placed.where(Job.status.in_(WITH_CONTROLLER))
+        placed = placed.where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
         queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(Job.status == "queued")
         if caller.visible_projects is not None:
             visible = Job.project.in_(sorted(caller.visible_projects))

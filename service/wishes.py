@@ -233,7 +233,7 @@ async def record_wish(
     now: datetime,
 ) -> None:
     """Write a changed wish: its version, its event and its audit row."""
-    if kind is not EventKind.SCALE_REQUESTED:
+    if kind not in (EventKind.SCALE_REQUESTED, EventKind.UPDATED):
         # The version is of what the controller is told; another number of workers only once it is granted.
         job.desired_version += 1
     job.revision += 1

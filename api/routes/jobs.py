@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
@@ -261,10 +262,15 @@ async def get_generations(reference: JobReference, context: Parts, cursor: Curso
     return {"items": items, "next_cursor": next_cursor}
 
 
+_LABEL = re.compile(r'[^="\\]+=.*', re.DOTALL)
+
+
 def _labels(pairs: list[str]) -> dict[str, str]:
-    wrong = [pair for pair in pairs if "=" not in pair]
+    # Names with these marks cannot be addressed in a document: SQLite takes them for the end of a path.
+    wrong = [pair for pair in pairs if not _LABEL.fullmatch(pair)]
     if wrong:
-        raise ServiceError(ErrorKind.INVALID_REQUEST, f"label must be NAME=VALUE, got {wrong[0][:80]!r}.")
+        message = f"label must be NAME=VALUE, the name without quotes and backslashes; got {wrong[0][:80]!r}."
+        raise ServiceError(ErrorKind.INVALID_REQUEST, message)
     return dict(pair.split("=", 1) for pair in pairs)
 
 

@@ -7,6 +7,7 @@ hangs is left alone, once: a `Lane` does one thing at a time, and takes nothing 
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,13 +61,14 @@ class _Task:
     do: Callable[[], None]
     overdue: Callable[[], None]
     seconds: float
+    is_kept: bool
 
 
 class Lane:
     """A thread that does what may hang, one after the other.
 
     What is overdue goes on, should the storage come back, and what it says then counts. Until then nothing else is
-    begun: what waits behind it, and what comes later, is overdue at once.
+    begun: what waits behind it, and what comes later, is overdue at once; what must be done all the same is kept.
     """
 
     def __init__(self, name: str) -> None:
@@ -82,25 +84,28 @@ class Lane:
         """Whether what it does is overdue."""
         return self._is_hung
 
-    def put(self, do: Callable[[], None], overdue: Callable[[], None], seconds: float) -> None:
+    def put(
+        self, do: Callable[[], None], overdue: Callable[[], None], seconds: float, *, is_kept: bool = False
+    ) -> None:
         """Do this after all that was put before; never waits.
 
         Args:
-            do: must not raise.
+            do: an exception of it is printed, and the lane goes on.
             overdue: called where `do` has not ended so many seconds after it began, or was not begun.
             seconds: see `due_s`.
+            is_kept: done once what hangs has returned, also where it was overdue.
         """
-        task = _Task(do, overdue, seconds)
+        task = _Task(do, overdue, seconds, is_kept)
         with self._changed:
-            is_taken = not self._is_hung
-            if is_taken:
+            is_hung = self._is_hung
+            if is_kept or not is_hung:
                 self._waiting.append(task)
                 self._changed.notify_all()
                 if self._thread is None:
                     # A daemon: what hangs for ever must not keep the process from ending.
                     self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     self._thread.start()
-        if not is_taken:
+        if is_hung:
             task.overdue()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -122,7 +127,10 @@ class Lane:
             watch = threading.Timer(task.seconds, self._give_up, (task,))
             watch.daemon = True
             watch.start()
-            task.do()
+            try:
+                task.do()
+            except Exception:
+                traceback.print_exc()
             watch.cancel()
             with self._changed:
                 self._running, self._is_hung = None, False
@@ -141,7 +149,7 @@ class Lane:
                 return
             self._is_hung = True
             given_up = [task, *self._waiting]
-            self._waiting.clear()
+            self._waiting = deque(one for one in self._waiting if one.is_kept)
             self._changed.notify_all()
         for one in given_up:
             one.overdue()

@@ -106,20 +106,23 @@ def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
     return [folder.name for folder in dead if _delete(folder)]
 
 
-def drop_after(root: Folder, step: int) -> list[str]:
+def drop_after(root: Folder, step: int, attempt: int) -> list[str]:
     """Take what may hold a wrong state out of the way: no checkpoint of a later step is found any more.
 
-    Of a pinned one the files stay, without the manifest.
+    Of a pinned one the files stay, without the manifest. Files that the storage does not let go are swept later.
 
+    Args:    attempt: checkpoints of newer attempts are somebody else's and stay.
     Returns: the names of the checkpoints that are none any more.
-    Raises:  OSError: the storage refused; some may still be found.
+    Raises:  OSError, CheckpointError: the storage refused; some may still be found.
     """
-    later = [folder for folder in checkpoint_folders(root) if key_of(folder.name)[1] > step]
+    by_key = {key_of(folder.name): folder for folder in checkpoint_folders(root)}
+    later = [folder for (of_attempt, of_step), folder in by_key.items() if of_step > step and of_attempt <= attempt]
     wrong = [folder for folder in later if folder.exists(MANIFEST_NAME)]
     for folder in wrong:
         folder.remove(MANIFEST_NAME)
+    for folder in wrong:
         if not folder.exists(PIN_NAME):
-            folder.remove_all()
+            _delete(folder)
     return [folder.name for folder in wrong]
 
 

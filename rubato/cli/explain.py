@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
@@ -34,9 +34,11 @@ def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = N
                 put(f"  {title}: {value}")
             return
         is_queued = found.status == Status.QUEUED
-        before = list(islice(client.queue(), (found.position or 1) - 1)) if is_queued else []
+        # Places count the jobs of all projects; those that this user does not see are not listed.
+        ahead = takewhile(lambda one: (one.position or 0) < (found.position or 0), client.queue() if is_queued else ())
+        before = list(islice(ahead, SHOWN))
         holders = [one for one in client.placed() if one.job_id != found.job_id] if is_short(found) else []
-        for title, rows in (("Before it in the queue", before[:SHOWN]), ("Who holds slots", holders)):
+        for title, rows in (("Before it in the queue", before), ("Who holds slots", holders)):
             if rows:
                 put("")
                 put(f"{title}:")

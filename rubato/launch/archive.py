@@ -113,28 +113,29 @@ class StorageArchive:
         self._is_closed = threading.Event()
         # Two, so that a search, which must come to its end, does not fall due behind a manifest that hangs.
         self._commits, self._searches = Lane("archive"), Lane("archive-search")
+        self._drops: list[DropCheckpoints] = []
+        self._num_dropped = 0
+        """The first of them that are done."""
+        self._drops_turn = threading.Lock()
 
     def find(self) -> None:
         """Look for the newest checkpoint that verifies; `CheckpointFound` is posted.
 
         Called only where no worker has any state: what workers have begun to write is deleted.
         """
-        self._searches.put(self._find, self._tell_waiting, due_s())
+        self._searches.put(self._find, self._tell_waiting, due_s(), is_kept=True)
 
     def commit(self, order: CommitManifest) -> None:
         """Write the manifest, then prune; `ManifestCommitted` is posted, and the events before it."""
         # Before old ones are deleted the new one is read again.
         seconds = due_s(sum(int(file["bytes"]) for file in order.files))
-        self._commits.put(lambda: self._commit(order), lambda: self._give_up(order, seconds), seconds)
+        num_drops = len(self._drops)
+        self._commits.put(lambda: self._commit(order, num_drops), lambda: self._give_up(order, seconds), seconds)
 
     def drop(self, order: DropCheckpoints) -> None:
-        """Delete the checkpoints of later steps; an event tells of each."""
-
-        def insist() -> None:
-            # The next search must not find them: it waits behind this, whatever became of the manifests.
-            self._searches.put(lambda: self._drop(order), self._tell_waiting, due_s())
-
-        self._commits.put(lambda: self._drop(order), insist, due_s())
+        """Delete the checkpoints of later steps, before anything that is asked for from now on; events tell of each."""
+        self._drops.append(order)
+        self._commits.put(self._drop, lambda: None, due_s())
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread after what it has been asked for."""
@@ -154,7 +155,7 @@ class StorageArchive:
         self._post(ManifestCommitted(order.folder, order.step, error=cause))
 
     def _find(self) -> None:
-        self._commits.wait()  # what is being committed is to be found
+        is_quiet = self._commits.wait()  # what is being committed is to be found
         corrupt: list[str] = []
 
         def pass_over(folder: Folder, cause: str) -> None:
@@ -166,8 +167,10 @@ class StorageArchive:
         root, origin = self._terms.root, self._terms.origin
         while root is not None:
             try:
+                if not self._has_dropped():
+                    raise CheckpointError("some do not count any more and could not be deleted")
                 found = find_latest(root, pass_over)
-                if not self._is_superseded():
+                if is_quiet and not self._is_superseded():
                     sweep(root, before=(self._terms.attempt + 1, 0))
                 break
             except (CheckpointError, OSError) as error:
@@ -192,9 +195,18 @@ class StorageArchive:
         folder, manifest = found
         self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt)))
 
-    def _commit(self, order: CommitManifest) -> None:
+    def _commit(self, order: CommitManifest, num_drops: int) -> None:
+        """Args:    num_drops: how many drops had been asked for when this was."""
         try:
+            if not self._has_dropped():
+                raise CheckpointError("others that do not count any more could not be deleted")
             self._write(order)
+            if any(order.step > drop.after_step for drop in self._drops[num_drops:]):
+                # It was on its way, maybe for long, when its state turned out to be wrong.
+                with self._drops_turn:
+                    self._num_dropped = min(self._num_dropped, num_drops)
+                self._has_dropped()
+                raise CheckpointError("the states of the workers turned out to differ")
         except Exception as error:  # whatever it is: training goes on without this checkpoint, and the answer must come
             self._post(ManifestCommitted(order.folder, order.step, error=f"{error}"))
             return
@@ -227,23 +239,29 @@ class StorageArchive:
         )
         self._prune(terms.root, order)
 
-    def _drop(self, order: DropCheckpoints) -> None:
-        """Tried until the storage answers: what comes next may be a look for the newest one."""
+    def _drop(self) -> None:
+        self._has_dropped()
+
+    def _has_dropped(self) -> bool:
+        """Delete what does not count any more; whether nothing of it is left.
+
+        Else it is tried again before the next look or commit.
+        """
         root = self._terms.root
-        while root is not None and not self._is_superseded():
-            try:
-                dropped = drop_after(root, order.after_step)
-                break
-            except OSError as error:
-                message = f"checkpoints that do not count any more cannot be deleted, trying again: {error}"
-                self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
-            if self._is_closed.wait(RETRY_S):
-                return
-        else:
-            return
-        for name in dropped:
-            message = f"checkpoint {name} was deleted: {order.because}"
-            self._post(Emit(EventKind.CHECKPOINT_DELETED.value, message, data={"checkpoint_id": name}))
+        with self._drops_turn:
+            while root is not None and self._num_dropped < len(self._drops) and not self._is_superseded():
+                order = self._drops[self._num_dropped]
+                try:
+                    dropped = drop_after(root, order.after_step, self._terms.attempt)
+                except (OSError, CheckpointError) as error:
+                    message = f"checkpoints that do not count any more cannot be deleted yet: {error}"
+                    self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
+                    return False
+                self._num_dropped += 1
+                for name in dropped:
+                    message = f"checkpoint {name} was deleted: {order.because}"
+                    self._post(Emit(EventKind.CHECKPOINT_DELETED.value, message, data={"checkpoint_id": name}))
+        return True
 
     def _prune(self, root: Folder, order: CommitManifest) -> None:
         """A checkpoint that stands is not undone by what happens while old ones are cleared away."""

@@ -77,23 +77,29 @@ class SchedulingLoop:
         queue_due_at = 0.0
         wall, steady = self._context.clock(), time.monotonic()
         is_woken = True
+        unheard: str | None = None  # why controllers could not renew their leases
         with self._context.hub.subscribe(SCHEDULER) as subscription:
             while not self._context.hub.is_closed:
                 passed = ((self._context.clock() - wall).total_seconds(), time.monotonic() - steady)
                 wall, steady = self._context.clock(), time.monotonic()
                 try:
-                    absence = decide_absence(*passed, interval_s)
-                    if absence is not None:
-                        log.warning("leases_rearmed", because=absence)
+                    unheard = decide_absence(*passed, interval_s) or unheard
+                    if unheard is not None:
                         await rearm_leases(self._context)
+                        log.warning("leases_rearmed", because=unheard)
+                        unheard = None
                     with_queue = is_woken or steady >= queue_due_at
                     if with_queue:
                         queue_due_at = steady + queue_interval_s
                     await self.run_once(with_queue=with_queue)
                     await self._clean_up()
-                except (DBAPIError, IllegalTransition, OSError) as error:
-                    # Another replica was faster, or the database is away: look again in the next round.
-                    log.warning("scheduling_round_failed", error=str(error).splitlines()[0])
+                except IllegalTransition as error:
+                    # Another replica was faster: look again in the next round.
+                    log.warning("scheduling_round_failed", error=str(error))
+                except (DBAPIError, OSError) as error:
+                    # What is silent to the scheduler took no reports either.
+                    unheard = "the database did not answer"
+                    log.warning("scheduling_round_failed", error=repr(error)[:500])
                 except Exception:
                     log.exception("scheduling_round_failed")
                 took_s = time.monotonic() - steady

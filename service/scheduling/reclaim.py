@@ -6,6 +6,7 @@ back trains on with the others, and one that is paused saves a checkpoint first.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -60,15 +61,15 @@ def take_back_for_start(room: Room, job: Waiting, now: datetime) -> Taking | Non
 
     victims = [seat for seat in room.seats if _may_pause(seat, job, now)]
     victims.sort(key=lambda seat: (seat.job.priority, -seat.since.timestamp(), seat.job.job_id))
-    for count in range(len(victims) + 1):
-        if cuts_with(victims[:count]) is None:
-            continue
-        paused = victims[:count]
-        for seat in victims[: count - 1]:
-            spared = [one for one in paused if one is not seat]
-            paused = paused if cuts_with(spared) is None else spared
-        return Taking(cuts_with(paused) or (), tuple(paused))
-    return None
+    if cuts_with(victims) is None:
+        return None
+    # Room only grows with the number of those who pause: look for the smallest one by halves.
+    count = bisect_left(range(len(victims)), True, key=lambda some: cuts_with(victims[:some]) is not None)
+    paused = victims[:count]
+    for seat in victims[: count - 1]:
+        spared = [one for one in paused if one is not seat]
+        paused = paused if cuts_with(spared) is None else spared
+    return Taking(cuts_with(paused) or (), tuple(paused))
 
 
 def take_back_for_wish(room: Room, wanting: Seat, count: int) -> Taking:

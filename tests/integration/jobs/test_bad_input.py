@@ -143,7 +143,7 @@ def test_specs_that_do_not_hold_and_counts_out_of_bounds(rubato: Rubato, running
     running.jobs.append(out.strip())
     code, _, err = rubato("scale", "small", "7")
     assert code == 1
-    assert "workers must lie in 1..4 (workers.min..workers.max of the spec), got 7" in err
+    assert "workers must lie in 1..4 (workers.min..workers.max of the spec; `rubato update` changes them), got 7" in err
     assert rubato("cancel", "small", "--force")[0] == 0
 
 

@@ -38,12 +38,23 @@ ANYBODY = {
 VIEWERS = {
     "GET /api/v1/jobs",
     "GET /api/v1/events",
+    "GET /api/v1/queue",
     "HEAD /api/v1/packages/{sha256}",
     "GET /api/v1/projects/{project}",
     f"GET {JOB}",
     *(
         f"GET {JOB}/{what}"
-        for what in ("workers", "attempts", "generations", "events", "metrics", "metrics/chart", "logs", "checkpoints")
+        for what in (
+            "explain",
+            "workers",
+            "attempts",
+            "generations",
+            "events",
+            "metrics",
+            "metrics/chart",
+            "logs",
+            "checkpoints",
+        )
     ),
     f"GET {CHECKPOINT}",
     f"GET {CHECKPOINT}/files/{{name}}",

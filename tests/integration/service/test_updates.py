@@ -96,6 +96,7 @@ async def test_new_bounds_move_the_wish_and_reach_the_controller(bench: Bench) -
     before = await controller.desired()
     response = await patch(bench, {"workers": {"min": 3, "max": 6}})
     assert response.json()["desired_workers"] == 3
+    await bench.loop.run_once()
     after = await controller.desired(after=before.version, wait=5)
     assert (after.version, after.workers) == (before.version + 1, 3)
     assert (await patch(bench, {"workers": {"min": 1, "max": 2}})).json()["desired_workers"] == 2

@@ -92,7 +92,7 @@ def test_what_may_hold_a_wrong_state_is_found_no_more_whatever_its_attempt(tmp_p
     for attempt, step in [(1, 10), (1, 40), (2, 20), (2, 30)]:
         make(tmp_path, attempt, step)
     pin(LocalFolder(tmp_path / "1-40"))
-    assert drop_after(LocalFolder(tmp_path), 20) == ["1-40", "2-30"]
+    assert drop_after(LocalFolder(tmp_path), 20, attempt=2) == ["1-40", "2-30"]
     assert names(tmp_path) == ["1-10", "1-40", "2-20"]
     found = find_latest(LocalFolder(tmp_path), lambda folder, cause: None)
     assert found is not None
