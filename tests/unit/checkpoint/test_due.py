@@ -67,6 +67,27 @@ def test_what_hangs_is_given_up_and_nothing_is_begun_behind_it(returns: threadin
     lane.close(0.0)
 
 
+def test_what_is_kept_is_done_once_what_hung_has_returned(returns: threading.Event) -> None:
+    lane, overdue, told, done = Lane("test"), threading.Event(), threading.Event(), threading.Event()
+    lane.put(lambda: bool(returns.wait()) and None, overdue.set, 0.01)
+    assert overdue.wait(LONG_S)
+    lane.put(done.set, told.set, LONG_S, is_kept=True)
+    assert told.wait(LONG_S), "that it waits was not said"
+    assert not done.is_set()
+    returns.set()
+    assert done.wait(LONG_S)
+    lane.close(LONG_S)
+
+
+def test_a_lane_outlives_what_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    lane, done = Lane("test"), threading.Event()
+    lane.put(raises, lambda: None, LONG_S)
+    lane.put(done.set, lambda: None, LONG_S)
+    assert done.wait(LONG_S)
+    assert "as bad as expected" in capsys.readouterr().err
+    lane.close(LONG_S)
+
+
 def test_a_lane_works_again_when_the_storage_does(returns: threading.Event) -> None:
     lane, told, overdue = Lane("test"), list[str](), threading.Event()
     lane.put(lambda: (returns.wait(), told.append("late"))[1], overdue.set, 0.01)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -211,6 +212,62 @@ def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew
     assert [event.kind for event in told] == ["checkpoint.failed"] * 2
     assert "no route to host" in told[0].message
     assert found == CheckpointFound(str(tmp_path / "1-7"), 7)
+
+
+def test_nobody_begins_with_one_that_counts_no_more_while_the_storage_does_not_delete_it(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(terms(tmp_path))
+    for step in (5, 7):
+        archive.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    failures = [StorageUnreachable("no route to host")] * 3
+    real = LocalFolder.remove
+
+    def remove(folder: LocalFolder, name: str) -> None:
+        if failures:
+            raise failures.pop()
+        real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "remove", remove)
+    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.find()
+    *told, found = answers(posted, CheckpointFound)
+    assert found == CheckpointFound(str(tmp_path / "1-5"), 5)
+    assert [event.data["checkpoint_id"] for event in told if event.kind == "checkpoint.deleted"] == ["1-7"]
+    assert not failures
+
+
+def test_one_that_was_on_its_way_when_the_states_differed_counts_no_more(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage hangs while its manifest is written; a search meanwhile goes on without it."""
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 5))
+    answers(posted, ManifestCommitted)
+    returns, hangs = threading.Event(), threading.Event()
+    real = LocalFolder.write_new
+
+    def write_new(folder: LocalFolder, name: str, *arguments: Any) -> Any:
+        hangs.set()
+        returns.wait()
+        return real(folder, name, *arguments)
+
+    monkeypatch.setattr(LocalFolder, "write_new", write_new)
+    monkeypatch.setattr("rubato.checkpoint.due.DUE_S", 0.2)
+    archive.commit(written(tmp_path, 7))
+    assert hangs.wait(10)
+    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.find()
+    found = answers(posted, CheckpointFound)[-1]
+    assert found == CheckpointFound(str(tmp_path / "1-5"), 5)
+    assert (tmp_path / "1-7").exists(), "a folder that may still be written to was deleted"
+    returns.set()
+    while (answer := answers(posted, ManifestCommitted)[-1]).error == "" or "storage hangs" in answer.error:
+        pass
+    assert "turned out to differ" in answer.error
+    assert not (tmp_path / "1-7").exists()
 
 
 def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make: Make) -> None:
