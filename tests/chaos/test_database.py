@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from service.database import ANSWER_TIMEOUT_S
-from tests.integration.service.processes import ServiceProcess
+from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
 from tests.postgres import PostgresServer, new_database, postgres_server
-from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
+from tests.simulated_controller import SimulatedController, log_line, metric
 from tests.small_disk import fill, small_disk
 
 __all__ = ["small_disk"]
@@ -132,13 +132,8 @@ async def test_callers_hear_503_while_postgres_is_away_and_nothing_is_lost(
     service: ServiceProcess, postgres: PostgresServer, fault: str
 ) -> None:
     async with service.client() as client:
-        job = (await client.post("/api/v1/jobs", json={"name": "watched", "recipe": "image-classifier"})).json()
-        agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
-        while not (run := (await agent.sync(wait=5)).run):
-            pass
-        controller = SimulatedController(client, job["id"], run[0].ticket)
-        await controller.acquire()
-        traffic = Traffic(client, controller)
+        job_id = await submit(client, "watched")
+        traffic = Traffic(client, await controller_of(client, service.agent(client), job_id))
         async with traffic.flowing():
             await traffic.until(_some_stored, BACK_WITHIN_S)
             if fault == "silent":
@@ -158,14 +153,7 @@ async def test_callers_hear_503_while_postgres_is_away_and_nothing_is_lost(
 
 async def _nothing_lost(client: httpx.AsyncClient, traffic: Traffic) -> None:
     """What was acknowledged is there, once and in order."""
-    names: list[str] = []
-    parameters = {"limit": "200"}
-    while True:
-        page = (await client.get("/api/v1/jobs", params=parameters)).raise_for_status().json()
-        names += [item["name"] for item in page["items"]]
-        if page["next_cursor"] is None:
-            break
-        parameters["cursor"] = page["next_cursor"]
+    names = [job["name"] for job in await all_jobs(client)]
     rows = (await client.get("/api/v1/jobs/watched/metrics", params={"limit": 10_000})).json()["items"]
     events = (await client.get("/api/v1/jobs/watched/events", params={"limit": 10_000})).json()["items"]
     lines = (await client.get("/api/v1/jobs/watched/logs", params={"tail": 10_000})).json()["items"]
@@ -182,13 +170,8 @@ async def test_a_full_disk_refuses_and_loses_nothing(small_disk: Path) -> None:
     service.start()
     try:
         async with service.client() as client:
-            job = (await client.post("/api/v1/jobs", json={"name": "watched", "recipe": "image-classifier"})).json()
-            agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
-            while not (run := (await agent.sync(wait=5)).run):
-                pass
-            controller = SimulatedController(client, job["id"], run[0].ticket)
-            await controller.acquire()
-            traffic = Traffic(client, controller)
+            job_id = await submit(client, "watched")
+            traffic = Traffic(client, await controller_of(client, service.agent(client), job_id))
             async with traffic.flowing():
                 await traffic.until(_some_stored, BACK_WITHIN_S)
                 ballast = fill(small_disk)

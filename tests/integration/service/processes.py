@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.simulated_controller import bearer
+from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,11 +79,51 @@ class ServiceProcess:
         token = (self.home / "token").read_text().strip()
         return httpx.AsyncClient(base_url=self.url, headers=bearer(token), timeout=60)
 
+    def agent(self, client: httpx.AsyncClient) -> SimulatedAgent:
+        """The agent of its cluster."""
+        return SimulatedAgent(client, (self.home / "cluster-token").read_text().strip())
+
     def _close(self) -> None:
         assert self._process is not None
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._process = None
+
+
+async def submit(client: httpx.AsyncClient, name: str, **spec: Any) -> str:
+    response = await client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier", **spec})
+    assert response.status_code == 201, response.text
+    return str(response.json()["id"])
+
+
+async def controller_of(client: httpx.AsyncClient, agent: SimulatedAgent, job_id: str) -> SimulatedController:
+    """Wait until the job is to run, and lead it."""
+    while True:
+        tickets = {item.job_id: item.ticket for item in (await agent.sync(wait=2)).run}
+        if job_id in tickets:
+            controller = SimulatedController(client, job_id, tickets[job_id])
+            await controller.acquire()
+            return controller
+        agent.version = 0
+
+
+async def granted(controller: SimulatedController, workers: int) -> None:
+    """Wait until the controller is told a number of workers."""
+    told = await controller.desired()
+    while told.workers != workers:
+        told = await controller.desired(after=told.version, wait=5)
+
+
+async def all_jobs(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    """Newest first, page by page."""
+    found: list[dict[str, Any]] = []
+    parameters = {"limit": "200"}
+    while True:
+        page = (await client.get("/api/v1/jobs", params=parameters)).raise_for_status().json()
+        found += page["items"]
+        if page["next_cursor"] is None:
+            return found
+        parameters["cursor"] = page["next_cursor"]
 
 
 @dataclass

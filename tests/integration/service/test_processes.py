@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from rubato.wire.cluster import Report
-from tests.integration.service.processes import ServiceProcess
-from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
+from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
+from tests.simulated_controller import SimulatedController, log_line, metric
 
 pytestmark = pytest.mark.anyio
 
@@ -84,12 +84,8 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> Non
     chance = random.Random(SEED)
     service.start()
     async with service.client() as client:
-        job = (await client.post("/api/v1/jobs", json={"name": "watched", "recipe": "image-classifier"})).json()
-        agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
-        while not (run := (await agent.sync(wait=5)).run):
-            pass
-        traffic = Traffic(SimulatedController(client, job["id"], run[0].ticket))
-        await traffic.controller.acquire()
+        job_id = await submit(client, "watched")
+        traffic = Traffic(await controller_of(client, service.agent(client), job_id))
 
     for _ in range(ROUNDS):
         async with service.client() as client, asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -105,7 +101,7 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> Non
         traffic.controller.client = client
         if traffic.unacknowledged is not None:
             assert (await traffic.controller.send(traffic.unacknowledged)).status_code == 200
-        stored = await _all_job_ids(client)
+        stored = {job["id"] for job in await all_jobs(client)}
         events = (await client.get("/api/v1/jobs/watched/events", params={"limit": 10_000})).json()["items"]
         rows = (await client.get("/api/v1/jobs/watched/metrics", params={"limit": 10_000})).json()["items"]
         logs = (await client.get("/api/v1/jobs/watched/logs", params={"tail": 10_000})).json()["items"]
@@ -118,17 +114,6 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> Non
     assert [item["line"] for item in logs] == [f"line {step}" for step in steps]
     with contextlib.closing(sqlite3.connect(service.home / "rubato.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-async def _all_job_ids(client: httpx.AsyncClient) -> set[str]:
-    stored: set[str] = set()
-    parameters = {"limit": "200"}
-    while True:
-        page = (await client.get("/api/v1/jobs", params=parameters)).json()
-        stored |= {item["id"] for item in page["items"]}
-        if page["next_cursor"] is None:
-            return stored
-        parameters["cursor"] = page["next_cursor"]
 
 
 async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess) -> None:

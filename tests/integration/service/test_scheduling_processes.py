@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rubato.wire.cluster import NodeReport, Outcome
-from tests.integration.service.processes import ServiceProcess
-from tests.simulated_controller import SimulatedAgent, SimulatedController, worker
+from tests.integration.service.processes import ServiceProcess, controller_of, granted, submit
+from tests.simulated_controller import worker
 
 pytestmark = pytest.mark.anyio
 
@@ -27,30 +26,6 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
     process.end()
 
 
-async def submit(client: httpx.AsyncClient, name: str, **spec: Any) -> str:
-    response = await client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier", **spec})
-    assert response.status_code == 201, response.text
-    return str(response.json()["id"])
-
-
-async def controller_of(client: httpx.AsyncClient, agent: SimulatedAgent, job_id: str) -> SimulatedController:
-    """Wait until the job is to run, and lead it."""
-    while True:
-        tickets = {item.job_id: item.ticket for item in (await agent.sync(wait=2)).run}
-        if job_id in tickets:
-            controller = SimulatedController(client, job_id, tickets[job_id])
-            await controller.acquire()
-            return controller
-        agent.version = 0
-
-
-async def granted(controller: SimulatedController, workers: int) -> None:
-    """Wait until the controller is told a number of workers."""
-    told = await controller.desired()
-    while told.workers != workers:
-        told = await controller.desired(after=told.version, wait=5)
-
-
 def training(count: int) -> dict[str, Any]:
     return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
 
@@ -59,7 +34,7 @@ async def test_slots_are_shared_and_taken_back_across_a_kill_of_the_service(serv
     service.start()
     async with asyncio.timeout(PATIENCE_S * 2):
         async with service.client() as client:
-            agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+            agent = service.agent(client)
             agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=2, hostname="node-1"),)
             elastic_id = await submit(
                 client, "elastic", workers={"initial": 1, "min": 1, "max": 2, "autoscale": "capacity"}
@@ -88,7 +63,7 @@ async def test_slots_are_shared_and_taken_back_across_a_kill_of_the_service(serv
 async def test_a_job_is_stopped_by_the_clock_of_the_service(service: ServiceProcess) -> None:
     service.start()
     async with service.client() as client, asyncio.timeout(PATIENCE_S):
-        agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
+        agent = service.agent(client)
         controller = await controller_of(client, agent, await submit(client, "limited"))
         await controller.report()
         # Only now: the time counts from when the job got its slots, and its controller must be there to stop it.
