@@ -92,6 +92,7 @@ class Reporter:
         self._is_closed = False
         self._seq = 0
         self._batch = 0
+        self._num_stored = 0
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
     def start(self) -> None:
@@ -204,7 +205,7 @@ class Reporter:
     def _deliver(self, report: Report) -> Report | None:
         """Send a batch, unchanged, until it is acknowledged. None: this attempt is fenced, or all is closed."""
         pause_s = RETRY_FIRST_S
-        last_step = max((row.step for row in report.metrics), default=None)
+        num_rows = len(report.metrics)
         while not self._is_closed:
             try:
                 self._link.report(self._job_id, report)
@@ -222,9 +223,10 @@ class Reporter:
                 print(f"reporter: {error}", file=sys.stderr)
                 self._pause(RETRY_MAX_S)
             else:
-                if last_step is not None:
-                    # Also of rows that were refused: nobody will ever take them, and the end of the job waits for this.
-                    self._post(RowsStored(last_step))
+                if num_rows:
+                    # Also rows that were refused: nobody will ever take them, and the end of the job waits for this.
+                    self._num_stored += num_rows
+                    self._post(RowsStored(self._num_stored))
                 return report
         return None
 

@@ -152,7 +152,7 @@ class StorageArchive:
 
     def _give_up(self, order: CommitManifest, seconds: float) -> None:
         cause = f"its manifest was not written within {seconds:.0f} s: the storage hangs; is its server there?"
-        self._post(ManifestCommitted(order.folder, order.step, error=cause))
+        self._post(ManifestCommitted(order.folder, order.step, order.generation, error=cause))
 
     def _find(self) -> None:
         is_quiet = self._commits.wait()  # what is being committed is to be found
@@ -208,10 +208,10 @@ class StorageArchive:
                 self._has_dropped()
                 raise CheckpointError("the states of the workers turned out to differ")
         except Exception as error:  # whatever it is: training goes on without this checkpoint, and the answer must come
-            self._post(ManifestCommitted(order.folder, order.step, error=f"{error}"))
+            self._post(ManifestCommitted(order.folder, order.step, order.generation, error=f"{error}"))
             return
         # Told last: an end that waits for it comes after the events.
-        self._post(ManifestCommitted(order.folder, order.step))
+        self._post(ManifestCommitted(order.folder, order.step, order.generation))
 
     def _write(self, order: CommitManifest) -> None:
         terms = self._terms

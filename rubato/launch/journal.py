@@ -101,6 +101,7 @@ class LocalJournal:
 
     def __post_init__(self) -> None:
         self._files = {name: LineFile(self.folder / f"{name}.jsonl") for name in ("events", "metrics", "logs")}
+        self._num_rows = 0
         self._retry_at = 0.0
         self._is_behind = False
 
@@ -114,7 +115,8 @@ class LocalJournal:
         for row in rows:
             self._write("metrics", to_json(row))
         self.progress.loss = rows[-1].values.get("loss")
-        self.post(RowsStored(rows[-1].step))
+        self._num_rows += len(rows)
+        self.post(RowsStored(self._num_rows))
 
     def log(self, line: LogLine) -> None:
         """Note a line of output."""

@@ -129,9 +129,8 @@ class CheckpointLedger:
 
     def on_written(self, part: StripeWritten, now: float) -> CompleteCheckpoint | None:
         """Take in a stripe; the checkpoint, once it is whole. Parts of another generation's cut are dropped."""
-        generation, step = self._distrusted
         failed = self._failed.get(part.folder)
-        if part.generation <= generation and part.step > step:
+        if self.is_distrusted(part.step, part.generation):
             return None
         if failed is not None and failed.generation >= part.generation:
             return None
@@ -197,6 +196,11 @@ class CheckpointLedger:
         self._distrusted = generation, step
         self.committed_step = min(self.committed_step, step)
         self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step <= step}
+
+    def is_distrusted(self, step: int, generation: int) -> bool:
+        """Whether what members of this generation saved of this step counts for nothing."""
+        last_generation, last_step = self._distrusted
+        return generation <= last_generation and step > last_step
 
     def _forget_up_to(self, step: int) -> None:
         """Every worker writes its parts in order: of older checkpoints nothing more is to come."""

@@ -400,16 +400,20 @@ class Coordinator:
             self._ending.fail(Failure("user", "checkpoint_invalid", event.unusable))
 
     def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
+        job = self.job
+        if not event.error:
+            for worker in job.roster:
+                job.send(worker.incarnation, wire.ForgetStripes(job.terms.attempt, event.folder))
+        if job.ledger.is_distrusted(event.step, event.generation):
+            return  # it is deleted: whoever waits for a checkpoint waits for another one
         if event.error:
-            self.job.ledger.on_answered(event.step)
+            job.ledger.on_answered(event.step)
             self._save_failed(event.step, event.error)
         else:
-            self.job.ledger.on_committed(event.step)
-            for worker in self.job.roster:
-                self.job.send(worker.incarnation, wire.ForgetStripes(self.job.terms.attempt, event.folder))
+            job.ledger.on_committed(event.step)
 
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
-        self._rows.on_stored(event.step)
+        self._rows.on_stored(event.count)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 

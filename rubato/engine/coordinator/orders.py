@@ -96,14 +96,15 @@ class ManifestCommitted:
 
     folder: str
     step: int
+    generation: int
     error: str = ""
 
 
 @dataclass(frozen=True)
 class RowsStored:
-    """Metric rows up to this step are stored for good."""
+    """So many metric rows are stored for good, of all that this attempt has told; they are stored in order."""
 
-    step: int
+    count: int
 
 
 # --- out: commands to the host ----------------------------------------------------------------------------------------

@@ -21,7 +21,11 @@ class RowBook:
     def __init__(self, job: JobState, row_step: int) -> None:
         self._job = job
         self._step = row_step
-        self._stored = row_step
+        self.stored = row_step
+        """Rows up to this step are on storage: workers may forget them."""
+        self._told = 0
+        self._waiting: deque[tuple[int, int]] = deque()
+        """(how many rows were told, the last of them) of what is not known to be stored."""
         self._acknowledged_at = 0.0
         self._recent: deque[MetricRow] = deque(maxlen=SETTLING_STEPS + 1)
         self._meter: PauseMeter | None = None
@@ -31,7 +35,9 @@ class RowBook:
     def rewind(self, step: int) -> None:
         """The job goes back to where it stood before: steps after it come again."""
         self._step = min(self._step, step)
-        self._stored = min(self._stored, step)
+        self.stored = min(self.stored, step)
+        # Rows of later steps that are still to be stored are of a past that is left behind.
+        self._waiting = deque((count, min(last, step)) for count, last in self._waiting)
 
     def take(self, rows: Sequence[MetricRow], now: float) -> None:
         """Pass on those that are new."""
@@ -42,23 +48,26 @@ class RowBook:
                 self._meter.see(row, now)
             self._recent.append(row)
         if fresh:
+            self._told += len(fresh)
+            self._waiting.append((self._told, self._step))
             self._job.put(orders.Rows(tuple(fresh)))
 
     @property
     def are_stored(self) -> bool:
         """Whether all that were passed on are on storage; until then only what the workers keep of them is safe."""
-        return self._stored >= self._step
+        return not self._waiting
 
-    def on_stored(self, step: int) -> None:
-        """The host has rows up to this step on storage."""
-        self._stored = max(self._stored, step)
+    def on_stored(self, count: int) -> None:
+        """The host has so many rows on storage."""
+        while self._waiting and self._waiting[0][0] <= count:
+            self.stored = self._waiting.popleft()[1]
 
     def acknowledge(self, now: float) -> None:
         """Tell the members, at most once a second, which rows they may forget."""
-        if self._stored and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
+        if self.stored and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
             self._acknowledged_at = now
             for worker in self._job.roster.of(self._job.current):
-                self._job.send(worker.incarnation, wire.Acknowledge(self._job.terms.attempt, self._stored))
+                self._job.send(worker.incarnation, wire.Acknowledge(self._job.terms.attempt, self.stored))
 
     def watch(self, record: wire.GenerationRecord, from_workers: int, redone: int) -> None:
         """A generation begins: measure the pause it cost."""

@@ -94,7 +94,7 @@ def test_everything_arrives_in_order_and_the_outcome_last(reporter: Reporter, se
     assert [one.line for report in service.taken for one in report.logs] == [str(step) for step in range(1, 2501)]
     assert [report.outcome for report in service.taken] == [None] * (len(service.taken) - 1) + [DONE]
     assert {report.attempt for report in service.taken} == {3}
-    assert max(one.step for one in told.posted) == 2500
+    assert max(one.count for one in told.posted) == 2500
     assert all(isinstance(one, RowsStored) for one in told.posted)
 
 

@@ -59,13 +59,15 @@ class FakeJournal:
     def __init__(self, post: Callable[[Any], None]) -> None:
         self.post = post
         self.told: list[Any] = []
+        self.num_rows = 0
 
     def emit(self, event: Emit) -> None:
         self.told.append(event.kind)
 
     def rows(self, rows: tuple[MetricRow, ...]) -> None:
         self.told.append([row.step for row in rows])
-        self.post(RowsStored(rows[-1].step))
+        self.num_rows += len(rows)
+        self.post(RowsStored(self.num_rows))
 
     def log(self, line: LogLine) -> None:
         self.told.append((line.worker_id, line.rank, line.line))
@@ -91,7 +93,7 @@ class FakeArchive:
 
     def commit(self, order: CommitManifest) -> None:
         self.post(Emit("checkpoint.committed", "saved", order.step))
-        self.post(ManifestCommitted(order.folder, order.step))
+        self.post(ManifestCommitted(order.folder, order.step, order.generation))
 
 
 def make_host() -> Host:

@@ -51,6 +51,8 @@ class Cluster(Processes):
         """On storage."""
         self.spool: deque[tuple[MetricRow, ...]] = deque()
         """On their way there: they go with the controller."""
+        self.num_rows = 0
+        """That were told by this controller and are stored."""
         self.takes_rows = True
         self.coordinator = self._make_coordinator()
         self.answers: deque[object] = deque()
@@ -90,7 +92,7 @@ class Cluster(Processes):
                     error = "" if self.may_commit else "the disk is full"
                     if not error:
                         self.checkpoints.append((attempt, order.step))
-                    self.answers.append(ManifestCommitted(order.folder, order.step, error))
+                    self.answers.append(ManifestCommitted(order.folder, order.step, order.generation, error))
                 case DropCheckpoints():
                     self.checkpoints = [one for one in self.checkpoints if one[1] <= order.after_step]
                 case Rows():
@@ -210,7 +212,8 @@ class Cluster(Processes):
     def _store_rows(self) -> None:
         rows = self.spool.popleft()
         self.rows |= {row.step: row for row in rows}
-        self.handle(RowsStored(rows[-1].step))
+        self.num_rows += len(rows)
+        self.handle(RowsStored(self.num_rows))
 
     def _place(self, worker: Worker) -> None:
         worker.placed = worker.alive = True
@@ -231,6 +234,7 @@ class Cluster(Processes):
         self.attempt += 1
         self.answers.clear()
         self.spool.clear()
+        self.num_rows = 0
         self.coordinator = self._make_coordinator()
         snapshots, placed, backlog = [], [], []
         for worker in self.workers.values():

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
+from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, ManifestCommitted, Spawn, Terms, Wish
 from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -430,3 +431,30 @@ def test_states_that_differ_after_a_takeover_are_no_fault_of_the_start() -> None
     train(cluster, step + 5)
     assert cluster.outcome is None
     assert [event.step for event in cluster.events if event.kind == "diverged"] == [step]
+
+
+def test_word_of_a_checkpoint_that_does_not_count_any_more_comes_too_late_to_count() -> None:
+    cluster = Cluster(random.Random(5), workers=3, total_steps=ENDLESS, checkpoint_every_s=None)
+    train(cluster, 3)
+    cluster.ask(checkpoint_request=1)
+    late: list[ManifestCommitted] = []
+
+    def is_held_back() -> bool:
+        late.extend(answer for answer in cluster.answers if isinstance(answer, ManifestCommitted))
+        cluster.answers = deque(answer for answer in cluster.answers if not isinstance(answer, ManifestCommitted))
+        return bool(late)
+
+    cluster.run(is_held_back)
+    (answer,) = late
+    odd = cluster.living[1]
+    assert odd.record is not None
+    place = (odd.incarnation, odd.record.number, odd.step)
+    odd.say(wire.StateDiverged(*place, ("0", "1"), "states", agreed=answer.step - 1))
+    cluster.die(odd, code=71)
+    cluster.run(lambda: any(event.kind == "diverged" for event in cluster.events))
+    cluster.handle(answer)
+    ledger = cluster.coordinator.job.ledger
+    assert ledger.committed_step < answer.step
+    assert ledger.is_wanted, "the one that the user asked for is deleted"
+    cluster.run(lambda: bool(cluster.checkpoints))
+    cluster.run(lambda: not ledger.is_wanted)

@@ -1,0 +1,46 @@
+"""Which metric rows the workers may forget, where rows of a past that was left behind are still on their way."""
+
+from __future__ import annotations
+
+from rubato.engine.coordinator.orders import Terms, Wish
+from rubato.engine.coordinator.rows import RowBook
+from rubato.engine.coordinator.state import JobState
+from rubato.wire.cluster import MetricRow
+
+
+def rows(first: int, last: int) -> list[MetricRow]:
+    return [MetricRow(step, "2026-01-01T00:00:00Z", 1, 2, {"loss": 1.0}) for step in range(first, last + 1)]
+
+
+def make() -> RowBook:
+    return RowBook(JobState(Terms("job", 1, num_microbatches=4), Wish("run", 2), 0, 0), 0)
+
+
+def test_rows_are_kept_until_all_of_a_batch_are_stored() -> None:
+    book = make()
+    book.take(rows(1, 3), 0.0)
+    book.take(rows(4, 6), 0.0)
+    assert (book.stored, book.are_stored) == (0, False)
+    book.on_stored(5)
+    assert (book.stored, book.are_stored) == (3, False), "the second batch is not whole"
+    book.on_stored(6)
+    assert (book.stored, book.are_stored) == (6, True)
+
+
+def test_what_is_stored_of_a_past_that_was_left_behind_says_nothing_of_the_rows_that_come_again() -> None:
+    book = make()
+    book.take(rows(1, 10), 0.0)
+    book.rewind(4)
+    book.take(rows(5, 10), 0.0)
+    book.on_stored(10)
+    assert (book.stored, book.are_stored) == (4, False), "steps 5 to 10 as they were computed again are on their way"
+    book.on_stored(16)
+    assert (book.stored, book.are_stored) == (10, True)
+
+
+def test_what_was_stored_before_it_went_back_is_not_taken_back_in_part() -> None:
+    book = make()
+    book.take(rows(1, 10), 0.0)
+    book.on_stored(10)
+    book.rewind(4)
+    assert (book.stored, book.are_stored) == (4, True)
