@@ -30,6 +30,7 @@ class Ending:
         self._leave_sent: set[tuple[str, str]] = set()
         self._deadline: float | None = None
         self._unsaved_step = -1
+        self._is_unsaved_told = False
 
     @property
     def is_leaving(self) -> bool:
@@ -99,16 +100,29 @@ class Ending:
 
     def _is_given_up(self, now: float) -> bool:
         """Whether a pause does without the checkpoint that it waits for, its grace being over. Says so."""
-        job = self._job
         if self._deadline is None or now < self._deadline:
             return False
-        message = (
-            f"the checkpoint of step {job.step} was not saved within limits.stop_grace ({job.terms.stop_grace_s:g} s): "
-            f"the job is paused without it, and goes on from {_describe_step(job.ledger.committed_step)}. Is the "
-            "storage reachable?"
-        )
-        job.emit(EventKind.CHECKPOINT_FAILED, message, step=job.step, cause="limits.stop_grace was over")
+        self._tell_unsaved()
         return True
+
+    def _tell_unsaved(self) -> None:
+        """Say, once, that the job is paused without the checkpoint of where it stands."""
+        job = self._job
+        if self._is_unsaved_told:
+            return
+        self._is_unsaved_told = True
+        cause = "the pause was forced" if job.wish.force else "limits.stop_grace was over"
+        when = (
+            "before the pause was forced"
+            if job.wish.force
+            else f"within limits.stop_grace ({job.terms.stop_grace_s:g} s)"
+        )
+        advice = "" if job.wish.force else ". Is the storage reachable, and fast enough for the size of the checkpoint?"
+        message = (
+            f"the checkpoint of step {job.step} was not saved {when}: the job is paused without it, and goes on from "
+            f"{_describe_step(job.ledger.committed_step)}{advice}"
+        )
+        job.emit(EventKind.CHECKPOINT_FAILED, message, step=job.step, cause=cause)
 
     def _finish(self, now: float) -> None:
         ended = [worker.ended for worker in self._job.roster.of(self._job.current) if worker.ended is not None]
@@ -139,6 +153,8 @@ class Ending:
                 job.send(worker.incarnation, wire.Release(job.terms.attempt))  # also where a pause had stopped it
                 worker.ended = None
         if job.wish.force or now >= self._deadline:
+            if how == "pause" and len(job.roster) and job.current is not None and not self._is_saved():
+                self._tell_unsaved()
             self._kill_all("it did not stop within limits.stop_grace")
 
     def _release(self, now: float) -> None:

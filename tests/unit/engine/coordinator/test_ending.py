@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import pytest
 
@@ -108,6 +109,25 @@ def test_a_pause_whose_checkpoint_hangs_ends_with_its_grace_and_says_what_it_cos
     assert len(told) == 1
     assert "was not saved within limits.stop_grace" in told[0]
     assert not [event for event in cluster.events if event.kind == "worker.lost"], "they had all stopped in time"
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_pause_whose_workers_are_still_writing_when_they_are_ended_says_what_it_costs(is_forced: bool) -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS)
+    train(cluster, 6)
+    cluster.ask(run="pause", force=is_forced)
+
+    def is_over() -> bool:
+        for worker in cluster.living:  # they save before they say that they have ended
+            worker.outbox = deque(one for one in worker.outbox if not isinstance(one, wire.Ended | wire.StripeWritten))
+        return cluster.outcome is not None
+
+    cluster.run(is_over)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "paused"
+    (told,) = [event.message for event in cluster.events if event.kind == "checkpoint.failed"]
+    assert ("before the pause was forced" if is_forced else "within limits.stop_grace") in told
+    assert "goes on from the newest checkpoint there is" in told
 
 
 def raises(worker: Worker, step: int) -> wire.UserFailed:
