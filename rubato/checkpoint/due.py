@@ -7,6 +7,7 @@ hangs is left alone, once: a `Lane` does one thing at a time, and takes nothing 
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from rubato.errors import StorageUnreachable
 
 DUE_S = 120.0
 """For an answer: longer than a network file system or an object store takes to fail over."""
+SIGN_OF_LIFE_S = 1.0
+"""Between two words of somebody who waits for what is not due yet."""
 SLOWEST_BYTES_PER_S = 10e6
 """More time for more bytes: a storage slower than this is of no use for checkpoints."""
 
@@ -28,11 +31,14 @@ def due_s(size: int = 0) -> float:
     return DUE_S + size / SLOWEST_BYTES_PER_S
 
 
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
+def within(seconds: float, call: Callable[[], T], what: str, on_wait: Callable[[], None] = lambda: None) -> T:
     """The outcome of a call into storage, or its exception.
 
-    Args:    what: is done, for the message: `reading checkpoint 1-5`.
-    Raises:  StorageUnreachable: it did not return in time; its thread stays behind.
+    Args:
+        what: is done, for the message: `reading checkpoint 1-5`.
+        on_wait: called every `SIGN_OF_LIFE_S` until it returns.
+    Raises:
+        StorageUnreachable: it did not return in time; its thread stays behind.
     """
     outcome: list[Any] = []
 
@@ -44,7 +50,10 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
 
     thread = threading.Thread(target=run, name="storage", daemon=True)
     thread.start()
-    thread.join(seconds)
+    ends = time.monotonic() + seconds
+    while thread.is_alive() and (left := ends - time.monotonic()) > 0:
+        thread.join(min(left, SIGN_OF_LIFE_S))
+        on_wait()
     if not outcome:
         raise StorageUnreachable(
             f"{what} has not come to an end for {seconds:.0f} s: the storage hangs. Is its server there, and can this "

@@ -178,7 +178,7 @@ class Session:
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
-        document, tensors = load_checkpoint(folder)
+        document, tensors = load_checkpoint(folder, lambda: self.control.stage("checkpoint"))
         self.state.install(document["state"], tensors)
         extra = document["extra"]
         self.take_extra({**extra, "agreed": extra["step"]})

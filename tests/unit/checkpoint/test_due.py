@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rubato.checkpoint import due
 from rubato.checkpoint.due import DUE_S, Lane, due_s, within
 from rubato.errors import CheckpointError, StorageUnreachable
 
@@ -30,6 +31,21 @@ def test_within_gives_the_outcome_or_its_exception(returns: threading.Event) -> 
         within(LONG_S, raises, "failing")
     with pytest.raises(StorageUnreachable, match="reading has not come to an end for 0 s: the storage hangs"):
         within(0.01, returns.wait, "reading")
+
+
+def test_who_waits_within_its_time_gives_signs_of_life(
+    returns: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due, "SIGN_OF_LIFE_S", 0.01)
+    signs: list[int] = []
+
+    def on_wait() -> None:
+        signs.append(len(signs))
+        if len(signs) == 3:
+            returns.set()
+
+    assert within(LONG_S, returns.wait, "reading", on_wait)
+    assert len(signs) >= 3
 
 
 def raises() -> None:
