@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from rubato.allocator import keep_freed_memory
-from rubato.checkpoint.due import due_s, within
+from rubato.checkpoint.due import Lane, due_s, within
 from rubato.checkpoint.manifest import MANIFEST_NAME, commit_manifest, find_latest, key_of
 from rubato.checkpoint.retention import Retention, prune, sweep
 from rubato.checkpoint.storage import Folder, open_folder
@@ -148,7 +149,7 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     control = _Alone(start, spec, folder)
     session = Session(control, spec, device, start.host, ProgramCode(sys.modules[train.__module__]).digest)
     if folder is not None:
-        session.resume_from = _latest(folder)
+        session.resume_from = _find_latest(folder)
         control.attempt_of(session.resume_from)
     run = Run(session)
     seed_all(spec.seed, "setup")
@@ -160,6 +161,31 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
 def _look_at(folder: Folder, spec: JobSpec) -> None:
     folder.prepare()
     check_terms(folder, job_terms("local", spec))
+
+
+def _find_latest(root: Folder) -> Folder | None:
+    """The newest checkpoint that holds.
+
+    Says that it is being looked for where that takes long, and goes on looking: to begin without what lies there would
+    throw it away, and whoever waits in front of the terminal can interrupt it.
+    """
+    found: Future[Folder | None] = Future()
+
+    def search() -> None:
+        try:
+            found.set_result(_latest(root))
+        except BaseException as error:
+            found.set_exception(error)
+
+    def tell() -> None:
+        print(
+            f"still looking for the newest checkpoint in {root}, for {due_s():.0f} s now. If the storage hangs: is its "
+            "server there, and can this machine reach it? Ctrl-C gives up",
+            file=sys.stderr,
+        )
+
+    Lane("search").put(search, tell, due_s())
+    return found.result()
 
 
 def _latest(root: Folder) -> Folder | None:
