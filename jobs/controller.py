@@ -106,7 +106,7 @@ class Leader:
         )
         root = open_folder(storage)
         origin = root / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
-        archive_terms = ArchiveTerms.of(job_id, root / job_id, spec, acquired.attempt, origin)
+        archive_terms = ArchiveTerms.of(job_id, root / job_id, spec, acquired.attempt, origin, acquired.distrusted)
         self._archive = StorageArchive(archive_terms, self._host.post, self._is_superseded)
 
     def lead(self) -> None:

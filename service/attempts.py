@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rubato.wire.cluster import Acquired, AcquireRequest, Desired, ProcessIdentity, RunWish
+from rubato.wire.cluster import Acquired, AcquireRequest, Desired, Distrust, ProcessIdentity, RunWish
+from rubato.wire.codec import from_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import Status
 from service.auth import Principal, new_token
@@ -17,7 +18,7 @@ from service.errors import ErrorKind, ServiceError
 from service.events import append_event
 from service.jobs import find
 from service.metrics import last_metric_step
-from service.models import Attempt, Checkpoint, Job
+from service.models import Attempt, Checkpoint, Event, Job
 from service.notify import ALL_JOBS, desired_topic, job_topic, notify
 from service.states import WITH_CONTROLLER
 
@@ -206,7 +207,16 @@ async def _grant(
         restarts=job.restarts,
         scalings=job.scalings,
         last_step=await last_metric_step(session, job.id),
+        distrusted=await _list_distrusted(session, job.id),
     )
+
+
+async def _list_distrusted(session: AsyncSession, job_id: str) -> tuple[Distrust, ...]:
+    """Which checkpoints the controllers so far found to be wrong, in order."""
+    told = await session.scalars(
+        select(Event.data).where(Event.job_id == job_id, Event.kind == EventKind.DIVERGED).order_by(Event.position)
+    )
+    return tuple(from_json(Distrust, data["distrusted"]) for data in told if data.get("distrusted"))
 
 
 async def _spec_for_controller(session: AsyncSession, job: Job) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rubato.checkpoint.manifest import (
 )
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointError
+from rubato.wire.cluster import Distrust
 from rubato.wire.spec import CheckpointSpec, KeepBestSpec
 from rubato.wire.storage import PIN_NAME as PIN_NAME
 from rubato.wire.storage import PIN_TEXT
@@ -106,24 +107,35 @@ def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
     return [folder.name for folder in dead if _delete(folder)]
 
 
-def drop_after(root: Folder, step: int, attempt: int) -> list[str]:
-    """Take what may hold a wrong state out of the way: no checkpoint of a later step is found any more.
+def drop(root: Folder, which: Distrust) -> list[str]:
+    """Take what may hold a wrong state out of the way: none of these checkpoints is found any more.
 
     Of a pinned one the files stay, without the manifest. Files that the storage does not let go are swept later.
 
-    Args:    attempt: checkpoints of newer attempts are somebody else's and stay.
     Returns: the names of the checkpoints that are none any more.
     Raises:  OSError, CheckpointError: the storage refused; some may still be found.
     """
     by_key = {key_of(folder.name): folder for folder in checkpoint_folders(root)}
-    later = [folder for (of_attempt, of_step), folder in by_key.items() if of_step > step and of_attempt <= attempt]
-    wrong = [folder for folder in later if folder.exists(MANIFEST_NAME)]
+    later = [
+        folder
+        for (attempt, step), folder in by_key.items()
+        if step > which.after_step and attempt <= which.attempt and folder.exists(MANIFEST_NAME)
+    ]
+    wrong = [folder for folder in later if not _is_made_since(folder, which)]
     for folder in wrong:
         folder.remove(MANIFEST_NAME)
     for folder in wrong:
         if not folder.exists(PIN_NAME):
             _delete(folder)
     return [folder.name for folder in wrong]
+
+
+def _is_made_since(folder: Folder, which: Distrust) -> bool:
+    """Whether a checkpoint is of a later generation. Of one that cannot be read nothing good is known."""
+    if key_of(folder.name)[0] < which.attempt:
+        return False
+    manifest = _manifest_of(folder)
+    return manifest is not None and manifest.generation > which.generation
 
 
 def pin(folder: Folder) -> None:

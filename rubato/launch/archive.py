@@ -18,12 +18,13 @@ from rubato.checkpoint.manifest import (
     open_checkpoint,
     read_manifest,
 )
-from rubato.checkpoint.retention import Retention, drop_after, prune, sweep
+from rubato.checkpoint.retention import Retention, drop, prune, sweep
 from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError
 from rubato.launch.host import Post
+from rubato.wire.cluster import Distrust
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec
@@ -44,13 +45,21 @@ class ArchiveTerms:
     """The one that is led: no folder of a later one is touched."""
     origin: Folder | None = None
     """A checkpoint of another job to begin from, while there is none of this one."""
+    distrusted: tuple[Distrust, ...] = ()
+    """Of its own, what attempts before found to be wrong."""
 
     @classmethod
     def of(
-        cls, job_id: str, root: Folder | None, spec: JobSpec, attempt: int, origin: Folder | None = None
+        cls,
+        job_id: str,
+        root: Folder | None,
+        spec: JobSpec,
+        attempt: int,
+        origin: Folder | None = None,
+        distrusted: tuple[Distrust, ...] = (),
     ) -> ArchiveTerms:
         """From a job spec."""
-        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), attempt, origin)
+        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), attempt, origin, distrusted)
 
 
 def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
@@ -113,7 +122,8 @@ class StorageArchive:
         self._is_closed = threading.Event()
         # Two, so that a search, which must come to its end, does not fall due behind a manifest that hangs.
         self._commits, self._searches = Lane("archive"), Lane("archive-search")
-        self._drops: list[DropCheckpoints] = []
+        because = "the states of its workers had differed"
+        self._drops = [DropCheckpoints(which, because) for which in terms.distrusted]
         self._num_dropped = 0
         """The first of them that are done."""
         self._drops_turn = threading.Lock()
@@ -133,7 +143,7 @@ class StorageArchive:
         self._commits.put(lambda: self._commit(order, num_drops), lambda: self._give_up(order, seconds), seconds)
 
     def drop(self, order: DropCheckpoints) -> None:
-        """Delete the checkpoints of later steps, before anything that is asked for from now on; events tell of each."""
+        """Delete checkpoints, before anything that is asked for from now on; events tell of each."""
         self._drops.append(order)
         self._commits.put(self._drop, lambda: None, due_s())
 
@@ -201,7 +211,7 @@ class StorageArchive:
             if not self._has_dropped():
                 raise CheckpointError("others that do not count any more could not be deleted")
             self._write(order)
-            if any(order.step > drop.after_step for drop in self._drops[num_drops:]):
+            if any(order.step > drop.which.after_step for drop in self._drops[num_drops:]):
                 # It was on its way, maybe for long, when its state turned out to be wrong.
                 with self._drops_turn:
                     self._num_dropped = min(self._num_dropped, num_drops)
@@ -252,7 +262,7 @@ class StorageArchive:
             while root is not None and self._num_dropped < len(self._drops) and not self._is_superseded():
                 order = self._drops[self._num_dropped]
                 try:
-                    dropped = drop_after(root, order.after_step, self._terms.attempt)
+                    dropped = drop(root, order.which)
                 except (OSError, CheckpointError) as error:
                     message = f"checkpoints that do not count any more cannot be deleted yet: {error}"
                     self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))

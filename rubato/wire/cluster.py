@@ -123,6 +123,18 @@ class Desired:
 
 
 @dataclass(frozen=True)
+class Distrust:
+    """Checkpoints that do not count: of later steps than this, by generations up to this one of this attempt.
+
+    The states of those workers had differed since. However often it is obeyed, what was made afterwards stands.
+    """
+
+    after_step: int
+    attempt: int
+    generation: int
+
+
+@dataclass(frozen=True)
 class Acquired:
     """The grant of an attempt (200). A 409 `lease_held` names the predecessor and when to try again instead."""
 
@@ -140,6 +152,8 @@ class Acquired:
     scalings: int = 0
     last_step: int = 0
     """Highest step whose metric row the service has."""
+    distrusted: tuple[Distrust, ...] = ()
+    """Told by the attempts before, which may have gone before they could delete them."""
 
 
 @dataclass(frozen=True)

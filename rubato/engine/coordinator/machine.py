@@ -21,7 +21,8 @@ from rubato.engine.coordinator.verdicts import describe_exit, is_from_outside
 from rubato.engine.coordinator.view import observe_job, observe_workers
 from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Failure, Observed, WorkerReport
+from rubato.wire.cluster import Distrust, Failure, Observed, WorkerReport
+from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import WorkerState
 
@@ -292,12 +293,14 @@ class Coordinator:
         if verdict is None:
             return
         message = f"the {event.what} differ between the workers at step {event.step}"
+        facts: dict[str, Any] = {"digests": list(event.digests), "agreed_step": event.agreed}
         if verdict.distrust_after is not None:
             message += f"; checkpoints after step {verdict.distrust_after} do not count any more"
             job.ledger.distrust(verdict.distrust_after, job.highest)
-            job.put(orders.DropCheckpoints(verdict.distrust_after, message))
-        digests, agreed = list(event.digests), event.agreed
-        job.emit(EventKind.DIVERGED, message, step=event.step, digests=digests, agreed_step=agreed)
+            which = Distrust(verdict.distrust_after, job.terms.attempt, job.highest)
+            job.put(orders.DropCheckpoints(which, message))
+            facts["distrusted"] = to_json(which)
+        job.emit(EventKind.DIVERGED, message, step=event.step, **facts)
         if verdict.failure:
             self._ending.fail(Failure("user", "diverged", verdict.failure, step=event.step))
 

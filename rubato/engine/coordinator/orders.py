@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rubato.engine.coordinator.hangs import HangPolicy
-from rubato.wire.cluster import MetricRow, Outcome, RunWish
+from rubato.wire.cluster import Distrust, MetricRow, Outcome, RunWish
 from rubato.wire.spec import JobSpec
 from rubato.wire.worker import Command
 
@@ -154,9 +154,9 @@ class CommitManifest:
 
 @dataclass(frozen=True)
 class DropCheckpoints:
-    """Checkpoints of later steps may hold a state that is wrong: none of them may be found any more."""
+    """Checkpoints that may hold a state that is wrong: none of them may be found any more."""
 
-    after_step: int
+    which: Distrust
     because: str
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
-from rubato.wire.cluster import ControllerSeen, Outcome, ProcessIdentity, Result
+from rubato.wire.cluster import ControllerSeen, Distrust, Outcome, ProcessIdentity, Result
+from rubato.wire.codec import to_json
 from service.models import Base
 from tests.simulated_controller import log_line, metric
 
@@ -131,6 +132,18 @@ async def test_a_lost_controller_makes_the_job_recover_under_the_next(bench: Ben
     await successor.report(step=41)
     found = await bench.job("digits")
     assert (found["status"], found["attempt"], found["step"]) == ("running", 2, 41)
+
+
+async def test_a_successor_is_told_which_checkpoints_were_found_to_be_wrong(bench: Bench) -> None:
+    first = await bench.start()
+    assert first.acquired is not None
+    assert first.acquired.distrusted == ()
+    wrong = (Distrust(40, 1, 3), Distrust(60, 1, 5))
+    alarms = [first.event("diverged", step=70, distrusted=to_json(one)) for one in wrong]
+    of_joiner = first.event("diverged", step=80, agreed_step=80)
+    await first.report(step=80, events=(*alarms, of_joiner))
+    successor = await bench.controller_of(first.job_id, process=OTHER_PID)
+    assert (await successor.acquire(gone=1)).distrusted == wrong
 
 
 async def test_a_silent_controller_that_comes_back_goes_on(bench: Bench) -> None:

@@ -10,20 +10,24 @@ from hypothesis import strategies as st
 
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.manifest import JobTerms, commit_manifest, find_latest, folder_name, read_manifest
-from rubato.checkpoint.retention import Retention, _delete, decide_deletions, drop_after, pin, prune, sweep, unpin
+from rubato.checkpoint.retention import Retention, _delete, decide_deletions, drop, pin, prune, sweep, unpin
 from rubato.checkpoint.storage import LocalFolder
 from rubato.errors import CheckpointCorrupt, CheckpointError
+from rubato.wire.cluster import Distrust
 from rubato.wire.spec import KeepBestSpec
 
 TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
 
 
-def make(root: Path, attempt: int, step: int, *, finished: bool = True, **metrics: float) -> LocalFolder:
+def make(
+    root: Path, attempt: int, step: int, *, finished: bool = True, generation: int = 1, **metrics: float
+) -> LocalFolder:
     folder = LocalFolder(root / folder_name(attempt, step))
     record = folder.write("a", [f"{attempt} {step}".encode() * 50])
     if finished:
         files = [{"name": record.name, "bytes": record.bytes, "sha256": record.sha256}]
-        manifest = TERMS.manifest(folder.name, step=step, generation=1, files=files, terms={"metrics": metrics})
+        terms = {"metrics": metrics}
+        manifest = TERMS.manifest(folder.name, step=step, generation=generation, files=files, terms=terms)
         commit_manifest(folder, manifest)
     return folder
 
@@ -92,12 +96,24 @@ def test_what_may_hold_a_wrong_state_is_found_no_more_whatever_its_attempt(tmp_p
     for attempt, step in [(1, 10), (1, 40), (2, 20), (2, 30)]:
         make(tmp_path, attempt, step)
     pin(LocalFolder(tmp_path / "1-40"))
-    assert drop_after(LocalFolder(tmp_path), 20, attempt=2) == ["1-40", "2-30"]
+    assert drop(LocalFolder(tmp_path), Distrust(20, attempt=2, generation=1)) == ["1-40", "2-30"]
     assert names(tmp_path) == ["1-10", "1-40", "2-20"]
     found = find_latest(LocalFolder(tmp_path), lambda folder, cause: None)
     assert found is not None
     assert found[0].name == "2-20"
     assert (tmp_path / "1-40" / "a").exists(), "its files are kept, as was asked for"
+
+
+def test_what_was_made_since_stands_however_late_the_others_are_taken_away(tmp_path: Path) -> None:
+    for step, generation in [(10, 3), (30, 4), (40, 5)]:
+        make(tmp_path, 2, step, generation=generation)
+    make(tmp_path, 3, 50, generation=1)
+    make(tmp_path, 2, 60, generation=5)
+    (tmp_path / "2-60" / "manifest.json").write_text("{")
+    wrong = Distrust(20, attempt=2, generation=4)
+    assert drop(LocalFolder(tmp_path), wrong) == ["2-30", "2-60"], "of one that cannot be read nothing good is known"
+    assert names(tmp_path) == ["2-10", "2-40", "3-50"]
+    assert drop(LocalFolder(tmp_path), wrong) == []
 
 
 def test_only_a_whole_checkpoint_can_be_pinned(tmp_path: Path) -> None:

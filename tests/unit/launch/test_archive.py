@@ -16,7 +16,9 @@ from rubato.checkpoint.storage import LocalFolder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.errors import StorageUnreachable, UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, next_attempt
+from rubato.wire.cluster import Distrust
 
+WRONG = Distrust(6, attempt=1, generation=4)
 JOB = JobTerms("job_1", num_microbatches=8, radices=(2, 2, 2), seed=3, global_batch=64)
 
 Make = Callable[[ArchiveTerms], StorageArchive]
@@ -118,12 +120,30 @@ def test_those_that_count_no_more_are_gone_before_anybody_looks(tmp_path: Path, 
     for step in (5, 7):
         archive.commit(written(tmp_path, step))
         answers(posted, ManifestCommitted)
-    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.drop(DropCheckpoints(WRONG, "the states differ"))
     archive.find()
     event, found = answers(posted, CheckpointFound)
     assert (event.kind, event.data["checkpoint_id"]) == ("checkpoint.deleted", "1-7")
     assert "the states differ" in event.message
     assert found == CheckpointFound(str(tmp_path / "1-5"), 5)
+
+
+def test_what_an_attempt_before_could_not_take_away_counts_no_more_either(
+    tmp_path: Path, posted: Any, make: Make
+) -> None:
+    """It was killed while the storage hung, after it had told what is wrong."""
+    before = make(terms(tmp_path))
+    for step in (5, 7):
+        before.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    successor = make(terms(tmp_path, attempt=2, distrusted=(WRONG,)))
+    successor.find()
+    assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(tmp_path / "1-5"), 5)
+    successor.commit(written(tmp_path, 8, attempt=2))
+    answers(posted, ManifestCommitted)
+    last = make(terms(tmp_path, attempt=3, distrusted=(WRONG,)))
+    last.find()
+    assert answers(posted, CheckpointFound) == [CheckpointFound(str(tmp_path / "2-8"), 8)]
 
 
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, posted: Any, make: Make) -> None:
@@ -231,7 +251,7 @@ def test_nobody_begins_with_one_that_counts_no_more_while_the_storage_does_not_d
 
     monkeypatch.setattr(LocalFolder, "remove", remove)
     monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
-    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.drop(DropCheckpoints(WRONG, "the states differ"))
     archive.find()
     *told, found = answers(posted, CheckpointFound)
     assert found == CheckpointFound(str(tmp_path / "1-5"), 5)
@@ -258,7 +278,7 @@ def test_one_that_was_on_its_way_when_the_states_differed_counts_no_more(
     monkeypatch.setattr("rubato.checkpoint.due.DUE_S", 0.2)
     archive.commit(written(tmp_path, 7))
     assert hangs.wait(10)
-    archive.drop(DropCheckpoints(6, "the states differ"))
+    archive.drop(DropCheckpoints(WRONG, "the states differ"))
     archive.find()
     found = answers(posted, CheckpointFound)[-1]
     assert found == CheckpointFound(str(tmp_path / "1-5"), 5)

@@ -94,7 +94,7 @@ class Cluster(Processes):
                         self.checkpoints.append((attempt, order.step))
                     self.answers.append(ManifestCommitted(order.folder, order.step, order.generation, error))
                 case DropCheckpoints():
-                    self.checkpoints = [one for one in self.checkpoints if one[1] <= order.after_step]
+                    self.checkpoints = [one for one in self.checkpoints if one[1] <= order.which.after_step]
                 case Rows():
                     self.spool.append(order.rows)
                 case Emit():
