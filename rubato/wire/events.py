@@ -28,7 +28,10 @@ class EventKind(StrEnum):
     WORKER_READY = "worker.ready"  # worker_id, seconds
     WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
     WORKER_LEFT = "worker.left"  # worker_id, rank
-    GENERATION_FORMED = "generation.formed"  # see GenerationFormed below
+    GENERATION_FORMED = "generation.formed"  # written once the first step of the new generation has committed:
+    # generation, cause (start, scale_up, scale_down, recovery, replace, restart, rebalance), workers, from_workers,
+    # step (the first one trained in it), paused_seconds (gap between the last commit before and the first after, less
+    # the median step), redone_microbatches, members [{worker_id, rank}]
     REBALANCED = "rebalanced"
     # worker_id, rank: of the slow one; microbatches and milliseconds (each) by worker, gain: share of a step's compute
     CHECKPOINT_COMMITTED = "checkpoint.committed"
@@ -44,11 +47,5 @@ class EventKind(StrEnum):
     PREFETCH_LOST = "prefetch.lost"  # worker_id
     PREFETCH_FAILED = "prefetch.failed"  # worker_id
     PREFETCH_OFF = "prefetch.off"  # worker_id
-    DIVERGED = "diverged"  # step, digests, agreed_step: up to where the states are known to be equal
+    DIVERGED = "diverged"  # step, digests, agreed_step: up to where the states are known to be equal; distrusted
     USER_EVENT = "user.event"  # whatever the user code said
-
-
-# data of GENERATION_FORMED, written once the first step of the new generation has committed:
-#   generation, cause ("start" | "scale_up" | "scale_down" | "recovery" | "replace" | "restart" | "rebalance"), workers,
-#   from_workers, step (the first one trained in it), paused_seconds (gap between the last commit before and the first
-#   after, less the median step), redone_microbatches, members [{worker_id, rank}]

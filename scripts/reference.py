@@ -1,0 +1,198 @@
+"""Write the reference pages of docs/reference from the code: the job spec, the settings, the events, the command line.
+
+`python scripts/reference.py` writes them; `--check` only says which are not current (exit code 1 where one is not).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import typer.core
+import typer.main
+from generated import ROOT
+from pydantic_core import PydanticUndefined
+
+from rubato.cli import app as cli
+from rubato.wire import events, spec
+from service import settings
+
+FOLDER = ROOT / "docs" / "reference"
+
+Row = tuple[str, str, str, str]
+"""Name, type, default and meaning of a field, as the code says them."""
+
+
+def fields_of(module: ModuleType, name: str) -> list[Row]:
+    """The annotated fields of a class in order, each with the string that stands under it."""
+    tree = ast.parse(inspect.getsource(module))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    rows = []
+    for node, after in zip(found.body, [*found.body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        meaning = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            meaning = " ".join(str(after.value.value).split())
+        rows.append((node.target.id, ast.unparse(node.annotation), _default(node.value), meaning))
+    return rows
+
+
+def _default(value: ast.expr | None) -> str:
+    """What is written behind the `=`, or given to `field(...)`; empty: there is none, the field is required."""
+    if not isinstance(value, ast.Call):
+        return "" if value is None else ast.unparse(value)
+    called = ast.unparse(value.func)
+    if called == "_duration":
+        return ast.unparse(value.args[0])
+    given = {one.arg: one.value for one in value.keywords}
+    if called in ("field", "Field"):
+        if "default" in given or value.args:
+            return ast.unparse(given.get("default") or value.args[0])
+        return {"dict": "{}"}.get(ast.unparse(given["default_factory"]), "")
+    return ""  # another section, with defaults of its own
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in cells)]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def spec_page() -> Iterator[str]:
+    """Every key of a job spec, section by section."""
+    yield "# Job spec\n"
+    yield "YAML or JSON. Unknown keys are refused, and one reply names everything that is wrong. Durations are seconds"
+    yield "or `1h30m`, sizes bytes or `2GiB`. `rubato init` writes a spec, `rubato submit --dry-run` checks one.\n"
+    yield from _section("", "JobSpec")
+
+
+def _section(path: str, name: str) -> Iterator[str]:
+    described = inspect.getdoc(getattr(spec, name)) or ""
+    if path:
+        yield f"\n## `{path}`\n\n{' '.join(described.split())}\n"
+    rows, nested = [], []
+    for field, kind, default, meaning in fields_of(spec, name):
+        sections = [known for known in re.findall(r"\w+Spec\b", kind) if hasattr(spec, known)]
+        full = f"{path}.{field}" if path else field
+        if sections:
+            nested.append((full, sections[0]))
+            many = "list of " if kind.startswith("tuple") else ""
+            kind = f"{many}[section](#{full.replace('.', '')})"
+        else:
+            kind = _code(_plain(kind))
+        shown = ("null" if default else "") if sections else _plain(default)
+        rows.append((_code(field), kind, _code(shown), meaning))
+    yield from _table(("key", "type", "default", "meaning"), [tuple(row) for row in rows])
+    for full, section in nested:
+        yield from _section(full, section)
+
+
+def _plain(code: str) -> str:
+    """Python's words in those of YAML."""
+    for name in ("Autoscale", "NonFinite", "Device"):
+        code = re.sub(rf"\b{name}\b", str(getattr(spec, name)).replace("typing.", ""), code)
+    code = re.sub(r"Literal\[(.*?)\]", lambda match: " | ".join(re.findall(r"'(.*?)'", match[1])), code)
+    code = code.replace("tuple[str, ...]", "list of str").replace("tuple[int, ...]", "list of int")
+    code = code.replace("dict[str, str | None]", "mapping to str or null").replace("dict[str, str]", "mapping to str")
+    code = code.replace("dict[str, Any]", "mapping").replace("None", "null").replace("()", "[]")
+    return code.replace("True", "true").replace("False", "false").replace("'", "")
+
+
+def settings_page() -> Iterator[str]:
+    """Every environment variable of the service."""
+    yield "# Settings of the service\n"
+    yield "Environment variables, read once when the service starts. Durations are seconds or ISO 8601 (`PT30S`).\n"
+    rows = [
+        (_code(f"RUBATO_{name.upper()}"), _code(kind), _code(_value(name)), meaning)
+        for name, kind, _, meaning in fields_of(settings, "Settings")
+        if name != "model_config"
+    ]
+    yield from _table(("variable", "type", "default", "meaning"), [tuple(row) for row in rows])
+
+
+def _value(name: str) -> str:
+    """The default of a setting as it is given in the environment; empty: the text tells."""
+    value = settings.Settings.model_fields[name].default
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}"
+    if isinstance(value, bool | tuple):
+        return json.dumps(value)
+    return "" if value is PydanticUndefined else str(value)
+
+
+def events_page() -> Iterator[str]:
+    """Every kind of event, with the keys of its data."""
+    yield "# Events\n"
+    yield "What happened to a job, in order: `GET /api/v1/jobs/{id}/events`, and the page. Each has a sentence,"
+    yield "and its step and generation where there is one; `data` has these keys.\n"
+    rows: list[tuple[str, str]] = []
+    for line in inspect.getsource(events.EventKind).splitlines():
+        if found := re.match(r'    [A-Z_]+ = "(.+?)"(?:  # (.*))?$', line):
+            rows.append((_code(found[1]), found[2] or ""))
+        elif (found := re.match(r"    # (.*)$", line)) and rows and not found[1].endswith("."):
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {found[1]}".strip())
+    yield from _table(("kind", "data"), [tuple(row) for row in rows])
+
+
+def cli_page() -> Iterator[str]:
+    """Every command with its arguments and options."""
+    yield "# Command line\n"
+    yield "Data goes to stdout, everything else to stderr. `rubato COMMAND --help` says the same in the terminal.\n"
+    yield from _command(typer.main.get_command(cli.app), "rubato")
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    if isinstance(command, typer.core.TyperGroup):
+        for name, child in command.commands.items():
+            if not child.hidden:
+                yield from _command(child, f"{path} {name}")
+        return
+    yield f"\n## `{path}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    rows = []
+    for one in command.params:
+        if not one.hidden and one.name != "help":
+            name = one.name.upper() if one.param_type_name == "argument" else ", ".join(one.opts + one.secondary_opts)
+            rows.append((_code(name), " ".join((one.help or "").split())))
+    if rows:
+        yield from _table(("argument", "meaning"), rows)
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "spec.md": spec_page,
+    "settings.md": settings_page,
+    "events.md": events_page,
+    "cli.md": cli_page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` compare them."""
+    stale = []
+    for name, lines in PAGES.items():
+        text = "\n".join(lines()) + "\n"
+        page = FOLDER / name
+        if "--check" not in arguments:
+            page.write_text(text)
+        elif not page.exists() or page.read_text() != text:
+            stale.append(name)
+    if stale:
+        print(f"docs/reference: {', '.join(stale)} stale; run: make docs-fix", file=sys.stderr)
+    return bool(stale)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
