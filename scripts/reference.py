@@ -1,4 +1,4 @@
-"""Write the reference pages of docs/reference from the code: the job spec, the settings, the events, the command line.
+"""Write pages of docs/reference from the code: job spec, settings, events, reasons, command line.
 
 `python scripts/reference.py` writes them; `--check` only says which are not current (exit code 1 where one is not).
 """
@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from rubato.cli import app as cli
 from rubato.wire import events, spec
+from rubato.wire.reasons import Reason
 from service import settings
 
 FOLDER = ROOT / "docs" / "reference"
@@ -60,7 +61,7 @@ def _default(value: ast.expr | None) -> str:
     return ""  # another section, with defaults of its own
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in cells)]
 
@@ -96,7 +97,7 @@ def _section(path: str, name: str) -> Iterator[str]:
             kind = _code(_plain(kind))
         shown = ("null" if default else "") if sections else _plain(default)
         rows.append((_code(field), kind, _code(shown), meaning))
-    yield from _table(("key", "type", "default", "meaning"), [tuple(row) for row in rows])
+    yield from _table(("key", "type", "default", "meaning"), rows)
     for full, section in nested:
         yield from _section(full, section)
 
@@ -121,7 +122,7 @@ def settings_page() -> Iterator[str]:
         for name, kind, _, meaning in fields_of(settings, "Settings")
         if name != "model_config"
     ]
-    yield from _table(("variable", "type", "default", "meaning"), [tuple(row) for row in rows])
+    yield from _table(("variable", "type", "default", "meaning"), rows)
 
 
 def _value(name: str) -> str:
@@ -145,7 +146,15 @@ def events_page() -> Iterator[str]:
             rows.append((_code(found[1]), found[2] or ""))
         elif (found := re.match(r"    # (.*)$", line)) and rows and not found[1].endswith("."):
             rows[-1] = (rows[-1][0], f"{rows[-1][1]} {found[1]}".strip())
-    yield from _table(("kind", "data"), [tuple(row) for row in rows])
+    yield from _table(("kind", "data"), rows)
+
+
+def reasons_page() -> Iterator[str]:
+    """Every reason with what it means and what to do."""
+    yield "# Reasons\n"
+    yield "The `reason` of a job's status and of its failure. `rubato explain JOB` tells more of a case.\n"
+    rows = [(_code(reason.value), reason.meaning, reason.advice) for reason in Reason]
+    yield from _table(("reason", "what it means", "what to do"), rows)
 
 
 def cli_page() -> Iterator[str]:
@@ -175,6 +184,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "spec.md": spec_page,
     "settings.md": settings_page,
     "events.md": events_page,
+    "reasons.md": reasons_page,
     "cli.md": cli_page,
 }
 

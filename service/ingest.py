@@ -14,6 +14,7 @@ from rubato.errors import Finding
 from rubato.wire.cluster import EventReport, MetricRow, Outcome, Report, ReportReply
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from rubato.wire.status import FINAL, Status
 from service import counters
 from service.attempts import fenced
@@ -149,9 +150,9 @@ async def _apply_outcome(session: AsyncSession, job: Job, attempt: Attempt, outc
     if outcome.failure is not None and outcome.state == "failed":
         job.failure = to_json(outcome.failure)
     if outcome.state == "paused" and job.preempted_at is not None and job.desired_run == "run":
-        reason = "preempted"
+        reason = Reason.PREEMPTED.value
     if job.desired_run == "stop":
-        reason, because = job.stop_reason or "cancelled_by_user", None
+        reason, because = job.stop_reason or Reason.CANCELLED_BY_USER.value, None
     await session.flush()
     await settle_status(session, job, now=now, outcome=outcome.state, reason=reason, because=because)
     job.message = _closing_message(job, outcome)

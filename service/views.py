@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from rubato.wire.reasons import advice_for
 from service.clock import optional_rfc3339, to_rfc3339
 from service.models import Attempt, Checkpoint, Job
 
@@ -43,7 +44,7 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
         "finished_at": optional_rfc3339(job.finished_at),
         "updated_at": to_rfc3339(job.updated_at),
         "result": job.result,
-        "failure": job.failure,
+        "failure": job.failure and {**job.failure, "advice": advice_for(job.failure["reason"])},
         "queue": queue,
     }
     if with_spec:

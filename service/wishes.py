@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from rubato.wire.status import FINAL, Status
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
@@ -125,7 +126,7 @@ async def cancel(context: Context, reference: str, *, force: bool, asked: Asked)
             return False
         job.desired_run = "stop"
         job.desired_force = force
-        job.stop_reason = job.stop_reason or "cancelled_by_user"
+        job.stop_reason = job.stop_reason or Reason.CANCELLED_BY_USER.value
         how = "at once" if force else "with the grace of its spec"
         message = f"{asked.actor} asked to cancel the job {how}."
         data = {"by": asked.actor, "force": force}

@@ -122,6 +122,9 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     return lines + describe_failure(failure)
 
 
+_TITLES = {"failure_class": "failure class", "advice": "what to do"}
+
+
 def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
     """The failure record: what is known of it."""
     lines = []
@@ -136,9 +139,10 @@ def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
         "signal",
         "step",
         "microbatch",
+        "advice",
     ):
         if failure.get(key) is not None:
-            lines.append((f"failure {key}".replace("failure failure_class", "failure class"), str(failure[key])))
+            lines.append((_TITLES.get(key, f"failure {key}"), str(failure[key])))
     if failure.get("traceback"):
         lines.append(("traceback", "\n" + str(failure["traceback"]).rstrip()))
     elif failure.get("last_output"):

@@ -220,7 +220,7 @@ class Failure:
 
     failure_class: FailureClass
     reason: str
-    """user_code_error, out_of_memory, hang, worker_lost, max_restarts_exceeded, checkpoint_invalid, ..."""
+    """One of `wire.reasons`, or of a newer peer."""
     message: str
     """What happened and what to do, in a sentence or two."""
     worker_id: str | None = None

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from rubato.wire.status import Status
 from service.events import append_event
 from service.models import Job
@@ -63,10 +64,12 @@ async def _apply_to_queued(session: AsyncSession, job: Job, decision: Start | Wa
             await change_status(session, job, Status.STARTING, because=decision.because, now=now)
             job.message = "waits for the cluster's agent to start a controller"
         case Fail():
-            await change_status(session, job, Status.FAILED, because=decision.because, now=now, reason=decision.reason)
+            await change_status(
+                session, job, Status.FAILED, because=decision.because, now=now, reason=decision.reason.value
+            )
             job.failure = {
                 "failure_class": "infrastructure",
-                "reason": decision.reason,
+                "reason": decision.reason.value,
                 "message": decision.because,
             }
         case Wait():
@@ -96,7 +99,7 @@ async def _apply_to_placed(session: AsyncSession, job: Job, decision: Resize | P
         _touch(session, job, now)
         await session.flush()
         await append_event(session, job, EventKind.PREEMPTED, f"{decision.because}.", now=now, data={"by": decision.by})
-        await settle_status(session, job, now=now, reason="preempted", because=decision.because)
+        await settle_status(session, job, now=now, reason=Reason.PREEMPTED.value, because=decision.because)
 
 
 def _tell(session: AsyncSession, job: Job, position: int | None, because: str, now: datetime) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from rubato.wire.reasons import Reason
 from service.scheduling import sentences
 from service.scheduling.capacity import Shape, largest_fit
 from service.scheduling.reclaim import take_back_for_start, take_back_for_wish
@@ -112,7 +113,9 @@ def _serve_queue(view: View, rooms: dict[str, Room], now: datetime) -> list[tupl
         if is_over:
             is_hopeless = bool(view.clusters) and not possible
             because = sentences.waited_too_long(job, because)
-            verdicts.append((job, Fail(job.job_id, "unschedulable" if is_hopeless else "queue_timeout", because)))
+            verdicts.append(
+                (job, Fail(job.job_id, Reason.UNSCHEDULABLE if is_hopeless else Reason.QUEUE_TIMEOUT, because))
+            )
         else:
             verdicts.append((job, because))
     return verdicts

@@ -8,12 +8,11 @@ from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from service.events import append_event
 from service.models import Attempt, Job
 from service.notify import desired_topic, notify
 from service.states import WITH_CONTROLLER, settle_status
-
-DEADLINE_EXCEEDED = "deadline_exceeded"
 
 
 async def has_lapses(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> bool:
@@ -47,7 +46,7 @@ def _is_overdue(now: datetime) -> ColumnElement[bool]:
 async def _note_silent_controllers(session: AsyncSession, now: datetime) -> None:
     """A silent controller is not a dead one: the job recovers, and the agent's list still asks for one."""
     for job in await session.scalars(select(Job).where(_is_silent(now)).order_by(Job.id).with_for_update()):
-        await settle_status(session, job, now=now, reason="controller_lost")
+        await settle_status(session, job, now=now, reason=Reason.CONTROLLER_LOST.value)
 
 
 async def _end_forced_stops(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> None:
@@ -62,7 +61,9 @@ async def _end_forced_stops(session: AsyncSession, now: datetime, forced_stop_af
         job.is_attempt_live = False
         await session.flush()
         because = "the cancel was forced, and the cluster has been silent for longer than its workers live alone"
-        await settle_status(session, job, now=now, reason=job.stop_reason or "cancelled_by_user", because=because)
+        await settle_status(
+            session, job, now=now, reason=job.stop_reason or Reason.CANCELLED_BY_USER.value, because=because
+        )
 
 
 async def _stop_overdue(session: AsyncSession, now: datetime) -> None:
@@ -71,10 +72,10 @@ async def _stop_overdue(session: AsyncSession, now: datetime) -> None:
         limit_s = job.spec["limits"]["max_duration"]
         because = f"it held slots for {limit_s:g} s (limits.max_duration)"
         job.desired_run = "stop"
-        job.stop_reason = DEADLINE_EXCEEDED
+        job.stop_reason = Reason.DEADLINE_EXCEEDED.value
         job.desired_version += 1
         await session.flush()
         message, data = f"The job is stopped: {because}.", {"seconds": limit_s}
         await append_event(session, job, EventKind.DEADLINE_EXCEEDED, message, now=now, data=data)
-        await settle_status(session, job, now=now, reason=DEADLINE_EXCEEDED, because=because)
+        await settle_status(session, job, now=now, reason=Reason.DEADLINE_EXCEEDED.value, because=because)
         notify(session, desired_topic(job.id))

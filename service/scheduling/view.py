@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
+from rubato.wire.reasons import Reason
 from rubato.wire.spec import Autoscale
 from service.scheduling.capacity import ClusterView, Shape
 
@@ -105,7 +106,7 @@ class Fail:
     """Give up waiting."""
 
     job_id: str
-    reason: Literal["queue_timeout", "unschedulable"]
+    reason: Literal[Reason.QUEUE_TIMEOUT, Reason.UNSCHEDULABLE]
     because: str
 
 

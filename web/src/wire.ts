@@ -35,6 +35,8 @@ export function isFinal(status: Status): boolean {
 export interface Failure {
   failure_class: "user" | "infrastructure" | "service";
   reason: string;
+  /** What to do about it. */
+  advice: string;
   message: string;
   worker_id: string | null;
   rank: number | null;

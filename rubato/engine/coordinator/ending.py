@@ -15,6 +15,7 @@ from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome, Result
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 
 
 class Ending:
@@ -130,7 +131,7 @@ class Ending:
         if len(digests) > 1:
             listed = ", ".join(sorted(digests))
             message = f"The workers ended with different states ({listed}). Register what influences training."
-            self.fail(Failure("user", "diverged", message, step=ended[0].step))
+            self.fail(Failure("user", Reason.DIVERGED, message, step=ended[0].step))
             self.advance(now)
         elif self._is_kept():
             self._result = Result(step=ended[0].step, digest=ended[0].digest)

@@ -10,6 +10,7 @@ from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from rubato.wire.status import WorkerState
 
 PLACEMENT_GRACE_S = 2.0
@@ -83,7 +84,7 @@ class Founding:
         if job.restarts > job.terms.max_restarts:
             return Failure(
                 "infrastructure",
-                "max_restarts_exceeded",
+                Reason.MAX_RESTARTS_EXCEEDED,
                 f"All workers were lost {job.restarts} times, more than restart.max_restarts allows "
                 f"({job.terms.max_restarts}); the last time because {because}.",
                 step=job.step,

@@ -24,6 +24,7 @@ from rubato.wire import worker as wire
 from rubato.wire.cluster import Distrust, Failure, Observed, WorkerReport
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
 from rubato.wire.status import WorkerState
 
 STALL_S = 5.0
@@ -302,13 +303,13 @@ class Coordinator:
             facts["distrusted"] = to_json(which)
         job.emit(EventKind.DIVERGED, message, step=event.step, **facts)
         if verdict.failure:
-            self._ending.fail(Failure("user", "diverged", verdict.failure, step=event.step))
+            self._ending.fail(Failure("user", Reason.DIVERGED, verdict.failure, step=event.step))
 
     def _on_notice(self, worker: WorkerView, event: wire.Notice, now: float) -> None:
         self.job.put(orders.Emit(event.kind, event.message, event.step, self.job.number or None, dict(event.data)))
         if event.kind == EventKind.NON_FINITE and self.job.terms.fail_on_non_finite:
             message = f"{event.message}; on_non_finite is 'fail'."
-            self._ending.fail(Failure("user", "non_finite", message, step=event.step))
+            self._ending.fail(Failure("user", Reason.NON_FINITE, message, step=event.step))
 
     def _on_snapshot(self, worker: WorkerView, event: wire.Snapshot, now: float) -> None:
         """Only `adopt` takes these; a late one tells nothing new."""
@@ -377,7 +378,7 @@ class Coordinator:
         job.reason = f"{decision.because}; no more are added until the wish changes"
         failure = Failure(
             "user" if decision.is_own else "infrastructure",
-            "start_failed",
+            Reason.START_FAILED,
             f"{decision.because[0].upper()}{decision.because[1:]}. {decision.advice}",
             exit_code=event.exit_code,
             signal=event.signal,
@@ -400,7 +401,7 @@ class Coordinator:
     def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:
         self._founding.on_checkpoint_found(event)
         if event.unusable:
-            self._ending.fail(Failure("user", "checkpoint_invalid", event.unusable))
+            self._ending.fail(Failure("user", Reason.CHECKPOINT_INVALID, event.unusable))
 
     def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
         job = self.job

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
 from rubato.wire.cluster import Failure
+from rubato.wire.reasons import Reason
 from rubato.wire.worker import Exited, UserFailed
 
 CRASHES_AT_ONE_STEP = 3
@@ -55,7 +56,7 @@ class Verdicts:
         )
         return Failure(
             failure_class="user" if is_raised else "infrastructure",
-            reason="no_progress",
+            reason=Reason.NO_PROGRESS,
             message=(
                 f"Step {self.repaired_step + 1} was tried {self.repairs} times, and its workers lost each other each "
                 f"time although none had died; the last time: {because}. {advice}."
@@ -70,7 +71,7 @@ class Verdicts:
             return None
         return Failure(
             failure_class="user",
-            reason="hang",
+            reason=Reason.HANG,
             message=(
                 f"Workers hung {self.hung[hung.step]} times at step {hung.step}; the last one {hung.because}. "
                 "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
@@ -101,7 +102,7 @@ class Verdicts:
         advice = "The traceback names the line; mend the program" if error.traceback else "Mend the spec or the program"
         return Failure(
             failure_class="user",
-            reason="user_code_error",
+            reason=Reason.USER_CODE_ERROR,
             message=f"{error.error} ({place}). {advice} and submit again.",
             step=error.step,
             microbatch=error.microbatch,
@@ -117,7 +118,7 @@ class Verdicts:
         if exited.exit_code is not None and exited.exit_code in no_retry:
             return Failure(
                 failure_class="user",
-                reason="user_code_error",
+                reason=Reason.USER_CODE_ERROR,
                 message=f"A training process {how}; restart.no_retry_on_exit_codes says not to try again.",
                 exit_code=exited.exit_code,
                 step=step,
@@ -130,7 +131,7 @@ class Verdicts:
             return None
         return Failure(
             failure_class="user",
-            reason="user_code_error",
+            reason=Reason.USER_CODE_ERROR,
             message=(
                 f"Training processes died {self.crashed[step]} times at step {step}, last one {how}. "
                 "Look at the last output; a native crash (SIGSEGV, SIGABRT) or os._exit leaves no traceback."

@@ -11,21 +11,6 @@ const CLASSES: Record<Failure["failure_class"], string> = {
   service: "In Rubato itself",
 };
 
-const ADVICE: Record<string, string> = {
-  user_code_error: "Mend the program and submit it again.",
-  out_of_memory:
-    "Give a worker more memory (resources_per_worker.memory), cut the batch finer (batch.num_microbatches), or shrink the model.",
-  hang: "See what the last lines say; a step that is slow but right needs a greater limits.hang_timeout.",
-  worker_lost:
-    "Submit again with checkpoint.resume_from set to the last checkpoint; see the events for the node that was lost.",
-  max_restarts_exceeded:
-    "See why all workers were lost each time (events), then submit again from the last checkpoint.",
-  checkpoint_invalid: "Resume from an older checkpoint: checkpoint.resume_from.",
-  unschedulable: "Lower workers.min or resources_per_worker, or add nodes.",
-  queue_timeout: "Raise limits.queue_timeout, lower workers.min, or free slots.",
-  deadline_exceeded: "Raise limits.max_duration and submit again from the last checkpoint.",
-};
-
 /** Why a job failed, where it began, and what to do. */
 export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
   const where: [string, string | number | null][] = [
@@ -54,7 +39,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
       {failure.last_output.length > 0 && <Output title="Last lines" text={failure.last_output.join("\n")} />}
       <p class="failure-advice">
         <strong>What to do</strong>{" "}
-        {ADVICE[failure.reason] ?? "See the events and the logs around the failing step."}{" "}
+        {failure.advice}{" "}
         {job.step > 0 && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
         <a href={jobPath(job.id, "logs")}>Logs</a> · <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
       </p>
