@@ -67,6 +67,10 @@ class ClusterJob:
     def events(self, kind: str) -> list[Event]:
         return [event for event in self.home.client.events(self.id) if event.kind == kind]
 
+    def formed(self) -> list[Event]:
+        """Generations, without those that moved microbatches away from a slow worker: any may be, on a busy machine."""
+        return [event for event in self.events("generation.formed") if event.data["cause"] != "rebalance"]
+
     def wait_events(self, kind: str, count: int = 1) -> list[Event]:
         found: list[Event] = self.wait(lambda: len(found := self.events(kind)) >= count and found, f"{count} {kind}")
         return found

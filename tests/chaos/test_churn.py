@@ -41,12 +41,12 @@ def test_swings_and_kills_every_few_steps(tmp_path: Path) -> None:
             done.append(told)
             print(f"seed {SEED}, {model}, step {run.step}: {told}")
         check(run, undisturbed("faulty", batch=BATCH, config=config), fault="1 -> 8 -> 3 -> 5 -> 1, with kills")
-    trained = {event["data"]["workers"] for event in run.events("generation.formed")}
+    trained = {event["data"]["workers"] for event in run.formed()}
     assert trained >= {*SWINGS, 1}, done
     killed = sum(int(found[1]) for told in done if (found := re.match(r"(\d+) of \d+ were killed", told)))
     assert killed > 0, "nobody was killed"
     # One that was to leave at that moment may have gone as planned.
     assert len(run.events("worker.lost")) >= killed / 2
-    pauses = [event["data"]["paused_seconds"] for event in run.events("generation.formed")]
+    pauses = [event["data"]["paused_seconds"] for event in run.formed()]
     spread = statistics.quantiles([one for one in pauses if one is not None], n=20)
     print(f"{len(pauses)} generations, {killed} killed, pause median {spread[9]:.3f} s, 95 % under {spread[18]:.3f} s")

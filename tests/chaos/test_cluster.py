@@ -51,7 +51,7 @@ def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
         job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of the workers")
     job.check(digest)
     assert job.now().attempt == 2
-    resumed = next(event for event in job.events("generation.formed") if event.attempt == 2)
+    resumed = next(event for event in job.formed() if event.attempt == 2)
     assert resumed.step is not None
     assert resumed.step > 5
 

@@ -35,7 +35,7 @@ def test_without_a_majority_no_checkpoint_counts_that_was_taken_since_all_agreed
     ]
     assert dropped == [f"1-{FLIPS_AT + 1}"], "the one of the wrong state"
     assert committed.count(dropped[0]) == 2, "and it was made again, of the right one"
-    restart = run.events("generation.formed")[1]
+    restart = run.formed()[1]
     assert (restart["data"]["cause"], restart["step"]) == ("restart", FLIPS_AT + 1)
     assert len(run.events("worker.lost")) == 2
 

@@ -57,7 +57,7 @@ def test_scaling_while_it_trains(tmp_path: Path, program: str) -> None:
             run.wait_workers(workers)
             run.wait_step(run.step + 3)
         check(run, program)
-    formed = run.events("generation.formed")
+    formed = run.formed()
     assert [event["data"]["workers"] for event in formed] == [1, 4, 2, 3]
     assert all(event["data"]["paused_seconds"] < 5 for event in formed[1:])
 
@@ -72,7 +72,7 @@ def test_sigkill_of_some(tmp_path: Path, program: str, ranks: tuple[int, ...]) -
         run.kill(ranks)
         check(run, program)
     assert len(run.events("worker.lost")) == len(ranks)
-    recovered = [event["data"] for event in run.events("generation.formed") if event["data"]["cause"] == "recovery"]
+    recovered = [event["data"] for event in run.formed() if event["data"]["cause"] == "recovery"]
     assert recovered
     assert not run.events("job.restarting")
 
@@ -128,7 +128,7 @@ def test_a_joiner_that_dies_disturbs_nobody(tmp_path: Path) -> None:
         os.kill(joiner()[0], signal.SIGKILL)
         run.wait_workers(3)
         check(run)
-    assert [event["data"]["cause"] for event in run.events("generation.formed")] == ["start", "scale_up"]
+    assert [event["data"]["cause"] for event in run.formed()] == ["start", "scale_up"]
 
 
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.short), 2, 3])

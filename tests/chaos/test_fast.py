@@ -73,7 +73,7 @@ def test_no_sample_is_lost_or_doubled_by_a_kill_a_join_and_a_leave(tmp_path: Pat
         run.wait_workers(2)
         hold.unlink()
         run.result()
-    causes = [event["data"]["cause"] for event in run.events("generation.formed")]
+    causes = [event["data"]["cause"] for event in run.formed()]
     assert causes == ["start", "recovery", "replace", "scale_down"], run.told()
     check_ledger(tmp_path, 2)
     check_redone(run)

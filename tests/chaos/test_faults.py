@@ -136,7 +136,7 @@ def test_a_spare_worker_takes_the_place_of_one_that_is_killed(tmp_path: Path) ->
         run.wait(lambda: len(run.events("worker.ready")) == 5, "another spare")
         chaos.check(run)
     first_four = {event["data"]["worker_id"] for event in run.events("worker.started")[:4]}
-    (replaced,) = [event["data"] for event in run.events("generation.formed") if event["data"]["cause"] == "replace"]
+    (replaced,) = [event["data"] for event in run.formed() if event["data"]["cause"] == "replace"]
     assert {member["worker_id"] for member in replaced["members"]} < first_four
 
 
@@ -339,7 +339,7 @@ def test_half_open_connections_wait_no_longer_than_the_deadline(tmp_path: Path) 
         chaos.check(run, lost_touch=1)
     assert causes(run)[:2] == ["start", "recovery"]
     # No connection ended: nobody knew of it before the deadline.
-    assert run.events("generation.formed")[1]["data"]["paused_seconds"] > HANG_S / 2
+    assert run.formed()[1]["data"]["paused_seconds"] > HANG_S / 2
     assert not run.events("worker.lost")
 
 
@@ -350,7 +350,7 @@ def test_connections_that_are_half_open_while_a_generation_is_entered_cost_a_dea
     with chaos.start() as run:
         chaos.check(run, lost_touch=1)
     assert causes(run)[:2] == ["start", "recovery"]
-    assert run.events("generation.formed")[1]["data"]["paused_seconds"] > HANG_S / 2
+    assert run.formed()[1]["data"]["paused_seconds"] > HANG_S / 2
     assert len(run.events("worker.lost")) == 1
 
 

@@ -43,7 +43,7 @@ def test_a_full_disk_does_not_end_a_run_and_its_files_catch_up(tmp_path: Path, s
         run.wait(lambda: run.rows()[-1]["step"] >= full + 4, "the rows that were kept")
         check(run, expected("mlp", STEPS))
     assert run.told().count("No space left") == 1, "said once"
-    assert run.events("generation.formed")[-1]["data"]["workers"] == 3
+    assert run.formed()[-1]["data"]["workers"] == 3
     assert "were written after all" in run.told()
 
 

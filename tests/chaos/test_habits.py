@@ -59,7 +59,7 @@ def disturb(run: LocalJob) -> None:
 
 def check_disturbed(run: LocalJob, undisturbed: Undisturbed) -> None:
     check(run, undisturbed)
-    formed = [event["data"] for event in run.events("generation.formed")]
+    formed = [event["data"] for event in run.formed()]
     assert [one["cause"] for one in formed] == ["start", "recovery", "replace", "scale_down"]
     assert [one["workers"] for one in formed] == [3, 2, 3, 1]
 

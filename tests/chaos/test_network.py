@@ -57,7 +57,7 @@ def longest_gap_s(run: LocalJob) -> float:
 
 
 def causes(run: LocalJob) -> list[str]:
-    return [event["data"]["cause"] for event in run.events("generation.formed")]
+    return [event["data"]["cause"] for event in run.formed()]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

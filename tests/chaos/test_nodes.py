@@ -50,7 +50,7 @@ def test_a_node_is_lost_and_another_one_takes_its_place(running: RunningHome, tm
         back = job.wait_members(3)
         assert [node.has(one.pid) for one in back] == [one.pid != first.pid for one in back]
         job.check(digest)
-    causes = [event.data["cause"] for event in job.events("generation.formed")]
+    causes = [event.data["cause"] for event in job.formed()]
     assert causes[:3] == ["start", "scale_up", "recovery"]
     assert len(job.events("worker.lost")) == 2
     record_cluster(job, "node lost, with two of three workers", "test_nodes.py")

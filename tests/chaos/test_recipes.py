@@ -58,7 +58,7 @@ def test_bits_do_not_depend_on_the_worker_count(running: RunningHome, recipe: st
     running.jobs.append(submitted.id)
     job = ClusterJob(running, submitted.id, hold=Path("/nonexistent"))
     job.check(expected(recipe), STEPS)
-    assert [event.data["workers"] for event in job.events("generation.formed")] == [workers]
+    assert [event.data["workers"] for event in job.formed()] == [workers]
 
 
 @EACH_RECIPE
@@ -69,7 +69,7 @@ def test_scaling_while_it_trains(running: RunningHome, tmp_path: Path, recipe: s
         job.scale(workers)
         job.wait_step(job.now().step + 2)
     job.check(expected(recipe), STEPS)
-    assert [event.data["workers"] for event in job.events("generation.formed")] == [1, 4, 2, 3]
+    assert [event.data["workers"] for event in job.formed()] == [1, 4, 2, 3]
     assert not job.events("worker.lost")
 
 
@@ -83,7 +83,7 @@ def test_scaling_and_a_kill(running: RunningHome, tmp_path: Path, recipe: str) -
     job.wait_formed(3, after=lost.position)
     job.scale(2)
     job.check(expected(recipe), STEPS)
-    causes = [event.data["cause"] for event in job.events("generation.formed")]
+    causes = [event.data["cause"] for event in job.formed()]
     assert (causes[:3], causes[-1]) == (["start", "scale_up", "recovery"], "scale_down")
 
 
@@ -110,6 +110,6 @@ def test_sigkill_of_all_resumes_from_the_manifest(running: RunningHome, tmp_path
     job.wait_events("job.restarting")
     job.check(expected(recipe), STEPS)
     assert job.now().restarts == 1
-    again = job.events("generation.formed")[-1]
+    again = job.formed()[-1]
     assert again.step is not None
     assert again.step > 7, "the job began anew instead of resuming"

@@ -65,7 +65,7 @@ def test_a_loss_costs_the_share_of_the_lost_and_nothing_else(tmp_path: Path, kil
     again = sorted(place for place, count in counts.items() if count > 1)
     assert again == sorted((5, leaf) for leaf in shares)
     assert max(counts.values()) == 2
-    (recovery,) = [event for event in run.events("generation.formed") if event["data"]["cause"] == "recovery"]
+    (recovery,) = [event for event in run.formed() if event["data"]["cause"] == "recovery"]
     # It also counts the last microbatch, where nobody had begun it by then.
     assert len(shares) == 2 * killed
     assert recovery["data"]["redone_microbatches"] in (len(shares), len(shares) + 1)
@@ -80,6 +80,6 @@ def test_a_leave_costs_nothing(tmp_path: Path) -> None:
         run.scale(2)
         result = run.result()
     assert set(computed(tmp_path).values()) == {1}
-    assert "scale_down" in [event["data"]["cause"] for event in run.events("generation.formed")]
+    assert "scale_down" in [event["data"]["cause"] for event in run.formed()]
     check_redone(run)
     assert result == (STEPS, expected(tmp_path, {"steps": STEPS}))

@@ -41,7 +41,7 @@ def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(
     job.wait_events("worker.lost", 2)
     job.wait_members(3)
     job.check(digest)
-    formed = [(event.data["cause"], event.data["workers"]) for event in job.events("generation.formed")]
+    formed = [(event.data["cause"], event.data["workers"]) for event in job.formed()]
     assert formed[:2] == [("start", 1), ("scale_up", 3)]
     assert {cause for cause, _ in formed[2:]} == {"recovery", "replace"}
     assert running.client.job(job.id).raw["scalings"] == 1
@@ -56,7 +56,7 @@ def test_a_spare_worker_takes_the_place_of_one_that_is_killed(
     job.wait_events("worker.ready", 3)
     (spare,) = [one for one in running.client.workers(job.id) if one.rank is None]
     job.kill([1], among=2)
-    job.wait(lambda: "replace" in {event.data["cause"] for event in job.events("generation.formed")}, "the replacement")
+    job.wait(lambda: "replace" in {event.data["cause"] for event in job.formed()}, "the replacement")
     assert [one.worker_id for one in job.wait_members(2)] == [members[0].worker_id, spare.worker_id]
     job.wait_events("worker.ready", 4)  # there is a spare again
     job.check(digest)
@@ -112,7 +112,7 @@ def test_a_pause_frees_the_slots_and_a_resume_goes_on_from_there(
     running.client.resume(job.id)
     job.check(digest)
     assert job.now().attempt == 2
-    first = next(event for event in job.events("generation.formed") if event.attempt == 2)
+    first = next(event for event in job.formed() if event.attempt == 2)
     assert first.step == saved + 1
 
 

@@ -162,6 +162,7 @@ async def test_failure_is_kept_with_its_place(bench: Bench) -> None:
     assert (job["status"], job["reason"]) == ("failed", "user_code_error")
     assert job["failure"]["rank"] == 1
     assert job["failure"]["last_output"] == ["one", "two"]
+    assert "Read the traceback" in job["failure"]["advice"]
     assert job["message"] == failure.message
     for verb in ("scale", "pause", "resume", "cancel", "checkpoint"):
         body = {"workers": 2} if verb == "scale" else None

@@ -44,11 +44,13 @@ def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: 
         "microbatch": 4,
         "traceback": "Traceback\n  boom",
         "message": "it raised",
+        "advice": "Mend it.",
     }
     service.on("GET", "/jobs/digits", job(status="failed", message="it raised", failure=failure))
     done = rubato("get", "digits")
     assert done.code == 0
     assert "failure class       user" in done.out
+    assert "what to do          Mend it." in done.out
     assert "failure rank        1" in done.out
     assert "failure microbatch  4" in done.out
     assert "Traceback\n  boom" in done.out
