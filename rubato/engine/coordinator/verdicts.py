@@ -102,7 +102,7 @@ class Verdicts:
         advice = "The traceback names the line; mend the program" if error.traceback else "Mend the spec or the program"
         return Failure(
             failure_class="user",
-            reason=Reason.USER_CODE_ERROR,
+            reason=Reason.OUT_OF_MEMORY if is_out_of_memory(error.error) else Reason.USER_CODE_ERROR,
             message=f"{error.error} ({place}). {advice} and submit again.",
             step=error.step,
             microbatch=error.microbatch,
@@ -141,6 +141,12 @@ class Verdicts:
             step=step,
             last_output=exited.last_output,
         )
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether an exception, as `Type: text`, says that there was no memory left."""
+    kind = error.partition(":")[0].rpartition(".")[2]
+    return kind in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in error
 
 
 def is_from_outside(exited: Exited) -> bool:
