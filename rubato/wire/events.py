@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     PREEMPTED = "job.preempted"  # by: the job that needs the slots
     DEADLINE_EXCEEDED = "job.deadline_exceeded"  # seconds
     ATTEMPT_ACQUIRED = "attempt.acquired"  # attempt, node, pid
+    RESTORED = "service.restored"  # attempt: those up to it no longer count
     # Reported by the controller.
     ATTACHED = "controller.attached"  # workers: how many living workers it took over
     CAPACITY_WAITING = "capacity.waiting"  # wanted, granted

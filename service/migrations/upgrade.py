@@ -9,8 +9,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-# Any constant that no other program on the same PostgreSQL database uses.
-_ADVISORY_LOCK = 0x52_55_42_41_54_4F
+ADVISORY_LOCK = 0x52_55_42_41_54_4F
+"""Any constant that no other program on the same PostgreSQL database uses."""
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -29,7 +29,7 @@ def upgrade_to_head(connection: Connection) -> None:
     IMMEDIATE keep it out.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
     command.upgrade(alembic_config(connection), "head")
 
 

@@ -1,0 +1,76 @@
+"""`rubato backup` and `rubato restore`: the service of this machine's home as one file, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rubato.cli.options import JsonOption
+from rubato.cli.output import note, put, put_json
+from rubato.errors import KeeperError
+from rubato.home import Home
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist yet.")],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a backup of this RUBATO_HOME's service to a file, also while it runs: database, keys, logs, packages.
+
+    Checkpoints are not in it. It holds keys in clear: keep it as safe as the home.
+    """
+    result = _run("save", file)
+    for missing in result["missing"]:
+        note(f"not there to be copied: {missing}")
+    if as_json:
+        put_json(result)
+        return
+    note(f"Saved {result['jobs']} jobs as of {result['created_at']}; checkpoints stay where they are.")
+    put(result["file"])
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `rubato backup` wrote.")],
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where something is there already; it is put aside in the home.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a backup and put it into this RUBATO_HOME, whose service is stopped."""
+    result = _run("restore", file, *(["--replace"] if replace else []))
+    if as_json:
+        put_json(result)
+        return
+    note(f"Restored {result['jobs']} jobs as of {result['created_at']}; what came later is gone.")
+    note(f"Attempts grow by {result['attempts_raised_by']}: controllers from before no longer count.")
+    for name in result["missing_checkpoints"]:
+        note(f"checkpoint {name} is not on the storage any more")
+    if result["put_aside"]:
+        note("What was there before is kept until you remove it:")
+        put(result["put_aside"])
+
+
+def _run(action: str, file: Path, *flags: str) -> dict[str, Any]:
+    """The work is the service's, which this command does not load: it runs in a process of its own."""
+    from rubato.cli.keeper.commands import DATABASE_URL, find_checkout
+
+    home = Home.from_environment()
+    environment = {**os.environ, "RUBATO_HOME": str(home.path), "PYTHONPATH": str(find_checkout())}
+    if not environment.get(DATABASE_URL):
+        environment.pop(DATABASE_URL, None)
+        if url := home.keep_database_url(None):
+            environment[DATABASE_URL] = url
+    command = [sys.executable, "-P", "-m", "service.backup", action, str(file.absolute()), *flags]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise KeeperError(f"the {'backup' if action == 'save' else 'restore'} was not done")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

@@ -1,0 +1,107 @@
+"""Puts what a restore prepared in the place of what is there; goes on where it was killed.
+
+Everything lies ready in `.restore` in the home. Once `swap.json` is written there is no way back: whoever comes next,
+the restore again or a starting service, does what is left of it. Before that, nothing of the home has changed.
+`database.pending` lies there while a PostgreSQL is written: whether that has happened is then not known here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.backup.archive import BackupError, sync_folder
+
+STAGING = ".restore"
+SWAP, PENDING, LOCK = "swap.json", "database.pending", ".restore.lock"
+
+
+@dataclass(frozen=True)
+class Move:
+    """One piece: what is there goes aside, then the new one takes its name."""
+
+    new: Path | None
+    """None: what is there only goes aside."""
+    place: Path
+
+
+@contextmanager
+def restore_lock(home: Path) -> Iterator[None]:
+    """One restore at a time, and no service that starts meanwhile.
+
+    Raises:
+        BackupError: another one is at work.
+    """
+    descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupError(f"a restore into {home} is under way; wait for its end.") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def settle_restore(home: Path) -> None:
+    """Before a service starts: finish a restore that was killed behind its last check, remove one killed before.
+
+    Raises:
+        BackupError: a restore is under way, or was killed while it wrote the database: it must be run again.
+    """
+    staging = home / STAGING
+    if not staging.exists():
+        return
+    with restore_lock(home):
+        if (staging / SWAP).exists():
+            finish_swap(home)
+        elif (staging / PENDING).exists():
+            raise BackupError(
+                f"a restore into {home} was cut off while it wrote the database. Run `rubato restore --replace FILE` "
+                "again; until then this service does not start."
+            )
+        else:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def begin_swap(home: Path, moves: list[Move], aside: Path) -> None:
+    """The point of no return."""
+    data = {
+        "aside": str(aside),
+        "moves": [{"new": str(move.new) if move.new else None, "place": str(move.place)} for move in moves],
+    }
+    part = home / STAGING / f".{SWAP}"
+    with part.open("w") as stream:
+        json.dump(data, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.rename(home / STAGING / SWAP)
+    sync_folder(home / STAGING)
+
+
+def finish_swap(home: Path) -> Path:
+    """Do all moves that are not done yet; gives the folder of what was put aside."""
+    staging = home / STAGING
+    data = json.loads((staging / SWAP).read_text())
+    aside = Path(data["aside"])
+    aside.mkdir(mode=0o700, exist_ok=True)
+    for move in data["moves"]:
+        new, place = Path(move["new"]) if move["new"] else None, Path(move["place"])
+        if new is not None and not new.exists():
+            continue  # done before a kill
+        if place.exists():
+            place.rename(aside / place.name)
+        if new is not None:
+            new.rename(place)
+        sync_folder(place.parent)
+    shutil.rmtree(staging, ignore_errors=True)
+    if not any(aside.iterdir()):
+        aside.rmdir()
+    sync_folder(home)
+    return aside
