@@ -85,7 +85,7 @@ gpu: setup ## What needs a GPU; skipped, loudly, where there is none
 	$(PYTEST) tests/gpu -q -rs
 
 .PHONY: check
-check: setup lint types arch web docs test ## Exactly what CI runs; the tests come last
+check: setup lint types arch web docs deps test ## Exactly what CI runs; the tests come last
 
 .PHONY: fmt
 fmt: setup ## Format and fix what can be fixed
@@ -120,6 +120,18 @@ docs-fix: setup
 	$(BIN)/python scripts/status_diagram.py
 	$(BIN)/python scripts/scheduling_trace.py
 	$(BIN)/python scripts/reference.py
+
+.PHONY: deps
+deps: setup ## Check that dependencies are bounded, fit together, and have a tested release each (make deps-fix writes these)
+	$(BIN)/python scripts/dependencies.py --check
+
+.PHONY: deps-fix
+deps-fix: setup
+	$(BIN)/python scripts/dependencies.py
+
+.PHONY: audit
+audit: setup ## Known advisories against the dependencies; needs the network, and says what was skipped without it
+	$(BIN)/python scripts/audit.py $(ARGS)
 
 .PHONY: bench
 bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS="--peers rubato,ddp --rounds 1"
