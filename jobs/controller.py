@@ -216,7 +216,7 @@ def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, stora
         storage=str(storage),
         last_step=acquired.last_step,
     )
-    return WorkerOrder(start, url, acquired.token, spec.package, spec.env)
+    return WorkerOrder(start, url, acquired.token, spec.package, spec.env, has_secrets=bool(spec.secrets))
 
 
 def say(text: str) -> None:

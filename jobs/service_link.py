@@ -130,6 +130,16 @@ class ServiceLink:
         except httpx.TransportError as error:
             raise Unreachable(f"the service does not answer: {error}") from error
 
+    def secrets(self, job_id: str) -> dict[str, str]:
+        """The secrets of the attempt's job by name.
+
+        Raises:
+            Fenced: this attempt no longer counts.
+            NotWanted: one of them is not there; the message says what to do.
+        """
+        reply = self._call("GET", f"/jobs/{job_id}/secrets")
+        return {str(name): str(value) for name, value in reply["secrets"].items()}
+
     def _call(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> Any:
         content = None if body is None else json.dumps(to_json(body)).encode()
         headers = {"Content-Type": "application/json"} if content else {}

@@ -11,19 +11,23 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from jobs.door import DoorAddress, open_door
 from jobs.outbox import Event, Numbered, Outbox
 from jobs.package import prepare_code, remove_code
-from jobs.service_link import ServiceLink
+from jobs.service_link import Fenced, NotWanted, Refused, ServiceLink
 from rubato.cli.keeper.process_table import boot_id, identify
 from rubato.errors import RubatoError, StaleAttempt
 from rubato.home import RecordedProcess
 from rubato.launch.environment import child_environment
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
+
+T = TypeVar("T")
 
 DEAD_MAN_S = 60.0
 """Silence of all controllers after which nobody leads this worker any more."""
@@ -46,6 +50,8 @@ class WorkerOrder:
     """Of the attempt; opens the job's package."""
     package: str | None
     job_env: dict[str, str | None]
+    has_secrets: bool = False
+    """Whether it fetches some. They do not stand here: Ray keeps what it makes an actor of."""
     command: tuple[str, ...] = CHILD_COMMAND
     dead_man_s: float = DEAD_MAN_S
 
@@ -157,9 +163,9 @@ class WorkerSupervisor:
     def _begin(self) -> None:
         start = self._order.start
         try:
-            code = self._prepare()
+            code, secrets = self._prepare()
             environment = child_environment(
-                os.environ, working_dir=code, job_env=self._order.job_env, keep_pythonpath=False
+                os.environ, working_dir=code, job_env=self._order.job_env, secrets=secrets, keep_pythonpath=False
             )
             plan = ChildPlan(replace(start, host=self._host), self._node, code, environment, self._order.command)
             with self._lock:
@@ -168,24 +174,29 @@ class WorkerSupervisor:
                     self._child.kill(self._kill_wish)
                 self._child.start()
         except (RubatoError, OSError) as error:
-            cause = self._kill_wish or f"its code could not be prepared: {error}"
+            cause = self._kill_wish or f"it could not be prepared: {error}"
             self._take(wire.Exited(start.incarnation, None, None, cause=cause))
 
-    def _prepare(self) -> Path:
-        order = self._order
+    def _prepare(self) -> tuple[Path, dict[str, str]]:
+        """The code, and the secrets: these only ever lie in memory, here and in the training process."""
+        order, job_id = self._order, self._order.start.job_id
         with ServiceLink(order.url, order.token) as link:
-            for number in range(1, FETCH_TRIES + 1):
-                try:
-                    self._code = prepare_code(
-                        order.package, f"{order.start.job_id}-{order.start.incarnation}", link.fetch_package
-                    )
-                except RubatoError:
-                    if number == FETCH_TRIES or self._kill_wish:
-                        raise
-                    time.sleep(0.5 * number)  # the service may be restarting
-                else:
-                    return self._code
-        raise AssertionError("unreachable: the last try returns or raises")
+            self._code = self._patiently(
+                lambda: prepare_code(order.package, f"{job_id}-{order.start.incarnation}", link.fetch_package)
+            )
+            return self._code, self._patiently(lambda: link.secrets(job_id)) if order.has_secrets else {}
+
+    def _patiently(self, fetch: Callable[[], T]) -> T:
+        for number in range(1, FETCH_TRIES):
+            try:
+                return fetch()
+            except (Fenced, NotWanted, Refused):
+                raise
+            except RubatoError:
+                if self._kill_wish:
+                    raise
+                time.sleep(0.5 * number)  # the service may be restarting
+        return fetch()
 
     def _take(self, event: Event) -> None:
         """Something the process said, or its end; called by one thread at a time."""

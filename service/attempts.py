@@ -16,6 +16,7 @@ from service.auth import Principal
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import append_event
+from service.job_secrets import give, values_of
 from service.jobs import find
 from service.metrics import last_metric_step
 from service.models import Attempt, Checkpoint, Event, Job
@@ -65,6 +66,17 @@ async def desired(context: Context, job_id: str, principal: Principal, after: in
     return await context.hub.wait_until(
         [desired_topic(job_id)], look, lambda wishes: wishes.version > after, min(wait_s, MAX_DESIRED_WAIT_S)
     )
+
+
+async def secrets_for_workers(context: Context, job_id: str, principal: Principal) -> dict[str, str]:
+    """The secrets of a live attempt by name; for the memory of its workers, and for nothing else.
+
+    Raises:
+        ServiceError: forbidden, fenced, conflict (one is not there any more), not_ready (its key is not).
+    """
+    async with context.database.read() as session:
+        job = await find_fenced(session, job_id, principal)
+        return await values_of(session, context.vault, job)
 
 
 async def find_fenced(session: AsyncSession, job_id: str, principal: Principal, *, for_update: bool = False) -> Job:
@@ -185,6 +197,7 @@ async def _grant(
         workers=[],
     )
     session.add(attempt)
+    await give(session, job, job.attempt)
     await session.flush()
     await append_event(
         session,

@@ -13,6 +13,7 @@ from service.notify import Hub
 from service.packages import PackageStore
 from service.settings import Settings
 from service.storage import StorageDesk
+from service.vault import Vault
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Context:
     database: Database
     hub: Hub
     authority: Authority
+    vault: Vault
     logs: LogStore
     packages: PackageStore
     storage: StorageDesk

@@ -25,6 +25,7 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.events import append_reported
 from service.ids import new_id
+from service.job_secrets import redactor_of
 from service.jobs import find
 from service.logs import LogPosition
 from service.metrics import store_metrics
@@ -75,6 +76,10 @@ async def ingest(context: Context, job_id: str, report: Report, principal: Princ
 async def _store(
     context: Context, session: AsyncSession, job: Job, attempt: Attempt, report: Report, now: datetime
 ) -> None:
+    redactor = await redactor_of(session, context.vault, job)
+    if redactor is not None:
+        # Before anything of it is looked at: what is not in the report any more can be stored, shown and sent.
+        report = redactor.report(report)
     fresh = _fresh_events(report.events, attempt.last_seq)
     attempt.last_batch = report.batch
     attempt.last_report_at = now

@@ -20,6 +20,7 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.events import append_event
 from service.ids import is_id, new_id
+from service.job_secrets import check_known
 from service.models import AuditEntry, Checkpoint, Job, Package, Project
 from service.notify import ALL_JOBS, SCHEDULER, notify
 from service.pages import bad_cursor, cut
@@ -50,7 +51,7 @@ async def submit(context: Context, spec: JobSpec, *, asked: Asked) -> dict[str, 
     """Store a new job, queued.
 
     Raises:
-        ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint).
+        ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint or secret).
     """
     return await answer_once(
         context,
@@ -164,7 +165,7 @@ async def insert(
     """A new job in the caller's transaction, as the API shows it.
 
     Raises:
-        ServiceError: name_taken, package_unknown, invalid_spec (unknown project or checkpoint), forbidden.
+        ServiceError: name_taken, package_unknown, invalid_spec (unknown project, checkpoint or secret), forbidden.
     """
     actor = caller.name
     await _check_project(session, spec, caller)
@@ -221,6 +222,7 @@ async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal
 
 
 async def _check_references(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
+    await check_known(session, spec)
     if spec.package is not None and await session.get(Package, spec.package) is None:
         raise ServiceError(
             ErrorKind.PACKAGE_UNKNOWN,

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Text,
@@ -399,6 +400,36 @@ class Session(Base):
     token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+
+
+class Secret(Base):
+    """What jobs of a project may be given by name; its value can be read with a key outside the database only."""
+
+    __tablename__ = "secrets"
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.name", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key_id: Mapped[str] = mapped_column(String(16))
+    """Of the key that it is sealed under."""
+    sealed: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    updated_by: Mapped[str] = mapped_column(String(63))
+
+
+class AttemptSecret(Base):
+    """A secret as an attempt was given it: its workers hold this value, whatever the secret was set to since.
+
+    Kept while the job lives, for workers outlive their attempt, and what they say is searched for it.
+    """
+
+    __tablename__ = "attempt_secrets"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key_id: Mapped[str] = mapped_column(String(16))
+    sealed: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class StoredReply(Base):

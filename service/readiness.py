@@ -13,7 +13,8 @@ from sqlalchemy import select, text, update
 from service.clusters import is_online
 from service.context import Context
 from service.migrations.upgrade import head_revision, knows_revision
-from service.models import Cluster, Lease
+from service.models import AttemptSecret, Cluster, Lease, Secret
+from service.vault import missing_key
 
 CHECK_S = 3.0
 """A check without an answer for so long has failed; probes commonly wait five."""
@@ -62,6 +63,7 @@ async def examine(context: Context) -> Readiness:
         ("database", True, _look_at_database),
         ("migrations", True, _look_at_migrations),
         ("disk", True, _look_at_disk),
+        ("secrets", False, _look_at_secrets),
         ("scheduler", False, _look_at_scheduler),
         ("agent", False, _look_at_agents),
     )
@@ -109,6 +111,20 @@ async def _look_at_disk(context: Context) -> Check:
     if usage.free < LOW_DISK_BYTES:
         return Check("disk", is_ok=False, detail=f"{detail}; it will be full soon", is_required=False)
     return Check("disk", is_ok=True, detail=detail)
+
+
+async def _look_at_secrets(context: Context) -> Check:
+    vault = context.vault
+    if vault.fault:
+        return Check("secrets", is_ok=False, detail=f"cannot be used: {vault.fault}", is_required=False)
+    keys: set[str] = set()
+    async with context.database.read() as session:
+        for table in (Secret, AttemptSecret):
+            keys |= set((await session.scalars(select(table.key_id).distinct())).all())
+    missing = sorted(key for key in keys if not vault.knows(key))
+    if missing:
+        return Check("secrets", is_ok=False, detail=missing_key(missing[0]), is_required=False)
+    return Check("secrets", is_ok=True, detail="their key is there")
 
 
 async def _look_at_scheduler(context: Context) -> Check:

@@ -31,12 +31,15 @@ class Settings(BaseSettings):
     """Port to listen on; 0 lets the system choose."""
     storage: str = ""
     """Checkpoint root that service and workers see: a folder, file:// or s3://; default: `checkpoints` in the home."""
+    secret_keys_file: Path | None = None
+    """Keys that seal secrets, for replicas to share: see `service.vault`; default: `secret-keys` in the home."""
     web_dist: Path = Field(default_factory=lambda: Path(__file__).resolve().parent.parent / "web" / "dist")
     """Folder of the built page."""
     behind_tls_proxy: bool = False
     """Says that a proxy in front speaks TLS: allows a bind beyond loopback and marks the cookie Secure."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names the service answers to, besides loopback and `host`; a JSON list in the environment."""
+
 
     lease: timedelta = timedelta(seconds=30)
     """How long a controller may be silent before another may be made; every report and desired poll renews it."""

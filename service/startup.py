@@ -20,6 +20,7 @@ from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
+from service.job_secrets import seal_anew
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
@@ -27,6 +28,7 @@ from service.packages import PackageStore
 from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
+from service.vault import open_vault
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
@@ -75,6 +77,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             database=database,
             hub=hub,
             authority=Authority(load_key(settings.home)),
+            vault=open_vault(settings.home, settings.secret_keys_file),
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
@@ -105,6 +108,7 @@ async def _prepare(context: Context) -> str:
         await context.authority.ensure_token(session, home / CLUSTER_TOKEN_FILE, Role.CLUSTER, now)
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
+        await seal_anew(session, context.vault)
     await rearm_leases(context)
     context.packages.remove_parts()
     await _cut_log_tails(context)

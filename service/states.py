@@ -15,6 +15,7 @@ from rubato.wire.events import EventKind
 from rubato.wire.status import ALLOWED, FINAL, Status
 from service import counters
 from service.events import append_event
+from service.job_secrets import forget
 from service.models import Job
 from service.notify import ALL_JOBS, RUN_LIST, SCHEDULER, after_commit, desired_topic, job_topic, notify
 from service.scheduling.view import ranked_at
@@ -167,6 +168,8 @@ async def change_status(
     if changed.first() is None:
         raise IllegalTransition(f"{job.id} was no longer {start} when it was to become {to}")
     await session.refresh(job, ["status", "reason", *changes])
+    if to in FINAL:
+        await forget(session, job)
     await append_event(
         session,
         job,

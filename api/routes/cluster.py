@@ -13,7 +13,7 @@ from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import AcquireRequest, Report, SyncRequest
 from rubato.wire.codec import to_json
-from service.attempts import acquire, desired
+from service.attempts import acquire, desired, secrets_for_workers
 from service.auth import Role
 from service.clusters import check_cluster_id, sync
 from service.errors import ErrorKind, ServiceError
@@ -62,6 +62,13 @@ async def get_desired(
 ) -> JSONResponse:
     """What the user wants now; answered as soon as its version is above `after`, or after `wait` seconds."""
     return JSONResponse(to_json(await desired(context, job_id, caller, after, wait)))
+
+
+@router.get("/jobs/{job_id}/secrets", responses=errors(404, 409, 503))
+@allow(Role.ATTEMPT)
+async def get_secrets(job_id: str, context: Parts, caller: Caller) -> JSONResponse:
+    """The secrets that the job's spec names, as the attempt was given them; for the environment of its workers."""
+    return JSONResponse({"secrets": await secrets_for_workers(context, job_id, caller)})
 
 
 @router.get("/packages/{sha256}", response_class=FileResponse, responses=errors(404))

@@ -8,7 +8,7 @@ import typer
 
 from rubato.cli.job_commands import read_timeout
 from rubato.cli.options import JsonOption, UrlOption, connect
-from rubato.cli.output import note, put, put_json, stdout_console
+from rubato.cli.output import note, put, put_json, put_table
 
 token = typer.Typer(name="token", help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 project = typer.Typer(
@@ -145,12 +145,5 @@ def disable_user(
 def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         put_json(rows)
-        return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.upper().replace("_", " "), no_wrap=True)
-    for row in rows:
-        table.add_row(*("-" if row.get(column) is None else str(row[column]) for column in columns))
-    stdout_console().print(table, soft_wrap=True)
+    else:
+        put_table(rows, columns)

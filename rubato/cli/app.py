@@ -20,6 +20,7 @@ from rubato.cli import (
     job_commands,
     local,
     pin,
+    secret_commands,
     service_commands,
     starter,
     submit,
@@ -64,7 +65,14 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for command in COMMANDS:
     app.command()(command)
-for group in (checkpoint_commands.app, access_commands.token, access_commands.project, access_commands.user):
+GROUPS = (
+    checkpoint_commands.app,
+    secret_commands.app,
+    access_commands.token,
+    access_commands.project,
+    access_commands.user,
+)
+for group in GROUPS:
     app.add_typer(group)
 
 

@@ -28,7 +28,7 @@ LOW_SHM_BYTES = 256 * 10**6
 LOW_MEMORY_BYTES = 2 * 10**9
 DISTRIBUTIONS = {
     "train": ("torch", "numpy", "safetensors"),
-    "service": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "prometheus-client"),
+    "service": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "prometheus-client", "cryptography"),
     "cluster": ("ray",),
     "recipes": ("scikit-learn",),
 }
@@ -131,7 +131,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
     fine = free >= LOW_DISK_BYTES
     detail = f"{home.path}, {free / 1e9:.1f} GB free"
     yield Health(Level.OK if fine else Level.WARNING, "home", detail if fine else f"{detail}; checkpoints need room")
-    for name in ("token", "cluster-token", "scraper-token", "ray-token", "hmac-key"):
+    for name in ("token", "cluster-token", "scraper-token", "ray-token", "hmac-key", "secret-keys"):
         path = home.path / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")

@@ -14,6 +14,7 @@ UrlOption = Annotated[
     typer.Option("--url", help="Address of the service. Default: RUBATO_URL, else the one `rubato up` started."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of a job, or the name of the newest one of that name.")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,18 @@ def put(text: str) -> None:
 def put_json(value: Any) -> None:
     """Data for programs, on stdout: indented for a person at a terminal, one line otherwise."""
     put(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Data for people, on stdout: a line for each row, `-` where it has nothing."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper().replace("_", " "), no_wrap=True)
+    for row in rows:
+        table.add_row(*("-" if row.get(column) is None else str(row[column]) for column in columns))
+    stdout_console().print(table, soft_wrap=True)
 
 
 def note(text: str) -> None:

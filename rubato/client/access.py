@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from rubato.client.transport import Transport
-
-Pages = Callable[[str, dict[str, Any] | None], Iterator[Any]]
+from rubato.client.transport import Pages, Transport
 
 
 class Access:

@@ -27,6 +27,7 @@ from rubato.client.models import (
     Worker,
     decode,
 )
+from rubato.client.secrets import Secrets
 from rubato.client.transport import Transport
 from rubato.errors import ApiError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url
@@ -63,6 +64,7 @@ class Client:
         self.url = find_url(url, home, environment)
         self._transport = Transport(self.url, find_token(token, self.url, home, environment), transport=transport)
         self.access = Access(self._transport, API, self._pages)
+        self.secrets = Secrets(self._transport, API, self._pages)
 
     def __enter__(self) -> Client:
         return self

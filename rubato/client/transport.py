@@ -23,6 +23,10 @@ RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
 
+Pages = Callable[[str, dict[str, Any] | None], Iterator[Any]]
+"""Gives the items of all pages of a path."""
+
+
 @dataclass(frozen=True)
 class Message:
     """One server-sent event."""

@@ -25,6 +25,7 @@ def child_environment(
     *,
     working_dir: Path,
     job_env: Mapping[str, str | None] | None = None,
+    secrets: Mapping[str, str] | None = None,
     keep_pythonpath: bool = True,
 ) -> dict[str, str]:
     """The environment of a training process.
@@ -33,6 +34,7 @@ def child_environment(
         base: that of the supervisor; credentials of Rubato and Ray are left out.
         working_dir: comes first on PYTHONPATH, so that the user's own modules win.
         job_env: the job's `env`; it overrides everything but where modules are looked for first.
+        secrets: the job's secrets by name, likewise.
         keep_pythonpath: whether the PYTHONPATH of `base` counts; false where it is the cluster's own.
     """
     environment = {name: value for name, value in base.items() if not name.startswith(_SECRET_PREFIXES)}
@@ -41,6 +43,7 @@ def child_environment(
     inherited = environment.pop("PYTHONPATH", "")
     environment |= _DEFAULTS
     given = {name: value for name, value in (job_env or {}).items() if value is not None}
+    given |= secrets or {}
     environment |= given
     paths = [str(working_dir), given.get("PYTHONPATH", ""), inherited if keep_pythonpath else ""]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

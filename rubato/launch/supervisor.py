@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rubato.launch.forkserver import ForkServer, ForkServerGone
@@ -46,7 +46,8 @@ class ChildPlan:
     node: str
     """Name of the host, as shown to users."""
     working_dir: Path
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+    """May hold secrets."""
     command: tuple[str, ...] = CHILD_COMMAND
     forkserver: ForkServer | None = None
     """Forks it, where it can, instead of the command. It has the working folder and the environment."""

@@ -22,11 +22,18 @@ MAX_WORKERS = 4096
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_SECRETS = 64
+MAX_SECRET_NAME = 128
 
 
 def is_name(text: str) -> bool:
     """Whether a job, project or user may be called so."""
     return bool(_NAME.fullmatch(text))
+
+
+def is_secret_name(text: str) -> bool:
+    """Whether a secret may be called so: it becomes an environment variable."""
+    return len(text) <= MAX_SECRET_NAME and bool(_ENV_NAME.fullmatch(text))
 
 
 def _check(*rules: tuple[bool, str, str]) -> None:
@@ -281,7 +288,7 @@ class JobSpec:
     env: dict[str, str | None] = field(default_factory=dict)
     """Environment of the training processes; a null value must be given at submit (`--env NAME=value`)."""
     secrets: tuple[str, ...] = ()
-    """Names of stored secrets to pass; not supported by this release."""
+    """Secrets of the project (`rubato secret set`) that training processes find in their environment by these names."""
     notifications: tuple[NotificationSpec, ...] = ()
     """Who is told; not supported by this release."""
 
@@ -320,7 +327,13 @@ class JobSpec:
                 "limits.max_duration",
                 "must be more than 0",
             ),
-            (not self.secrets, "secrets", "not supported by this release; use env"),
+            (len(self.secrets) <= MAX_SECRETS, "secrets", f"must be at most {MAX_SECRETS}, got {len(self.secrets)}"),
+            (len(set(self.secrets)) == len(self.secrets), "secrets", "name each of them once"),
+            (
+                not set(self.secrets) & self.env.keys(),
+                "secrets",
+                f"{', '.join(sorted(set(self.secrets) & self.env.keys()))}: stands in env, too; choose one",
+            ),
             (not self.notifications, "notifications", "not supported by this release"),
             (
                 self.batch.num_microbatches == "auto" or self.batch.num_microbatches >= self.workers.upper,
@@ -341,6 +354,10 @@ class JobSpec:
             *(
                 (bool(_ENV_NAME.fullmatch(name)), f"env.{name}", "is not a valid environment variable name")
                 for name in self.env
+            ),
+            *(
+                (is_secret_name(name), "secrets", f"{name[:80]!r} is not a valid environment variable name")
+                for name in self.secrets
             ),
         )
 

@@ -23,7 +23,7 @@ TOY = (sys.executable, str(Path(__file__).parents[1] / "launch" / "toy_child.py"
 START = wire.Start(1, "job", "w1.1", "1.1", {"config": {"steps": 10**6, "step_s": 0.01}}, "", "")
 # The dead man's switch ends the whole process, which is the one of the tests here.
 NEVER_S = 1e6
-ORDER = WorkerOrder(START, "http://127.0.0.1:9", "token", None, {}, TOY, dead_man_s=NEVER_S)
+ORDER = WorkerOrder(START, "http://127.0.0.1:9", "token", None, {}, command=TOY, dead_man_s=NEVER_S)
 MEMBERS = (wire.Member("w1.1", "1.1"),)
 RECORD = wire.GenerationRecord(1, 1, MEMBERS, (0,), "store", wire.Origin("fresh"), "start", 0)
 

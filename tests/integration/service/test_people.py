@@ -41,6 +41,7 @@ VIEWERS = {
     "GET /api/v1/queue",
     "HEAD /api/v1/packages/{sha256}",
     "GET /api/v1/projects/{project}",
+    "GET /api/v1/projects/{project}/secrets",
     f"GET {JOB}",
     *(
         f"GET {JOB}/{what}"
@@ -70,6 +71,8 @@ EDITORS = {
 ADMINS = {
     "PUT /api/v1/projects/{project}/members/{user}",
     "DELETE /api/v1/projects/{project}/members/{user}",
+    "PUT /api/v1/projects/{project}/secrets/{name}",
+    "DELETE /api/v1/projects/{project}/secrets/{name}",
 }
 ENDLESS = {"GET /api/v1/events"}
 

@@ -1,0 +1,95 @@
+"""Secrets of projects, as people set them: written, listed by name, removed, and never shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import delete, select
+
+from rubato.errors import Finding
+from rubato.wire.spec import MAX_SECRET_NAME, is_secret_name
+from service.access import Principal
+from service.clock import to_rfc3339
+from service.context import Context
+from service.database import insert_for
+from service.errors import ErrorKind, ServiceError, not_found
+from service.job_secrets import purpose_of
+from service.models import Project, Secret
+from service.pages import cut
+from service.people import audit, storable
+from service.redaction import MIN_CHARS
+
+MAX_CHARS = 16 * 1024
+"""Room for a private key with its certificates; the system bounds an environment variable at 128 KiB."""
+
+
+async def set_secret(
+    context: Context, project: str, name: str, value: str, caller: Principal
+) -> tuple[dict[str, Any], bool]:
+    """Store a value in place of another one; gives what is shown of it, and whether it is new.
+
+    Raises:
+        ServiceError: invalid_request (the name or the value), not_found (the project), not_ready (there is no key).
+    """
+    _check(name, value)
+    now = context.clock()
+    sealed = context.vault.seal(value, purpose_of(project, name))
+    async with context.database.write() as session:
+        if await session.get(Project, storable(project)) is None:
+            raise not_found("project", project[:80])
+        is_new = await session.get(Secret, (project, name)) is None
+        row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": caller.name}
+        insert = insert_for(session, Secret).values(project=project, name=name, created_at=now, **row)
+        await session.execute(insert.on_conflict_do_update(index_elements=["project", "name"], set_=row))
+        audit(session, context, caller, "secret.set", {"project": project, "secret": name})
+        stored = await session.get_one(Secret, (project, name), populate_existing=True)
+        return _secret_json(stored), is_new
+
+
+async def list_secrets(
+    context: Context, project: str, *, cursor: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the project's secrets by name: names, times and by whom, never values."""
+    statement = select(Secret).where(Secret.project == storable(project)).order_by(Secret.name).limit(limit + 1)
+    if cursor is not None:
+        statement = statement.where(Secret.name > storable(cursor))
+    async with context.database.read() as session:
+        rows = (await session.scalars(statement)).all()
+    page, next_cursor = cut(rows, limit, lambda secret: secret.name)
+    return [_secret_json(secret) for secret in page], next_cursor
+
+
+async def delete_secret(context: Context, project: str, name: str, caller: Principal) -> None:
+    """Remove a secret. Attempts that were given it keep it; the next one of a job that needs it fails, and says so.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    found = (Secret.project == storable(project)) & (Secret.name == storable(name))
+    async with context.database.write() as session:
+        if (await session.execute(delete(Secret).where(found).returning(Secret.name))).first() is None:
+            raise not_found("secret", name[:80])
+        audit(session, context, caller, "secret.deleted", {"project": project, "secret": name})
+
+
+def _check(name: str, value: str) -> None:
+    findings = []
+    if not is_secret_name(name):
+        rule = f"must be the name of an environment variable, of at most {MAX_SECRET_NAME} characters"
+        findings.append(Finding("name", rule))
+    if not (len(value.strip()) >= MIN_CHARS and len(value) <= MAX_CHARS):
+        rule = f"must have {MIN_CHARS} to {MAX_CHARS} characters: a shorter one could not be taken out of logs"
+        findings.append(Finding("value", rule))
+    if findings:
+        summary = "; ".join(map(str, findings))
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The secret does not hold: {summary}.", findings=findings)
+
+
+def _secret_json(secret: Secret) -> dict[str, Any]:
+    return {
+        "name": secret.name,
+        "project": secret.project,
+        "created_at": to_rfc3339(secret.created_at),
+        "updated_at": to_rfc3339(secret.updated_at),
+        "updated_by": secret.updated_by,
+    }

@@ -1,0 +1,270 @@
+"""Secrets: written and never shown, given to attempts only, and taken out of what jobs say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from rubato.wire.cluster import Failure, Outcome, ProcessIdentity
+from service.models import AttemptSecret, Base, Secret
+from service.redaction import WITHHELD
+from tests.integration.service.test_people import make_user
+from tests.simulated_controller import SimulatedController, bearer, log_line
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench, MakeBench
+
+pytestmark = pytest.mark.anyio
+
+CANARY, LATER = "s3cr3t-canary-value", "another-canary-value"
+SECRETS = "/api/v1/projects/default/secrets"
+
+
+async def put(client: httpx.AsyncClient, value: str, name: str = "TOKEN", project: str = "default") -> httpx.Response:
+    return await client.put(f"/api/v1/projects/{project}/secrets/{name}", json={"value": value})
+
+
+async def fetch(controller: SimulatedController, token: str | None = None) -> httpx.Response:
+    assert controller.acquired is not None
+    headers = bearer(token or controller.acquired.token)
+    return await controller.client.get(f"/cluster/v1/jobs/{controller.job_id}/secrets", headers=headers)
+
+
+async def stored(bench: Bench) -> str:
+    """Every cell of every table, as text."""
+    async with bench.context.database.read() as session:
+        rows = [(await session.execute(select(table))).all() for table in Base.metadata.sorted_tables]
+    return repr(rows)
+
+
+def files(folder: Path) -> bytes:
+    found = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert found
+    return b"".join(found)
+
+
+async def test_a_secret_is_set_listed_and_removed_and_never_shown(bench: Bench) -> None:
+    made = await put(bench.client, CANARY)
+    assert (made.status_code, made.json()["name"], made.json()["updated_by"]) == (201, "TOKEN", "admin")
+    bench.clock.advance(5)
+    again = await put(bench.client, LATER)
+    assert again.status_code == 200
+    assert again.json()["created_at"] == made.json()["created_at"] < again.json()["updated_at"]
+    await put(bench.client, CANARY, "SECOND")
+    listed = await bench.get("/projects/default/secrets")
+    assert [item["name"] for item in listed["items"]] == ["SECOND", "TOKEN"]
+    page = await bench.get("/projects/default/secrets", limit=1)
+    assert (await bench.get("/projects/default/secrets", cursor=page["next_cursor"]))["items"] == listed["items"][1:]
+    assert (await bench.client.delete(f"{SECRETS}/TOKEN")).status_code == 204
+    assert (await bench.client.delete(f"{SECRETS}/TOKEN")).status_code == 404
+    audit = (await bench.get("/audit"))["items"]
+    assert [(entry["action"], entry["detail"]["secret"]) for entry in audit] == [
+        ("secret.deleted", "TOKEN"),
+        ("secret.set", "SECOND"),
+        ("secret.set", "TOKEN"),
+        ("secret.set", "TOKEN"),
+    ]
+    said = made.text + again.text + json.dumps(listed) + json.dumps(audit) + await stored(bench)
+    for value in (CANARY, LATER):
+        assert value not in said
+        assert value.encode() not in files(bench.settings.home)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKEN", "short"),
+        ("TOKEN", " " * 20),
+        ("TOKEN", "x" * 16385),
+        ("no-name", CANARY),
+        ("1X", CANARY),
+        ("A" * 129, CANARY),
+    ],
+)
+async def test_a_secret_that_could_not_be_kept_is_refused_and_not_repeated(bench: Bench, name: str, value: str) -> None:
+    refused = await put(bench.client, value, name)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert value not in refused.text
+    nul = await put(bench.client, "a value with \x00 in it")
+    assert nul.status_code == 422
+    assert "a value with" not in nul.text
+
+
+async def test_who_writes_and_who_uses(bench: Bench) -> None:
+    boss = await make_user(bench, "boss", default="admin")
+    ada = await make_user(bench, "ada", default="editor")
+    await bench.post("/projects", 201, {"name": "other"})
+    assert (await put(boss, CANARY)).status_code == 201
+    assert (await put(ada, LATER)).status_code == 403
+    assert (await put(boss, CANARY, project="other")).status_code == 404
+    assert (await put(bench.client, CANARY, "THEIRS", "other")).status_code == 201
+    spec = {"name": "digits", "recipe": "image-classifier"}
+    assert (await ada.post("/api/v1/jobs", json={**spec, "secrets": ["TOKEN"]})).status_code == 201
+    refused = await ada.post("/api/v1/jobs", json={**spec, "name": "b", "secrets": ["THEIRS"]})
+    assert refused.status_code == 422, "another project's secret is none"
+    for client in (boss, ada):
+        await client.aclose()
+
+
+async def test_unknown_secrets_are_refused_with_what_to_do(bench: Bench) -> None:
+    await put(bench.client, CANARY)
+    await bench.submit("known", secrets=["TOKEN"])
+    spec = {"name": "digits", "recipe": "image-classifier", "secrets": ["TOKEN", "NOPE"]}
+    for parameters in ({}, {"dry_run": True}):
+        problem = await bench.post("/jobs", 422, spec, **parameters)
+        assert problem["errors"] == [
+            {
+                "path": "secrets",
+                "message": "the project 'default' has no secret 'NOPE'; "
+                "set it with `rubato secret set NOPE --project default`",
+            }
+        ]
+    assert (await bench.post("/jobs/known/clone", 422, {"overrides": {"secrets": ["NOPE"]}}))["code"] == "invalid_spec"
+    for wrong in (["no-name"], ["TOKEN", "TOKEN"], [f"S{n}" for n in range(65)]):
+        assert (await bench.post("/jobs", 422, {**spec, "secrets": wrong}))["errors"][0]["path"] == "secrets"
+    both = {**spec, "secrets": ["TOKEN"], "env": {"TOKEN": "x"}}
+    assert "stands in env, too" in (await bench.post("/jobs", 422, both))["detail"]
+
+
+async def test_an_attempt_keeps_its_values_and_the_next_one_gets_the_new(bench: Bench) -> None:
+    await put(bench.client, CANARY)
+    await put(bench.client, "not-asked-for", "OTHER")
+    controller = await bench.start(secrets=["TOKEN"])
+    first = await fetch(controller)
+    assert (first.status_code, first.json()) == (200, {"secrets": {"TOKEN": CANARY}})
+    assert first.headers["cache-control"] == "no-store"
+    await put(bench.client, LATER)
+    assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}, "a joiner gets what the others have"
+    stale = controller.acquired
+    assert stale is not None
+    process = ProcessIdentity("node-1", "boot-1", 4343, 78)
+    successor = SimulatedController(bench.client, controller.job_id, controller.ticket, process=process)
+    await successor.acquire(gone=stale.attempt)
+    assert (await fetch(successor)).json()["secrets"] == {"TOKEN": LATER}
+    refused = await fetch(successor, stale.token)
+    assert (refused.status_code, refused.json()["code"]) == (409, "fenced")
+    second = await bench.start("second")
+    assert (await fetch(second)).json() == {"secrets": {}}
+    assert second.acquired is not None
+    assert (await fetch(successor, second.acquired.token)).status_code == 403
+    for token in (bench.token, bench.agent.token, controller.ticket):
+        assert (await fetch(successor, token)).status_code == 403
+
+
+async def test_what_a_job_says_is_stored_without_them(bench: Bench) -> None:
+    await put(bench.client, CANARY)
+    controller = await bench.start(secrets=["TOKEN"])
+    await controller.report(logs=(log_line(f"old {CANARY}"),))
+    await put(bench.client, LATER)
+    assert controller.acquired is not None
+    successor = SimulatedController(
+        bench.client, controller.job_id, controller.ticket, process=ProcessIdentity("node-1", "boot-1", 1, 1)
+    )
+    await successor.acquire(gone=controller.acquired.attempt)
+    await successor.report(
+        # A worker of the attempt before lives on, and holds the old value.
+        logs=(log_line(f"{CANARY} and {LATER}"),),
+        events=(successor.event("user.event", f"heard {LATER}", note={"deep": [CANARY]}),),
+        reason=f"waits for {CANARY}",
+    )
+    assert "waits for [secret TOKEN]" in (await bench.job("digits"))["message"]
+    failure = Failure("user", "user_code_error", f"bad {LATER}", traceback=f"  {CANARY}", last_output=(f"{LATER}!",))
+    await successor.report(outcome=Outcome("failed", failure=failure))
+    job = await bench.job("digits")
+    assert (job["status"], job["failure"]["message"], job["message"]) == ("failed", *["bad [secret TOKEN]"] * 2)
+    assert (job["failure"]["traceback"], job["failure"]["last_output"]) == ("  [secret TOKEN]", ["[secret TOKEN]!"])
+    events = (await bench.get("/jobs/digits/events"))["items"]
+    assert ("heard [secret TOKEN]", {"note": {"deep": ["[secret TOKEN]"]}}) in [
+        (e["message"], e["data"]) for e in events
+    ]
+    lines = [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]]
+    assert lines == ["old [secret TOKEN]", "[secret TOKEN] and [secret TOKEN]"]
+    said = json.dumps([job, events, lines]) + await stored(bench)
+    for value in (CANARY, LATER):
+        assert value not in said
+        assert value.encode() not in files(bench.settings.home)
+    async with bench.context.database.read() as session:
+        assert await session.scalar(select(func.count()).select_from(AttemptSecret)) == 0, "an ended job needs none"
+
+
+async def test_a_secret_that_was_deleted_fails_the_next_attempt_only(bench: Bench) -> None:
+    await put(bench.client, CANARY)
+    controller = await bench.start(secrets=["TOKEN"])
+    await bench.client.delete(f"{SECRETS}/TOKEN")
+    assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}
+    assert controller.acquired is not None
+    successor = SimulatedController(
+        bench.client, controller.job_id, controller.ticket, process=ProcessIdentity("node-1", "boot-1", 1, 1)
+    )
+    await successor.acquire(gone=controller.acquired.attempt)
+    refused = await fetch(successor)
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert "rubato secret set TOKEN --project default" in refused.json()["detail"]
+
+
+@pytest.fixture
+def keyed(make_bench: MakeBench, database_url: str, tmp_path: Path) -> Any:
+    """Starts the service with a key file of these keys, again and again on one database."""
+
+    def start(*keys: str) -> Any:
+        file = tmp_path / "keys"
+        file.write_text("\n".join(keys))
+        return make_bench(database_url, secret_keys_file=file)
+
+    return start
+
+
+OLD, NEW = "0" * 64, "1" * 64
+
+
+async def secrets_check(bench: Bench) -> dict[str, Any]:
+    reply = await bench.client.get("/readyz")
+    assert reply.status_code == 200, reply.text
+    return next(check for check in reply.json()["checks"] if check["name"] == "secrets")
+
+
+async def test_keys_are_rotated_by_restarts(keyed: Any) -> None:
+    async with keyed(OLD) as bench:
+        await put(bench.client, CANARY)
+        await bench.start(secrets=["TOKEN"])
+    async with keyed(NEW, OLD) as bench, bench.context.database.read() as session:
+        for table in (Secret, AttemptSecret):
+            assert set((await session.scalars(select(table.key_id))).all()) == {bench.context.vault.key_id}
+    async with keyed(NEW) as bench:
+        assert (await secrets_check(bench))["ok"]
+        bench.clock.advance(60)  # the scheduler before this one has its lease no more
+        controller = await bench.start("again", secrets=["TOKEN"])
+        assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}
+
+
+async def test_a_wrong_key_is_told_and_stops_nothing_else(keyed: Any) -> None:
+    async with keyed(OLD) as bench:
+        await put(bench.client, CANARY)
+        controller = await bench.start(secrets=["TOKEN"])
+    async with keyed(NEW) as bench:
+        check = await secrets_check(bench)
+        assert not check["ok"]
+        assert not check["required"]
+        assert "is not in the key file; put it back, or set them anew" in check["detail"]
+        controller.client = bench.client
+        refused = await fetch(controller)
+        assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+        await controller.report(logs=(log_line(f"this {CANARY}"),), step=3)
+        assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == [WITHHELD]
+        assert (await bench.job("digits"))["step"] == 3
+        assert (await put(bench.client, LATER)).status_code == 200, "set anew"
+
+
+@pytest.mark.parametrize("content", ["", "nonsense"])
+async def test_a_file_without_keys_is_told(keyed: Any, content: str) -> None:
+    async with keyed(content) as bench:
+        assert not (await secrets_check(bench))["ok"]
+        refused = await put(bench.client, CANARY)
+        assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+        await bench.start()
+        assert (await bench.job("digits"))["status"] == "running", "who needs no secret goes on"
