@@ -12,7 +12,7 @@ from api.auth import authorize
 from api.gate import Gate
 from api.page import Assets
 from api.problems import install_problems
-from api.routes import access, cluster, jobs, people, project_secrets, scheduling, storage, streams
+from api.routes import access, cluster, jobs, people, project_secrets, scheduling, storage, streams, webhooks
 from service.clock import Clock, utc_now
 from service.settings import Settings
 from service.startup import run_service
@@ -25,6 +25,7 @@ ROUTERS = (
     people.router,
     access.router,
     project_secrets.router,
+    webhooks.router,
     cluster.router,
     people.top_router,
     # The last: it answers to whatever name is left.

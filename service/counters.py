@@ -49,6 +49,13 @@ PAUSES = Histogram(
 WORKERS_LOST = Counter("rubato_workers_lost", "Workers that died or were fenced.", registry=REGISTRY)
 CHECKPOINTS = Counter("rubato_checkpoints", "Checkpoints by what became of them.", ["result"], registry=REGISTRY)
 
+DELIVERIES = Counter(
+    "rubato_webhook_deliveries",
+    "Tries to deliver to webhooks: delivered, pending (is tried again), failed (given up).",
+    ["result"],
+    registry=REGISTRY,
+)
+
 _CHECKPOINT_RESULTS = {
     EventKind.CHECKPOINT_COMMITTED: "committed",
     EventKind.CHECKPOINT_FAILED: "failed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,10 @@ class DatabaseSilent(TimeoutError):
 class Database:
     """Engines, transactions, and the lock that keeps a second service off the same SQLite file."""
 
-    def __init__(self, url: str, hub: Hub) -> None:
+    def __init__(self, url: str, hub: Hub, *, info: Mapping[str, Any] | None = None) -> None:
+        """`info`: what each writing session knows of the settings."""
         self._url = url
+        self._info = dict(info or {})
         self._hub = hub
         self.is_sqlite = url.startswith("sqlite")
         self._replicas = None if self.is_sqlite else Replicas(url, hub)
@@ -127,7 +129,7 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
-        async with AsyncSession(self._writer, expire_on_commit=False) as session:
+        async with AsyncSession(self._writer, expire_on_commit=False, info=self._info) as session:
             async with session.begin():
                 yield session
                 if self._replicas is not None:

@@ -14,6 +14,7 @@ from rubato.wire.cluster import EventReport
 from rubato.wire.events import EventKind
 from service.clock import parse_or, to_rfc3339
 from service.models import Event, Job
+from service.webhooks.outbox import put_events
 
 
 async def reserve_positions(session: AsyncSession, job: Job, count: int) -> int:
@@ -40,17 +41,17 @@ async def append_event(
 ) -> int:
     """Write one event of the service itself; gives its position."""
     position = await reserve_positions(session, job, 1)
-    await session.execute(
-        insert(Event).values(
-            job_id=job.id,
-            position=position,
-            time=now,
-            kind=str(kind),
-            message=message,
-            attempt=attempt,
-            data=data or {},
-        )
-    )
+    row: dict[str, Any] = {
+        "job_id": job.id,
+        "position": position,
+        "time": now,
+        "kind": str(kind),
+        "message": message,
+        "attempt": attempt,
+        "data": data or {},
+    }
+    await session.execute(insert(Event).values(row))
+    await put_events(session, job, [row], now=now)
     return position
 
 
@@ -77,6 +78,7 @@ async def append_reported(
         for index, report in enumerate(reports)
     ]
     await session.execute(insert(Event), rows)
+    await put_events(session, job, rows, now=now)
 
 
 async def list_events(

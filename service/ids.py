@@ -9,7 +9,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Literal
 
-Prefix = Literal["job", "ckpt", "tok", "usr", "ses", "agt", "req"]
+Prefix = Literal["job", "ckpt", "tok", "usr", "ses", "agt", "req", "whk", "dlv"]
 
 # Crockford's base 32 in lower case: no i, l, o, u, and the digits sort before the letters.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"

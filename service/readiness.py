@@ -15,6 +15,7 @@ from service.context import Context
 from service.migrations.upgrade import head_revision, knows_revision
 from service.models import AttemptSecret, Cluster, Lease, Secret
 from service.vault import missing_key
+from service.webhooks.tables import Webhook
 
 CHECK_S = 3.0
 """A check without an answer for so long has failed; probes commonly wait five."""
@@ -119,7 +120,7 @@ async def _look_at_secrets(context: Context) -> Check:
         return Check("secrets", is_ok=False, detail=f"cannot be used: {vault.fault}", is_required=False)
     keys: set[str] = set()
     async with context.database.read() as session:
-        for table in (Secret, AttemptSecret):
+        for table in (Secret, AttemptSecret, Webhook):
             keys |= set((await session.scalars(select(table.key_id).distinct())).all())
     missing = sorted(key for key in keys if not vault.knows(key))
     if missing:

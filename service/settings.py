@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Self
 
@@ -40,6 +41,12 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     """Host names the service answers to, besides loopback and `host`; a JSON list in the environment."""
 
+    webhooks: bool = False
+    """Whether webhooks may be made and are delivered: the service then connects to addresses that users name."""
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks that webhooks may lead to besides public addresses, such as `["10.1.2.0/24"]`; a JSON list."""
+    webhook_ca_file: Path | None = None
+    """Certificates of authorities that webhooks may be signed by besides the system's, as in a closed network."""
 
     lease: timedelta = timedelta(seconds=30)
     """How long a controller may be silent before another may be made; every report and desired poll renews it."""

@@ -29,6 +29,10 @@ from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
 from service.vault import open_vault
+from service.webhooks import manage as webhooks
+from service.webhooks.dispatch import Dispatcher
+from service.webhooks.outbox import ARE_ON
+from service.webhooks.sending import Sender
 
 ADMIN_TOKEN_FILE = "token"
 CLUSTER_TOKEN_FILE = "cluster-token"
@@ -46,6 +50,7 @@ class Running:
 
     context: Context
     scheduling: WatchedLoop
+    dispatcher: Dispatcher
     login_code: str
     """Good for one sign-in of the page."""
 
@@ -69,7 +74,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
     # Nobody else writes to a SQLite database; other replicas' writes are notified while the listener stands.
     safety_s = SAFETY_POLL_INTERVAL.total_seconds()
     hub = Hub(safety_s if settings.is_sqlite else settings.poll_interval.total_seconds(), safety_s)
-    database = Database(settings.database_url, hub)
+    database = Database(settings.database_url, hub, info={ARE_ON: settings.webhooks})
     await database.start()
     try:
         context = Context(
@@ -86,13 +91,16 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
         )
         login_code = await _prepare(context)
         scheduling = WatchedLoop(context)
-        task = asyncio.create_task(scheduling.run()) if with_loop else None
+        dispatcher = Dispatcher(context, Sender(settings.webhook_networks, settings.webhook_ca_file))
+        loops = [scheduling.run, *([dispatcher.run] if settings.webhooks else [])] if with_loop else []
+        tasks = [asyncio.create_task(run()) for run in loops]
         try:
-            yield Running(context, scheduling, login_code)
+            yield Running(context, scheduling, dispatcher, login_code)
         finally:
             hub.close()
-            if task is not None:
+            for task in tasks:
                 task.cancel()
+            for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
     finally:
@@ -109,6 +117,7 @@ async def _prepare(context: Context) -> str:
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
+        await webhooks.seal_anew(session, context.vault)
     await rearm_leases(context)
     context.packages.remove_parts()
     await _cut_log_tails(context)

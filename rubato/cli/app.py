@@ -24,6 +24,7 @@ from rubato.cli import (
     service_commands,
     starter,
     submit,
+    webhook_commands,
 )
 from rubato.cli.exits import ExitCode, code_for_error
 from rubato.cli.output import fail, note, put
@@ -68,6 +69,7 @@ for command in COMMANDS:
 GROUPS = (
     checkpoint_commands.app,
     secret_commands.app,
+    webhook_commands.app,
     access_commands.token,
     access_commands.project,
     access_commands.user,

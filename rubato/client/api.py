@@ -29,6 +29,7 @@ from rubato.client.models import (
 )
 from rubato.client.secrets import Secrets
 from rubato.client.transport import Transport
+from rubato.client.webhooks import Webhooks
 from rubato.errors import ApiError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url
 from rubato.packaging import PackedFolder
@@ -65,6 +66,7 @@ class Client:
         self._transport = Transport(self.url, find_token(token, self.url, home, environment), transport=transport)
         self.access = Access(self._transport, API, self._pages)
         self.secrets = Secrets(self._transport, API, self._pages)
+        self.webhooks = Webhooks(self._transport, API, self._pages)
 
     def __enter__(self) -> Client:
         return self

@@ -73,6 +73,11 @@ ADMINS = {
     "DELETE /api/v1/projects/{project}/members/{user}",
     "PUT /api/v1/projects/{project}/secrets/{name}",
     "DELETE /api/v1/projects/{project}/secrets/{name}",
+    "GET /api/v1/projects/{project}/webhooks",
+    "POST /api/v1/projects/{project}/webhooks",
+    "DELETE /api/v1/projects/{project}/webhooks/{name}",
+    "POST /api/v1/projects/{project}/webhooks/{name}/test",
+    "GET /api/v1/projects/{project}/webhooks/{name}/deliveries",
 }
 ENDLESS = {"GET /api/v1/events"}
 

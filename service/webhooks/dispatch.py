@@ -1,0 +1,129 @@
+"""The loop that delivers: for each webhook one delivery after the other, several webhooks at once.
+
+An endpoint that is slow or dead holds up its own deliveries only. What is tried is claimed in a transaction before, and
+what came of it is written in one after: none is open while the network is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from service.context import Context
+from service.counters import DELIVERIES
+from service.database import DatabaseSilent
+from service.notify import WEBHOOKS
+from service.vault import VaultShut
+from service.webhooks.outbox import Claim, claim, due_webhooks, forget_old, settle
+from service.webhooks.retries import decide_delivery
+from service.webhooks.sending import Sender, Sent
+
+MAX_WEBHOOKS = 8
+"""So many are delivered to at once."""
+MAX_ROW = 50
+"""After so many deliveries in a row a webhook makes room for another one."""
+REST = timedelta(seconds=5)
+"""For so long an endpoint is left alone after a try that failed, whatever else waits for it."""
+INTERVAL_S = 1.0
+HOUSEKEEPING_S = 600.0
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    """Delivers what is due."""
+
+    def __init__(self, context: Context, sender: Sender) -> None:
+        self._context = context
+        self._sender = sender
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rests: dict[str, datetime] = {}
+        """Webhooks whose last try failed, and until when they are left alone."""
+        self._cleaned_at: float | None = None
+
+    async def run(self) -> None:
+        """Until cancelled. An error costs one round, not the loop."""
+        try:
+            with self._context.hub.subscribe(WEBHOOKS) as subscription:
+                while not self._context.hub.is_closed:
+                    try:
+                        await self._begin_what_is_due()
+                        await self._clean_up()
+                    except (DBAPIError, OSError, DatabaseSilent) as error:
+                        log.warning("webhook_round_failed", error=repr(error)[:500])
+                    except Exception:
+                        log.exception("webhook_round_failed")
+                    await subscription.wait(INTERVAL_S)
+        finally:
+            await self._end()
+
+    async def run_once(self) -> None:
+        """Deliver everything that is due now."""
+        await self._begin_what_is_due()
+        await asyncio.gather(*self._tasks.values())
+
+    async def _begin_what_is_due(self) -> None:
+        room = MAX_WEBHOOKS - len(self._tasks)
+        if room <= 0:
+            return
+        now = self._context.clock()
+        self._rests = {webhook_id: until for webhook_id, until in self._rests.items() if until > now}
+        async with self._context.database.read() as session:
+            due = await due_webhooks(session, now, self._tasks.keys() | self._rests.keys(), room)
+        for webhook_id in due:
+            self._tasks[webhook_id] = asyncio.create_task(self._deliver_to(webhook_id))
+
+    async def _deliver_to(self, webhook_id: str) -> None:
+        try:
+            await self._deliver_row(webhook_id)
+        except (DBAPIError, OSError, DatabaseSilent) as error:
+            # What was sent and could not be written is sent again when its claim has run out.
+            log.warning("webhook_delivery_not_stored", webhook=webhook_id, error=repr(error)[:500])
+        except Exception:
+            log.exception("webhook_delivery_failed", webhook=webhook_id)
+        finally:
+            del self._tasks[webhook_id]
+
+    async def _deliver_row(self, webhook_id: str) -> None:
+        for _ in range(MAX_ROW):
+            async with self._context.database.write() as session:
+                claimed = await claim(session, webhook_id, self._context.clock())
+            if claimed is None:
+                return
+            if not await self._try(claimed):
+                self._rests[webhook_id] = self._context.clock() + REST
+                return
+
+    async def _try(self, claimed: Claim) -> bool:
+        """Whether it was delivered."""
+        sent = await self._send(claimed)
+        decision = decide_delivery(sent, claimed.kind, claimed.tries, random.random())
+        async with self._context.database.write() as session:
+            await settle(session, claimed, sent, decision, self._context.clock())
+        DELIVERIES.labels("delivered" if not sent.error else decision.status).inc()
+        return not sent.error
+
+    async def _send(self, claimed: Claim) -> Sent:
+        try:
+            secret = self._context.vault.open(claimed.secret, claimed.purpose)
+        except VaultShut as error:
+            return Sent(None, f"It was not sent, for it cannot be signed. {error.message}")
+        return await self._sender.send(claimed.parcel, secret, self._context.clock())
+
+    async def _clean_up(self) -> None:
+        if self._cleaned_at is not None and time.monotonic() - self._cleaned_at < HOUSEKEEPING_S:
+            return
+        self._cleaned_at = time.monotonic()
+        async with self._context.database.write() as session:
+            await forget_old(session, self._context.clock())
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,196 @@
+"""Webhooks of a project, as people make, list, test and remove them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.access import Principal
+from service.clock import optional_rfc3339, to_rfc3339
+from service.context import Context
+from service.errors import ErrorKind, ServiceError, not_found
+from service.ids import is_id, new_id
+from service.models import Project
+from service.notify import WEBHOOKS, notify
+from service.pages import bad_cursor, cut
+from service.people import audit, check_name, storable
+from service.vault import Sealed, Vault
+from service.webhooks.addresses import check_url
+from service.webhooks.outbox import delivery_row, purpose_of
+from service.webhooks.tables import Delivery, Webhook
+from service.webhooks.topics import TEST_KIND, Topic, trial_message
+
+SECRET_PREFIX = "whsec_"
+SECRET_BYTES = 32
+MAX_WEBHOOKS = 20
+"""Of a project: each event is written once for each."""
+
+
+async def create(
+    context: Context, project: str, name: str, url: str, topics: Sequence[Topic], caller: Principal
+) -> dict[str, Any]:
+    """A new webhook; the reply is the only place where its signing secret ever stands.
+
+    Raises:
+        ServiceError: conflict (webhooks are off, or too many), invalid_request, name_taken, not_found (the project),
+            not_ready (nothing can be sealed).
+    """
+    check_name(name)
+    _check_on(context)
+    check_url(url, context.settings.webhook_networks)
+    now = context.clock()
+    webhook_id = new_id("whk", now)
+    secret = SECRET_PREFIX + base64.b64encode(os.urandom(SECRET_BYTES)).decode()
+    sealed = context.vault.seal(secret, purpose_of(webhook_id))
+    wanted = sorted(set(topics or Topic))
+    async with context.database.write() as session:
+        if await session.get(Project, storable(project), with_for_update=True) is None:
+            raise not_found("project", project[:80])
+        names = (await session.scalars(select(Webhook.name).where(Webhook.project == project))).all()
+        if name in names:
+            raise ServiceError(ErrorKind.NAME_TAKEN, f"There is a webhook {name!r} in {project!r} already.")
+        if len(names) >= MAX_WEBHOOKS:
+            raise ServiceError(ErrorKind.CONFLICT, f"A project may have {MAX_WEBHOOKS} webhooks; remove one first.")
+        webhook = Webhook(
+            id=webhook_id,
+            project=project,
+            name=name,
+            url=url,
+            events=[str(topic) for topic in wanted],
+            key_id=sealed.key_id,
+            sealed=sealed.data,
+            created_at=now,
+            created_by=caller.name,
+        )
+        session.add(webhook)
+        # Without the path: that of a chat service is a secret itself.
+        audit(session, context, caller, "webhook.created", {"project": project, "webhook": name})
+        return {**_webhook_json(webhook), "secret": secret}
+
+
+async def list_webhooks(
+    context: Context, project: str, *, cursor: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of the project's webhooks by name; never their secrets."""
+    statement = select(Webhook).where(Webhook.project == storable(project)).order_by(Webhook.name).limit(limit + 1)
+    if cursor is not None:
+        statement = statement.where(Webhook.name > storable(cursor))
+    async with context.database.read() as session:
+        rows = (await session.scalars(statement)).all()
+    page, next_cursor = cut(rows, limit, lambda webhook: webhook.name)
+    return [_webhook_json(webhook) for webhook in page], next_cursor
+
+
+async def remove(context: Context, project: str, name: str, caller: Principal) -> None:
+    """Remove a webhook with its deliveries; what is on its way arrives.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.write() as session:
+        webhook = await _find(session, project, name)
+        await session.execute(delete(Webhook).where(Webhook.id == webhook.id))
+        audit(session, context, caller, "webhook.deleted", {"project": project, "webhook": name})
+
+
+async def send_test(context: Context, project: str, name: str, caller: Principal, *, wait_s: float) -> dict[str, Any]:
+    """Put a test into the outbox; it is tried once. Gives the delivery, once it is over or the wait is.
+
+    Raises:
+        ServiceError: not_found, conflict (webhooks are off).
+    """
+    _check_on(context)
+    now = context.clock()
+    async with context.database.write() as session:
+        webhook = await _find(session, project, name)
+        row = delivery_row(webhook.id, None, TEST_KIND, "", now)
+        row["body"] = trial_message(project, name, {"kind": TEST_KIND, "time": now})
+        await session.execute(insert(Delivery).values(row))
+        audit(session, context, caller, "webhook.tested", {"project": project, "webhook": name})
+        notify(session, WEBHOOKS)
+
+    async def look() -> dict[str, Any]:
+        async with context.database.read() as session:
+            delivery = await session.get(Delivery, row["id"])
+        if delivery is None:
+            raise not_found("webhook", name)
+        return delivery_json(delivery)
+
+    return await context.hub.wait_until([WEBHOOKS], look, lambda shown: shown["status"] != "pending", wait_s)
+
+
+async def list_deliveries(
+    context: Context, project: str, name: str, *, status: str, cursor: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of a webhook's deliveries, newest first.
+
+    Raises:
+        ServiceError: not_found, invalid_request (the cursor).
+    """
+    async with context.database.read() as session:
+        webhook = await _find(session, project, name)
+        statement = select(Delivery).where(Delivery.webhook_id == webhook.id).order_by(Delivery.id.desc())
+        if status:
+            statement = statement.where(Delivery.status == status)
+        if cursor is not None:
+            if not is_id(cursor, "dlv"):
+                raise bad_cursor()
+            statement = statement.where(Delivery.id < cursor)
+        rows = (await session.scalars(statement.limit(limit + 1))).all()
+    page, next_cursor = cut(rows, limit, lambda delivery: delivery.id)
+    return [delivery_json(delivery) for delivery in page], next_cursor
+
+
+async def seal_anew(session: AsyncSession, vault: Vault) -> None:
+    """Seal signing secrets under the first key, where they lie under another one that is still there."""
+    for webhook in (await session.scalars(select(Webhook).where(Webhook.key_id != vault.key_id))).all():
+        sealed = vault.seal_anew(Sealed(webhook.key_id, webhook.sealed), purpose_of(webhook.id))
+        webhook.key_id, webhook.sealed = sealed.key_id, sealed.data
+
+
+def delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """A delivery as the API shows it."""
+    return {
+        "id": delivery.id,
+        "type": delivery.kind,
+        "job_id": delivery.job_id,
+        "status": delivery.status,
+        "tries": delivery.tries,
+        "created_at": to_rfc3339(delivery.created_at),
+        "next_at": optional_rfc3339(delivery.next_at),
+        "finished_at": optional_rfc3339(delivery.finished_at),
+        "last_status": delivery.last_status,
+        "error": delivery.error,
+    }
+
+
+async def _find(session: AsyncSession, project: str, name: str) -> Webhook:
+    found = select(Webhook).where(Webhook.project == storable(project), Webhook.name == storable(name))
+    webhook = (await session.scalars(found)).one_or_none()
+    if webhook is None:
+        raise not_found("webhook", name[:80])
+    return webhook
+
+
+def _check_on(context: Context) -> None:
+    if not context.settings.webhooks:
+        raise ServiceError(
+            ErrorKind.CONFLICT, "Webhooks are off; the service's operator turns them on with RUBATO_WEBHOOKS=true."
+        )
+
+
+def _webhook_json(webhook: Webhook) -> dict[str, Any]:
+    return {
+        "id": webhook.id,
+        "name": webhook.name,
+        "project": webhook.project,
+        "url": webhook.url,
+        "events": webhook.events,
+        "created_at": to_rfc3339(webhook.created_at),
+        "created_by": webhook.created_by,
+    }

@@ -1,0 +1,131 @@
+"""Deliveries as rows: written in the transaction of their event, claimed by one replica at a time, kept for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.ids import new_id
+from service.models import Job
+from service.notify import WEBHOOKS, notify
+from service.vault import Sealed
+from service.webhooks.retries import DeliveryDecision
+from service.webhooks.sending import Parcel, Sent
+from service.webhooks.tables import Delivery, Webhook
+from service.webhooks.topics import message_of, topics_of
+
+CLAIM_LIFETIME = timedelta(seconds=60)
+"""Much longer than a try: a delivery whose replica died in it is taken up by another one after that."""
+RETENTION = timedelta(days=7)
+ARE_ON = "webhooks"
+"""What a session knows of the settings: whether events are told at all."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A delivery that this replica is to try now."""
+
+    parcel: Parcel
+    secret: Sealed
+    purpose: str
+    kind: str
+    tries: int
+    """With this one; also the token of the claim: who comes back after its lifetime finds another number."""
+
+
+async def put_events(session: AsyncSession, job: Job, events: Sequence[Mapping[str, Any]], *, now: datetime) -> None:
+    """Put into the outbox what the project's webhooks ask for, in the transaction that writes the events."""
+    if not session.info.get(ARE_ON):
+        return
+    told = [(event, topics) for event in events if (topics := topics_of(event["kind"], event["data"]))]
+    if not told:
+        return
+    webhooks = (await session.execute(select(Webhook.id, Webhook.events).where(Webhook.project == job.project))).all()
+    shown = {"id": job.id, "name": job.name, "project": job.project}
+    rows = [
+        delivery_row(webhook_id, job.id, event["kind"], message_of(shown, event), now)
+        for event, topics in told
+        for webhook_id, wanted in webhooks
+        if topics & set(wanted)
+    ]
+    if rows:
+        await session.execute(insert(Delivery), rows)
+        notify(session, WEBHOOKS)
+
+
+def delivery_row(webhook_id: str, job_id: str | None, kind: str, body: str, now: datetime) -> dict[str, Any]:
+    """A delivery that is due at once."""
+    return {
+        "id": new_id("dlv", now),
+        "webhook_id": webhook_id,
+        "job_id": job_id,
+        "kind": kind,
+        "body": body,
+        "status": "pending",
+        "tries": 0,
+        "next_at": now,
+        "created_at": now,
+        "error": "",
+    }
+
+
+async def due_webhooks(session: AsyncSession, now: datetime, busy: Set[str], limit: int) -> list[str]:
+    """Webhooks with something to deliver now, those left out that are worked on."""
+    due = select(Delivery.webhook_id).where(Delivery.status == "pending", Delivery.next_at <= now)
+    if busy:
+        due = due.where(Delivery.webhook_id.not_in(sorted(busy)))
+    return list((await session.scalars(due.group_by(Delivery.webhook_id).limit(limit))).all())
+
+
+async def claim(session: AsyncSession, webhook_id: str, now: datetime) -> Claim | None:
+    """The webhook's oldest delivery that is due and that no other replica works on; None: there is none."""
+    due = (
+        select(Delivery)
+        .where(Delivery.webhook_id == webhook_id, Delivery.status == "pending", Delivery.next_at <= now)
+        .order_by(Delivery.id)
+        .limit(1)
+        # SQLite has no such thing, and one writer.
+        .with_for_update(skip_locked=True)
+    )
+    delivery = (await session.scalars(due)).one_or_none()
+    if delivery is None:
+        return None
+    webhook = await session.get_one(Webhook, webhook_id)
+    delivery.tries += 1
+    delivery.next_at = now + CLAIM_LIFETIME
+    return Claim(
+        Parcel(delivery.id, webhook.url, delivery.body),
+        Sealed(webhook.key_id, webhook.sealed),
+        purpose_of(webhook.id),
+        delivery.kind,
+        delivery.tries,
+    )
+
+
+async def settle(session: AsyncSession, claimed: Claim, sent: Sent, decision: DeliveryDecision, now: datetime) -> None:
+    """Write what became of a claim; nothing where it ran out and another replica took it up."""
+    values = {
+        "status": decision.status,
+        "next_at": None if decision.wait is None else now + decision.wait,
+        "finished_at": None if decision.status == "pending" else now,
+        "last_status": sent.status,
+        "error": decision.because,
+    }
+    ours = (Delivery.id == claimed.parcel.message_id, Delivery.tries == claimed.tries, Delivery.status == "pending")
+    await session.execute(update(Delivery).where(*ours).values(values).execution_options(synchronize_session=False))
+    notify(session, WEBHOOKS)
+
+
+async def forget_old(session: AsyncSession, now: datetime) -> None:
+    """Remove deliveries that nobody looks up any more."""
+    await session.execute(delete(Delivery).where(Delivery.created_at < now - RETENTION))
+
+
+def purpose_of(webhook_id: str) -> str:
+    """What a sealed signing secret is bound to."""
+    return f"webhook:{webhook_id}"
