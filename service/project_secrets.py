@@ -35,7 +35,8 @@ async def set_secret(
     now = context.clock()
     sealed = context.vault.seal(value, purpose_of(project, name))
     async with context.database.write() as session:
-        if await session.get(Project, storable(project)) is None:
+        # Of the exact name: what is not storable is none.
+        if storable(project) != project or await session.get(Project, project) is None:
             raise not_found("project", project[:80])
         is_new = await session.get(Secret, (project, name)) is None
         row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": caller.name}

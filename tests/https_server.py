@@ -20,6 +20,17 @@ from cryptography.x509.oid import NameOID
 
 HOST = "hooks.example"
 DAY = datetime.timedelta(days=1)
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -115,10 +126,11 @@ def _write_certificates(folder: Path, name: str) -> Path:
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a test")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    root = _builder(issuer, issuer, authority.public_key(), now)
+    root = _builder(issuer, issuer, authority.public_key(), authority.public_key(), now)
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    root = root.add_extension(_SIGNS_CERTIFICATES, critical=True)
     names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    leaf = _builder(subject, issuer, key.public_key(), now)
+    leaf = _builder(subject, issuer, key.public_key(), authority.public_key(), now)
     leaf = leaf.add_extension(x509.SubjectAlternativeName(names), critical=False)
     (folder / "ca.pem").write_bytes(_pem(root.sign(authority, hashes.SHA256())))
     file = folder / "server.pem"
@@ -129,10 +141,16 @@ def _write_certificates(folder: Path, name: str) -> Path:
     return file
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: Any, now: datetime.datetime) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Any, authority: Any, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    """With the extensions that newer Pythons insist on."""
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
+    builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority)
+    return builder.add_extension(issued_by, critical=False)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

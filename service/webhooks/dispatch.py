@@ -87,7 +87,7 @@ class Dispatcher:
         except Exception:
             log.exception("webhook_delivery_failed", webhook=webhook_id)
         finally:
-            del self._tasks[webhook_id]
+            self._tasks.pop(webhook_id, None)
 
     async def _deliver_row(self, webhook_id: str) -> None:
         for _ in range(MAX_ROW):

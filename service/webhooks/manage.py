@@ -49,7 +49,8 @@ async def create(
     sealed = context.vault.seal(secret, purpose_of(webhook_id))
     wanted = sorted(set(topics or Topic))
     async with context.database.write() as session:
-        if await session.get(Project, storable(project), with_for_update=True) is None:
+        # Locked: two that are made at once must not have one name, nor be one too many.
+        if storable(project) != project or await session.get(Project, project, with_for_update=True) is None:
             raise not_found("project", project[:80])
         names = (await session.scalars(select(Webhook.name).where(Webhook.project == project))).all()
         if name in names:

@@ -93,27 +93,28 @@ class Sender:
     async def _post(self, parcel: Parcel, headers: dict[str, str]) -> int:
         """The status of the reply, from the first of the host's addresses that takes a connection."""
         parts = urlsplit(parcel.url)
-        host = parts.hostname or ""
-        *others, last = await find_addresses(host, parts.port or 443, self._networks, self._resolve)
+        found = await find_addresses(parts.hostname or "", parts.port or 443, self._networks, self._resolve)
+        *others, last = found
         for address in others:
             try:
-                return await self._post_to(address, host, parts.netloc, parcel, headers)
+                return await self._post_to(address, parcel, headers, connect_s=CONNECT_S)
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 continue
-        return await self._post_to(last, host, parts.netloc, parcel, headers)
+        return await self._post_to(last, parcel, headers, connect_s=None)
 
-    async def _post_to(self, address: str, host: str, netloc: str, parcel: Parcel, headers: dict[str, str]) -> int:
+    async def _post_to(self, address: str, parcel: Parcel, headers: dict[str, str], *, connect_s: float | None) -> int:
+        parts = urlsplit(parcel.url)
         # To the address that was checked; certificate and Host are those of the name. Each try has a connection of its
         # own: a pool knows connections by their address, and would lend one name's to another's.
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        timeout = httpx.Timeout(None, connect=connect_s)
         async with (
             httpx.AsyncClient(verify=self._tls, trust_env=False, follow_redirects=False, timeout=timeout) as client,
             client.stream(
                 "POST",
                 httpx.URL(parcel.url).copy_with(host=address),
-                headers={**headers, "Host": netloc},
+                headers={**headers, "Host": parts.netloc},
                 content=parcel.body.encode(),
-                extensions={"sni_hostname": host},
+                extensions={"sni_hostname": parts.hostname},
             ) as response,
         ):
             # The status is all that counts: nothing of the reply's body is read, however long it is.

@@ -27,7 +27,9 @@ def say(value: str) -> None:
     for piece in value:
         sys.stdout.write(piece)
         sys.stdout.flush()
-    print(f" in pieces, and long: {'.' * (16 * 1024 - 40)}{value}{'.' * 100}")
+    # The line is cut behind the value's first twelve characters.
+    said = " in pieces, and long: "
+    print(said + "." * (16 * 1024 - len(value) - len(said) - 12) + value + "." * 100)
 
 
 def train(run: rubato.Run) -> None:

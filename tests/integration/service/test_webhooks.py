@@ -63,7 +63,8 @@ async def bench(make_bench: MakeBench, database_url: str) -> AsyncIterator[Bench
 
 
 def dispatcher(bench: Bench, server: HttpsServer, names: Names | None = None, **options: Any) -> Dispatcher:
-    sender = Sender((HERE,), server.ca_file, resolve=names or Names("127.0.0.1"), **options)
+    # A busy machine is no part of these tests.
+    sender = Sender((HERE,), server.ca_file, resolve=names or Names("127.0.0.1"), **{"timeout_s": 120.0, **options})
     return Dispatcher(bench.context, sender)
 
 
@@ -250,19 +251,18 @@ async def test_of_a_body_without_an_end_nothing_is_read(bench: Bench, server: Ht
 
 
 async def test_a_name_that_answers_otherwise_the_second_time(bench: Bench, server: HttpsServer) -> None:
-    await add(bench, server, "status")
-    await bench.submit()
-    await bench.schedule()
+    await add(bench, server, "scaling")
+    await bench.submit(workers={"initial": 1, "max": 4})
     # What would have been asked again between the check and the connection would lead to 127.0.0.2.
     names = Names("127.0.0.1", "127.0.0.2")
     loop = dispatcher(bench, server, names)
-    await loop.run_once()
-    assert (names.asked, len(server.received)) == (1, 1), "resolved once, and connected to that very address"
-    await bench.post("/jobs/digits/cancel", 202)
-    await loop.run_once()
-    delivery, _ = await deliveries(bench)
-    assert (names.asked, len(server.received)) == (2, 1)
-    assert delivery["status"] == "pending"
+    for workers in (2, 3):
+        await bench.post("/jobs/digits/scale", 202, {"workers": workers})
+        await loop.run_once()
+        assert names.asked == workers - 1
+        assert len(server.received) == 1, "resolved once a try, and connected to that very address"
+    delivery, before = await deliveries(bench)
+    assert (before["status"], delivery["status"]) == ("delivered", "pending")
     assert f"{HOST} leads to 127.0.0.2; only public addresses are allowed" in delivery["error"]
     assert "RUBATO_WEBHOOK_NETWORKS" in delivery["error"]
 
@@ -361,12 +361,15 @@ async def test_deliveries_are_kept_for_a_while(bench: Bench, server: HttpsServer
     await add(bench, server, "status")
     await bench.submit()
     await bench.schedule()
+    first = await deliveries(bench)
     bench.clock.advance(RETENTION.total_seconds() - 1)
     await bench.post("/jobs/digits/cancel", 202)
-    for kept in (2, 1):
+    both = await deliveries(bench)
+    assert len(both) > len(first) == 1
+    for kept in (both, both[: -len(first)]):
         async with bench.context.database.write() as session:
             await forget_old(session, bench.clock())
-        assert len(await deliveries(bench)) == kept
+        assert await deliveries(bench) == kept
         bench.clock.advance(2)
 
 
@@ -382,7 +385,8 @@ async def test_of_two_replicas_each_delivery_has_one(
             await first.submit(f"job-{index}")
             await first.post(f"/jobs/job-{index}/cancel", 202)
         loops = [dispatcher(bench, server) for bench in (first, second)]
-        await asyncio.gather(*(loop.run_once() for loop in loops * 3))
+        for _ in range(3):
+            await asyncio.gather(*(loop.run_once() for loop in loops))
         counts = Counter(one.headers["webhook-id"] for one in server.received)
         written = [one for index in range(4) for one in await deliveries(first, f"team-{index}")]
     assert {one["status"] for one in written} == {"delivered"}
@@ -410,7 +414,7 @@ async def test_a_real_service_delivers_by_itself(tmp_path: Path, server: HttpsSe
         assert process.stop() == 0
     finally:
         process.end()
-    assert sorted(one["tries"] for one in delivered) == [1, 2]
+    assert max(one["tries"] for one in delivered) >= 2, "the first one was refused with 500"
     for one in server.received:
         assert Verifier(made.json()["secret"]).verify(one.body, one.headers)["data"]["job"]["name"] == "digits"
 
