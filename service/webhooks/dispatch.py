@@ -30,6 +30,8 @@ MAX_ROW = 50
 REST = timedelta(seconds=5)
 """For so long an endpoint is left alone after a try that failed, whatever else waits for it."""
 INTERVAL_S = 1.0
+"""How often it looks when nothing wakes it."""
+MIN_REST_S = 0.05
 HOUSEKEEPING_S = 600.0
 
 log = structlog.get_logger(__name__)
@@ -59,6 +61,8 @@ class Dispatcher:
                     except Exception:
                         log.exception("webhook_round_failed")
                     await subscription.wait(INTERVAL_S)
+                    # A storm of events must not become one of looks.
+                    await asyncio.sleep(MIN_REST_S)
         finally:
             await self._end()
 

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +51,30 @@ def test_secrets_are_listed_and_deleted(service: FakeService, rubato: Rubato) ->
     service.on("DELETE", "/projects/default/secrets/TOKEN", Reply(status=204, content=b""))
     assert rubato("secret", "delete", "TOKEN").code == 0
     assert rubato("secret", "delete", "NOPE").code == 102
+
+
+def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(tmp_path: Path, service: FakeService) -> None:
+    service.on("PUT", "/projects/default/secrets/TOKEN", Reply(ROW, status=201))
+    environment = {**os.environ, "RUBATO_URL": service.url, "RUBATO_TOKEN": "rbt_test", "RUBATO_HOME": str(tmp_path)}
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "rubato.cli", "secret", "set", "TOKEN"]
+    with subprocess.Popen(
+        command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        shown = read_until(ours, b"Value of TOKEN: ")
+        os.write(ours, b"the value\n")
+        shown += read_until(ours, b": ")
+        os.write(ours, b"the value\n")
+        shown += read_until(ours, b"is set in default")
+        assert process.wait() == 0
+    os.close(ours)
+    assert service.requests[-1].json == {"value": "the value"}
+    assert b"the value" not in shown
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        seen += os.read(terminal, 1024)
+    return seen
