@@ -157,10 +157,25 @@ async def job_of(reference: str, request: Request, context: Parts, caller: Calle
     Raises:
         ServiceError: not_found, forbidden.
     """
+    return await _job_of(reference, request, context, caller)
+
+
+async def job_to_delete_of(reference: str, request: Request, context: Parts, caller: Caller) -> str:
+    """The same, also of one whose deletion is under way: asking again is no error.
+
+    Raises:
+        ServiceError: not_found, forbidden.
+    """
+    return await _job_of(reference, request, context, caller, with_deleted=True)
+
+
+async def _job_of(
+    reference: str, request: Request, context: Context, caller: Principal, *, with_deleted: bool = False
+) -> str:
     if caller.is_admin:
         return reference
     async with context.database.read() as session:
-        job = await jobs.find_visible(session, reference, caller)
+        job = await jobs.find_visible(session, reference, caller, with_deleted=with_deleted)
     _check_role(request, caller, job.project, not_found("job", reference))
     return job.id
 
@@ -188,6 +203,7 @@ def project_of(project: str, request: Request, caller: Caller) -> str:
 
 
 JobReference = Annotated[str, Depends(job_of)]
+JobToDelete = Annotated[str, Depends(job_to_delete_of)]
 CheckpointId = Annotated[str, Depends(checkpoint_of)]
 ProjectName = Annotated[str, Depends(project_of)]
 

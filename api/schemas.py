@@ -85,6 +85,8 @@ class Job(JobItem):
     spec: JsonObject
     etag: str
     """Of what people may change; also in the header ETag."""
+    dropped: list[str]
+    """Of `logs`, `metrics` and `events` what the retention has removed."""
 
 
 class DryRun(BaseModel):

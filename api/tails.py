@@ -127,7 +127,7 @@ def all_jobs(context: Context, caller: Principal) -> StreamingResponse:
         if too_early_s > 0:
             return Look([], again_in_s=too_early_s)
         looked_at = time.monotonic()
-        return Look([message(job, event="job") for job in await watch.changes()])
+        return Look([message(data, event=event) for event, data in await watch.changes()])
 
     return stream(context, caller, [ALL_JOBS], look)
 

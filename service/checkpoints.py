@@ -186,7 +186,9 @@ async def _record(
 
 
 async def _find(session: AsyncSession, checkpoint_id: str) -> Checkpoint:
-    found = await session.get(Checkpoint, checkpoint_id) if "\x00" not in checkpoint_id else None
-    if found is None or found.deleted_at is not None:
+    of_job = select(Checkpoint).join(Job, Job.id == Checkpoint.job_id)
+    there = of_job.where(Checkpoint.id == checkpoint_id, Checkpoint.deleted_at.is_(None), Job.deleted_at.is_(None))
+    found = (await session.scalars(there)).one_or_none() if "\x00" not in checkpoint_id else None
+    if found is None:
         raise not_found("checkpoint", checkpoint_id[:80])
     return found

@@ -48,6 +48,14 @@ PAUSES = Histogram(
 )
 WORKERS_LOST = Counter("rubato_workers_lost", "Workers that died or were fenced.", registry=REGISTRY)
 CHECKPOINTS = Counter("rubato_checkpoints", "Checkpoints by what became of them.", ["result"], registry=REGISTRY)
+SWEPT = Counter("rubato_swept", "What the sweep removed of deleted and of old jobs.", ["what"], registry=REGISTRY)
+SWEEP_FAILURES = Counter("rubato_sweep_failures", "Jobs that a round of the sweep could not finish.", registry=REGISTRY)
+SWEEPS = Histogram(
+    "rubato_sweep_round_seconds",
+    "Seconds of a round of the sweep.",
+    buckets=(0.001, 0.01, 0.1, 1, 10, 60, 600),
+    registry=REGISTRY,
+)
 
 DELIVERIES = Counter(
     "rubato_webhook_deliveries",

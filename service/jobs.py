@@ -104,7 +104,8 @@ async def list_jobs(
     Raises:
         ServiceError: invalid_request (the cursor).
     """
-    statement = select(Job).options(defer(Job.spec)).order_by(Job.id.desc()).limit(limit + 1)
+    statement = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None))
+    statement = statement.order_by(Job.id.desc()).limit(limit + 1)
     if caller.visible_projects is not None:
         statement = statement.where(Job.project.in_(sorted(caller.visible_projects)))
     if wanted.statuses:
@@ -127,19 +128,26 @@ async def list_jobs(
     return [job_json(job) for job in page], next_cursor
 
 
-async def find_visible(session: AsyncSession, reference: str, caller: Principal) -> Job:
+async def find_visible(session: AsyncSession, reference: str, caller: Principal, *, with_deleted: bool = False) -> Job:
     """A job of the caller's projects by id, or the newest of a name; foreign ones are as if they were not.
 
     Raises:
         ServiceError: not_found.
     """
-    return await find(session, reference, projects=caller.visible_projects)
+    return await find(session, reference, projects=caller.visible_projects, with_deleted=with_deleted)
 
 
 async def find(
-    session: AsyncSession, reference: str, *, for_update: bool = False, projects: frozenset[str] | None = None
+    session: AsyncSession,
+    reference: str,
+    *,
+    for_update: bool = False,
+    projects: frozenset[str] | None = None,
+    with_deleted: bool = False,
 ) -> Job:
     """A job by id, or the newest of a name; locked against other writers where it is to be changed.
+
+    One that was deleted is not there any more, but (`with_deleted`) by its id until the sweep has come by.
 
     Raises:
         ServiceError: not_found.
@@ -148,6 +156,9 @@ async def find(
         statement = select(Job).where(Job.id == reference)
     else:
         statement = select(Job).where(Job.name == reference).order_by(Job.id.desc()).limit(1)
+        with_deleted = False
+    if not with_deleted:
+        statement = statement.where(Job.deleted_at.is_(None))
     if projects is not None:
         statement = statement.where(Job.project.in_(sorted(projects)))
     if for_update:
@@ -233,8 +244,10 @@ async def _check_references(session: AsyncSession, spec: JobSpec, caller: Princi
     origin = spec.checkpoint.resume_from
     if origin is not None:
         found = await session.get(Checkpoint, origin[:40])
-        source = None if found is None else await session.get(Job, found.job_id)
-        is_visible = source is not None and caller.role_in(source.project) is not None
+        # Locked against a deletion of that job, which looks for those that begin from its checkpoints.
+        source = select(Job.project).where(Job.id == (found.job_id if found else ""), Job.deleted_at.is_(None))
+        project = await session.scalar(source.with_for_update(read=True, key_share=True))
+        is_visible = project is not None and caller.role_in(project) is not None
         if found is None or found.deleted_at is not None or not is_visible:
             finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
             raise invalid_spec(SpecError([finding]))

@@ -105,6 +105,18 @@ class LogStore:
             later.unlink()
         return removed
 
+    def remove(self, job_id: str, limit: int) -> int:
+        """Remove some of a job's segments, and with the last one its folder; gives how many, 0 where none was left."""
+        folder = self._folder / job_id
+        if not folder.is_dir():
+            return 0
+        segments = sorted(folder.iterdir())[:limit]
+        for segment in segments:
+            segment.unlink(missing_ok=True)
+        if not segments:
+            folder.rmdir()
+        return len(segments)
+
     def read(
         self, job_id: str, after: LogPosition, end: LogPosition, limit: int, wanted: LogFilter
     ) -> tuple[list[dict[str, Any]], LogPosition]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -42,6 +43,9 @@ QUEUED = "status = 'queued'"
 TIMED = "deadline_at IS NOT NULL"
 POSITIONED = "queue_position IS NOT NULL"
 PLACED = "placed_at IS NOT NULL"
+DELETED = "deleted_at IS NOT NULL"
+HISTORIES = ("logs", "metrics", "events")
+"""What a job that has ended may lose by the retention."""
 
 
 class Moment(TypeDecorator[datetime]):
@@ -167,6 +171,14 @@ class Job(Base):
     log_offset: Mapped[int] = mapped_column(default=0)
     """Bytes of the segment that are committed; anything behind was never acknowledged."""
 
+    deleted_at: Mapped[datetime | None]
+    """Since when the job is not there for anybody; the sweep removes what it left, and this row last."""
+    keeps_checkpoints: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Its checkpoints stay on the storage when it is deleted."""
+    logs_dropped_at: Mapped[datetime | None]
+    metrics_dropped_at: Mapped[datetime | None]
+    events_dropped_at: Mapped[datetime | None]
+
     __table_args__ = (
         Index(
             "uq_jobs_project_name_not_final",
@@ -209,6 +221,12 @@ class Job(Base):
             "queue_position",
             sqlite_where=text(POSITIONED),
             postgresql_where=text(POSITIONED),
+        ),
+        Index("ix_jobs_deleted_at", "deleted_at", sqlite_where=text(DELETED), postgresql_where=text(DELETED)),
+        *(
+            Index(f"ix_jobs_{what}_kept", "finished_at", sqlite_where=text(kept), postgresql_where=text(kept))
+            for what in HISTORIES
+            for kept in (f"finished_at IS NOT NULL AND {what}_dropped_at IS NULL",)
         ),
     )
 

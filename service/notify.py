@@ -24,6 +24,8 @@ ACCESS = "access"
 """A token was revoked, or what a user may do changed: open streams look again whether they may go on."""
 WEBHOOKS = "webhooks"
 """A message to a webhook was written, or what became of one."""
+SWEEP = "sweep"
+"""A job was deleted: what it left is to be removed."""
 RUN_LIST = "run-list"
 """A job entered or left the list of those that should have a controller."""
 

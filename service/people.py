@@ -71,14 +71,15 @@ async def create_project(context: Context, name: str, description: str, caller: 
 
 
 async def delete_project(context: Context, name: str, caller: Principal) -> None:
-    """Remove a project that never had a job.
+    """Remove a project without jobs.
 
     Raises:
         ServiceError: not_found, conflict.
     """
     async with context.database.write() as session:
         await _project(session, name)
-        if await session.scalar(select(Job.id).where(Job.project == name).limit(1)) is not None:
+        in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
+        if await session.scalar(in_it) is not None:
             raise ServiceError(ErrorKind.CONFLICT, f"The project {name!r} has jobs; only one without can be removed.")
         await session.execute(delete(Project).where(Project.name == name))
         audit(session, context, caller, "project.deleted", {"project": name})

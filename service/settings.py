@@ -75,6 +75,12 @@ class Settings(BaseSettings):
     """Largest packed working folder."""
     log_segment_bytes: int = 8 * 1024 * 1024
     """Size at which a job's log goes on in a new file."""
+    keep_logs_days: float | None = Field(default=None, gt=0)
+    """Days after its end for which a job's log lines are kept; unset: until it is deleted. So also what follows."""
+    keep_metrics_days: float | None = Field(default=None, gt=0)
+    """Of its metrics; the last values stay with the job."""
+    keep_events_days: float | None = Field(default=None, gt=0)
+    """Of its events."""
 
     @field_validator("home", "web_dist")
     @classmethod

@@ -28,6 +28,7 @@ from service.packages import PackageStore
 from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
+from service.sweep import Sweeper
 from service.vault import open_vault
 from service.webhooks import manage as webhooks
 from service.webhooks.dispatch import Dispatcher
@@ -51,6 +52,7 @@ class Running:
     context: Context
     scheduling: WatchedLoop
     dispatcher: Dispatcher
+    sweeper: Sweeper
     login_code: str
     """Good for one sign-in of the page."""
 
@@ -92,10 +94,11 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
         login_code = await _prepare(context)
         scheduling = WatchedLoop(context)
         dispatcher = Dispatcher(context, Sender(settings.webhook_networks, settings.webhook_ca_file))
-        loops = [scheduling.run, *([dispatcher.run] if settings.webhooks else [])] if with_loop else []
+        sweeper = Sweeper(context)
+        loops = [scheduling.run, sweeper.run, *([dispatcher.run] if settings.webhooks else [])] if with_loop else []
         tasks = [asyncio.create_task(run()) for run in loops]
         try:
-            yield Running(context, scheduling, dispatcher, login_code)
+            yield Running(context, scheduling, dispatcher, sweeper, login_code)
         finally:
             hub.close()
             for task in tasks:

@@ -99,6 +99,12 @@ class StoredFolder(Protocol):
     def remove_all(self) -> None:
         """Delete the folder and everything in it; none there is fine."""
 
+    def folders(self) -> list[str]:
+        """The names of the folders in it; none where it is not there."""
+
+    def remove_if_empty(self) -> None:
+        """Delete the folder where nothing is in it."""
+
 
 class LocalStored:
     """In a file system."""
@@ -134,6 +140,18 @@ class LocalStored:
         """As `rm -r`."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._path)
+
+    def folders(self) -> list[str]:
+        """In order; links are not followed."""
+        if not self._path.is_dir():
+            return []
+        with os.scandir(self._path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+    def remove_if_empty(self) -> None:
+        """As `rmdir`."""
+        with contextlib.suppress(OSError):
+            self._path.rmdir()
 
     def _sync(self) -> None:
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
@@ -171,6 +189,18 @@ class ObjectStored:
         """Everything under the prefix."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.rm(self._path, recursive=True)
+
+    def folders(self) -> list[str]:
+        """Common prefixes."""
+        try:
+            entries = self._filesystem.ls(self._path, detail=True)
+        except FileNotFoundError:
+            return []
+        names = (str(entry["name"]) for entry in entries if entry["type"] == "directory")
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
+
+    def remove_if_empty(self) -> None:
+        """An object store has no empty folders."""
 
 
 def open_stored(uri: StorageUri) -> StoredFolder:
@@ -246,6 +276,31 @@ class StorageDesk:
             ServiceError: storage_unreachable.
         """
         return await self._ask(lambda: change(open_stored(self._root / job_id / name)), CHANGE_S)
+
+    async def pinned_of(self, job_id: str) -> list[str]:
+        """The names of all pinned checkpoints of a job, also of those that it never told of.
+
+        Raises:
+            ServiceError: storage_unreachable.
+        """
+
+        def look() -> list[str]:
+            names = open_stored(self._root / job_id).folders()
+            return [name for name in names if open_stored(self._root / job_id / name).exists(PIN_NAME)]
+
+        return await self._ask(look, CHANGE_S)
+
+    async def remove_checkpoints(self, job_id: str) -> AsyncIterator[str]:
+        """Remove all folders of a job but for pinned ones, one request each; gives the name of each that is gone.
+
+        Raises:
+            ServiceError: storage_unreachable.
+        """
+        folder = self._root / job_id
+        for name in await self._ask(lambda: open_stored(folder).folders(), CHANGE_S):
+            if await self.change(job_id, name, delete):
+                yield name
+        await self._ask(lambda: open_stored(folder).remove_if_empty(), CHANGE_S)
 
     async def _ask(self, work: Callable[[], T], timeout_s: float) -> T:
         if self._asking >= MAX_ASKING:

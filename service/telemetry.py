@@ -35,11 +35,14 @@ async def expose(context: Context) -> bytes:
 
 async def _gauges(session: AsyncSession, context: Context) -> list[tuple[str, str, list[str], dict[Any, float]]]:
     now = context.clock()
-    counts = await session.execute(select(Job.status, func.count()).group_by(Job.status))
+    counts = await session.execute(
+        select(Job.status, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.status)
+    )
     jobs = {(str(status),): 0.0 for status in Status} | {(status,): float(count) for status, count in counts}
     sums = select(func.sum(Job.workers), func.sum(Job.joining), func.sum(Job.desired_workers))
     working = (await session.execute(sums.where(Job.status.in_(("running", "recovering", "pausing"))))).one()
     oldest = await session.scalar(select(func.min(Job.queued_at)).where(Job.status == "queued"))
+    deleted = await session.scalar(select(func.count()).where(Job.deleted_at.is_not(None)))
     clusters = (await session.scalars(select(Cluster))).all()
     online = {(cluster.id,): float(is_online(cluster, context.settings, now)) for cluster in clusters}
     slots = {(cluster.id, kind): _slots(cluster, kind) for cluster in clusters for kind in ("total", "used")}
@@ -50,6 +53,7 @@ async def _gauges(session: AsyncSession, context: Context) -> list[tuple[str, st
         ("rubato_jobs", "Jobs by status.", ["status"], jobs),
         ("rubato_workers", "Workers of running jobs.", ["state"], workers),
         ("rubato_queue_oldest_seconds", "How long the oldest queued job waits.", [], {(): _age(oldest, now)}),
+        ("rubato_sweep_pending_jobs", "Deleted jobs that the sweep has not finished.", [], {(): float(deleted or 0)}),
         ("rubato_cluster_online", "Whether an agent of the cluster spoke lately.", ["cluster"], online),
         ("rubato_cluster_cpu_slots", "CPU slots of the cluster's nodes.", ["cluster", "kind"], slots),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rubato.wire.reasons import advice_for
 from service.clock import optional_rfc3339, to_rfc3339
-from service.models import Attempt, Checkpoint, Job
+from service.models import HISTORIES, Attempt, Checkpoint, Job
 
 
 def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
@@ -49,6 +49,7 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
     }
     if with_spec:
         shown["spec"] = job.spec
+        shown["dropped"] = [what for what in HISTORIES if getattr(job, f"{what}_dropped_at") is not None]
         shown["etag"] = edition(job)
     return shown
 

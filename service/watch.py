@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import defer
@@ -30,14 +30,15 @@ class JobWatch:
     async def snapshot(self) -> list[dict[str, Any]]:
         """The newest jobs."""
         self._since = self._context.clock()
-        statement = select(Job).options(defer(Job.spec)).order_by(Job.id.desc()).limit(SNAPSHOT_JOBS)
+        newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None))
+        statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS)
         async with self._context.database.read() as session:
             jobs = (await session.scalars(self._visible(statement))).all()
         self._told = {job.id: job.revision for job in jobs}
         return [job_json(job) for job in jobs]
 
-    async def changes(self) -> list[dict[str, Any]]:
-        """The jobs that changed since the last call, in the order of their change."""
+    async def changes(self) -> list[tuple[Literal["job", "deleted"], dict[str, Any]]]:
+        """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""
         assert self._since is not None, "take a snapshot first"
         looked_at = self._context.clock()
         statement = select(Job).options(defer(Job.spec)).where(Job.updated_at >= self._since - MARGIN)
@@ -46,7 +47,7 @@ class JobWatch:
         self._since = looked_at
         changed = [job for job in jobs if self._told.get(job.id) != job.revision]
         self._told.update({job.id: job.revision for job in changed})
-        return [job_json(job) for job in changed]
+        return [("job", job_json(job)) if job.deleted_at is None else ("deleted", {"id": job.id}) for job in changed]
 
     def _visible(self, statement: Select[Job]) -> Select[Job]:
         return statement if self._projects is None else statement.where(Job.project.in_(sorted(self._projects)))

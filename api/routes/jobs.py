@@ -11,13 +11,13 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from api import schemas
-from api.auth import Caller, JobReference, Parts
+from api.auth import Caller, JobReference, JobToDelete, Parts
 from api.bodies import check_json, parse_json, read_body, read_spec_data
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
-from service import clones, jobs, updates, wishes
+from service import clones, jobs, removal, updates, wishes
 from service.attempts import list_attempts, list_workers
 from service.clock import parse_rfc3339, to_rfc3339
 from service.context import Context
@@ -132,6 +132,22 @@ async def update_job(
     """
     changed = await updates.update(context, reference, await _read_patch(request, context), asked=asked)
     return _tagged(response, changed.job)
+
+
+@router.delete("/jobs/{reference}", status_code=204, response_class=Response, responses=errors(404, 409, 412, 422, 503))
+async def delete_job(
+    reference: JobToDelete,
+    context: Parts,
+    asked: Asker,
+    keep_checkpoints: Annotated[bool, Query(description="Leave the checkpoints on the storage.")] = False,
+) -> Response:
+    """Delete a job that has ended: it is gone at once, its rows, logs and checkpoints soon after.
+
+    409 where it has not ended, where a job that has not ended begins from one of its checkpoints, and, unless these are
+    kept, where one is pinned.
+    """
+    await removal.delete(context, reference, keep_checkpoints=keep_checkpoints, asked=asked)
+    return Response(status_code=204)
 
 
 @router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 422))

@@ -53,6 +53,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.checkpoint,
     job_changes.update,
     job_changes.clone,
+    job_changes.delete,
     export.export,
     pin.pin,
     job_commands.wait,

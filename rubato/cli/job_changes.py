@@ -1,4 +1,4 @@
-"""Commands that make another job of one: update, clone."""
+"""Commands that make another job of one, or none: update, clone, delete."""
 
 from __future__ import annotations
 
@@ -97,6 +97,21 @@ def clone(
         from rubato.cli.submit import announce
 
         announce(client.clone(job, overrides, from_checkpoint=from_checkpoint), client.url, as_json=as_json)
+
+
+def delete(
+    job: JobArgument,
+    *,
+    keep_checkpoints: Annotated[
+        bool, typer.Option("--keep-checkpoints", help="Leave its checkpoints on the storage.")
+    ] = False,
+    url: UrlOption = None,
+) -> None:
+    """Delete a job that has ended, with its logs, metrics, events and checkpoints. There is no way back."""
+    with connect(url) as client:
+        found = client.job(job)
+        client.delete(found.id, keep_checkpoints=keep_checkpoints, if_match=found.etag)
+    note(f"{found.name} ({found.id}) is deleted.")
 
 
 def _priority_of(spec: dict[str, Any] | None) -> Any:

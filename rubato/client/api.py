@@ -183,6 +183,22 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return decode(Job, self._post(f"/jobs/{job}/clone", body, headers=headers))
 
+    def delete(self, job: str, *, keep_checkpoints: bool = False, if_match: str | None = None) -> None:
+        """Delete a job that has ended, with its logs, metrics, events and checkpoints.
+
+        Args:
+            job: id or name.
+            keep_checkpoints: leave the checkpoints on the storage, where no id leads to them any more.
+            if_match: `Job.etag` of the job as you read it: refused where somebody changed the job since.
+
+        Raises:
+            ApiError: `conflict` (it has not ended, or a checkpoint is needed or pinned), `precondition_failed`,
+                `storage_unreachable`.
+        """
+        params = {"keep_checkpoints": "true"} if keep_checkpoints else {}
+        headers = {} if if_match is None else {"If-Match": if_match}
+        self._transport.send("DELETE", f"{API}/jobs/{job}", params=params, headers=headers, timeout_s=90.0)
+
     def pause(self, job: str) -> Job:
         """Checkpoint, then stop and keep the job for `resume`."""
         return decode(Job, self._post(f"/jobs/{job}/pause"))

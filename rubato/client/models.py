@@ -174,6 +174,8 @@ class Job:
     """`step` and `digest` of a job that succeeded."""
     failure: dict[str, Any] | None = None
     queue: dict[str, Any] | None = None
+    dropped: tuple[str, ...] = ()
+    """Of `logs`, `metrics` and `events` what the service's retention has removed."""
     spec: dict[str, Any] | None = None
     etag: str | None = None
     """Names what people may change of the job as it was read; `Client.update` takes it as `if_match`."""

@@ -12,14 +12,14 @@ import time
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import delete, or_, update
+from sqlalchemy import delete
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
 from service.context import Context
-from service.database import insert_for
-from service.models import Lease, Session, StoredReply
+from service.leases import take_lease
+from service.models import Session, StoredReply
 from service.notify import SCHEDULER
 from service.scheduling.apply import apply_decisions, changes_among
 from service.scheduling.capacity import largest_fit
@@ -30,7 +30,6 @@ from service.scheduling.view import Decision, Wait
 from service.states import IllegalTransition
 
 LEASE_NAME = "scheduler"
-LEASE_LIFETIME = timedelta(seconds=30)
 QUEUE_INTERVAL_S = 5.0
 ABSENCE_S = 5.0
 HOUSEKEEPING_S = 600.0
@@ -120,7 +119,7 @@ class SchedulingLoop:
         if not (lapses or with_queue):
             return
         async with self._context.database.write() as session:
-            if not await self._take_lease(session, now):
+            if not await take_lease(session, LEASE_NAME, self._holder, now):
                 return
             await apply_lapses(session, now, silence)
             if with_queue:
@@ -136,18 +135,6 @@ class SchedulingLoop:
             if limit >= MAX_WINDOW or not (seen.has_more and _may_go_on(seen, decisions)):
                 return changes_among(seen, decisions), seen.fallen
             limit *= 4
-
-    async def _take_lease(self, session: AsyncSession, now: datetime) -> bool:
-        """Compare-and-set in the round's own transaction: a second replica waits for the row and finds it taken."""
-        ours = {"holder": self._holder, "expires_at": now + LEASE_LIFETIME}
-        free = or_(Lease.holder == self._holder, Lease.expires_at < now)
-        taken = update(Lease).where(Lease.name == LEASE_NAME, free).values(ours).returning(Lease.name)
-        if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
-            return True
-        first = (
-            insert_for(session, Lease).values(name=LEASE_NAME, **ours).on_conflict_do_nothing(index_elements=["name"])
-        )
-        return (await session.execute(first.returning(Lease.name))).first() is not None
 
     async def _clean_up(self) -> None:
         if time.monotonic() - self._cleaned_at < HOUSEKEEPING_S and self._cleaned_at:

@@ -64,6 +64,7 @@ EDITORS = {
     "POST /api/v1/jobs",
     "PUT /api/v1/packages/{sha256}",
     f"PATCH {JOB}",
+    f"DELETE {JOB}",
     *(f"POST {JOB}/{verb}" for verb in ("clone", "scale", "pause", "resume", "cancel", "checkpoint")),
     f"PATCH {CHECKPOINT}",
     f"DELETE {CHECKPOINT}",

@@ -47,3 +47,20 @@ def test_clone_submits_with_other_values(service: FakeService, rubato: Rubato, f
         "from_checkpoint": flag[1] if flag else None,
     }
     assert request.headers["Idempotency-Key"]
+
+
+def test_delete_deletes_the_job_that_was_read(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job(status="succeeded", etag='"abc"'))
+    service.on("DELETE", "/jobs/job_1", Reply(content=b"", status=204))
+    done = rubato("delete", "digits", "--keep-checkpoints")
+    assert (done.code, "digits (job_1) is deleted" in done.err) == (0, True), done.err
+    request = service.requests[-1]
+    assert (request.query, request.headers["If-Match"]) == ({"keep_checkpoints": "true"}, '"abc"')
+
+
+def test_delete_tells_a_refusal(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job(etag='"abc"'))
+    problem = {"title": "t", "detail": "digits is running; cancel it first", "code": "conflict"}
+    service.on("DELETE", "/jobs/job_1", Reply(problem, status=409))
+    done = rubato("delete", "digits")
+    assert (done.code, "cancel it first" in done.err) == (1, True)

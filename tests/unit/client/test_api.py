@@ -165,6 +165,19 @@ def test_wait_ends_at_its_deadline_with_the_job_as_it_is(tmp_path: Path) -> None
         assert client.wait("job_1", timeout_s=0.01).status == "running"
 
 
+def test_delete_says_what_stays_and_which_edition_was_read(tmp_path: Path) -> None:
+    asked: list[tuple[str, dict[str, str], str | None]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, dict(request.url.params), request.headers.get("If-Match")))
+        return httpx.Response(204)
+
+    with client_of(handler, tmp_path) as client:
+        client.delete("job_1")
+        client.delete("job_1", keep_checkpoints=True, if_match='"a"')
+    assert asked == [("DELETE", {}, None), ("DELETE", {"keep_checkpoints": "true"}, '"a"')]
+
+
 def test_events_are_read_to_their_end(tmp_path: Path) -> None:
     log = [{"position": n, "time": "t", "kind": "user.event", "message": f"m{n}"} for n in range(1, 6)]
 

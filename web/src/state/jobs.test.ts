@@ -37,6 +37,10 @@ describe("reduceJobs", () => {
     expect(state.jobs.get("job_a")?.step).toBe(10);
   });
 
+  it("forgets a job that was deleted, and one that it never knew", () => {
+    expect(names(snapshot(a, b), { type: "deleted", id: "job_a" }, { type: "deleted", id: "job_x" })).toEqual(["beta"]);
+  });
+
   it("is the same after a reconnect as without one", () => {
     const delta: JobsAction = { type: "job", job: { ...a, step: 50, updated_at: at(21) } };
     const cut = run(snapshot(a, b), delta, snapshot({ ...a, step: 50, updated_at: at(21) }, b));

@@ -13,6 +13,7 @@ export interface JobsState {
 export type JobsAction =
   | { type: "snapshot"; items: Job[] }
   | { type: "job"; job: Job }
+  | { type: "deleted"; id: string }
   /** A page of older jobs, read by cursor. */
   | { type: "older"; items: Job[] };
 
@@ -26,6 +27,11 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
   const pace = new Map(state.pace);
   let isLoaded = state.isLoaded;
   for (const action of actions) {
+    if (action.type === "deleted") {
+      jobs.delete(action.id);
+      pace.delete(action.id);
+      continue;
+    }
     if (action.type === "snapshot") {
       forgetCovered(jobs, action.items);
       isLoaded = true;

@@ -32,6 +32,9 @@ function readMessages(messages: SseMessage[]): JobsAction[] {
     if (message.event === "snapshot")
       return [{ type: "snapshot", items: (JSON.parse(message.data) as Page).items }];
     if (message.event === "job") return [{ type: "job", job: JSON.parse(message.data) as Job }];
+    if (message.event === "deleted") {
+      return [{ type: "deleted", id: (JSON.parse(message.data) as { id: string }).id }];
+    }
     return [];
   });
 }

@@ -1,0 +1,24 @@
+"""Roles of which there is one among all replicas, taken by compare-and-set in the transaction that acts in them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.database import insert_for
+from service.models import Lease
+
+LIFETIME = timedelta(seconds=30)
+
+
+async def take_lease(session: AsyncSession, name: str, holder: str, now: datetime) -> bool:
+    """Whether the role is the holder's from now on: a second replica waits for the row and finds it taken."""
+    ours = {"holder": holder, "expires_at": now + LIFETIME}
+    free = or_(Lease.holder == holder, Lease.expires_at < now)
+    taken = update(Lease).where(Lease.name == name, free).values(ours).returning(Lease.name)
+    if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
+        return True
+    first = insert_for(session, Lease).values(name=name, **ours).on_conflict_do_nothing(index_elements=["name"])
+    return (await session.execute(first.returning(Lease.name))).first() is not None

@@ -1,0 +1,181 @@
+"""What deleted jobs left, and what the retention no longer keeps, removed in rounds.
+
+A mark in the job's row says what is to go; the row itself goes last. So whatever is cut short, by a crash at any point
+or by a storage that does not answer, the next round finds the mark and goes on. Files are removed outside of
+transactions, rows some thousand at a time: nobody waits long for the database's writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from service.context import Context
+from service.counters import SWEEP_FAILURES, SWEEPS, SWEPT
+from service.errors import ServiceError
+from service.leases import take_lease
+from service.models import Base, Event, Job, Metric, MetricRollup
+from service.notify import ALL_JOBS, SWEEP, job_topic, notify
+
+LEASE_NAME = "sweeper"
+INTERVAL_S = 60.0
+"""How often it looks when nothing wakes it: for time that passes, and for what another replica marked."""
+TOMBSTONE = timedelta(minutes=1)
+"""So long a deleted job's row stays: watchers at all replicas hear of the deletion by it, within seconds."""
+ROWS = 2_000
+"""Deleted in one transaction: some hundredths of a second of the writer's turn."""
+FILES = 100
+JOBS = 200
+"""Looked at in a round."""
+
+log = structlog.get_logger(__name__)
+
+
+class LeaseLost(Exception):
+    """Another replica sweeps."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long a part of the history of jobs that have ended is kept."""
+
+    what: str
+    days: float | None
+    dropped_at: InstrumentedAttribute[datetime | None]
+
+
+class Sweeper:
+    """Runs a round when a job was deleted, and once a minute."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._holder = secrets.token_hex(8)
+        settings = context.settings
+        self._retentions = (
+            Retention("logs", settings.keep_logs_days, Job.logs_dropped_at),
+            Retention("metrics", settings.keep_metrics_days, Job.metrics_dropped_at),
+            Retention("events", settings.keep_events_days, Job.events_dropped_at),
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. An error costs one round, not the loop."""
+        with self._context.hub.subscribe(SWEEP) as subscription:
+            while not self._context.hub.is_closed:
+                try:
+                    await self.run_once()
+                except LeaseLost:
+                    pass
+                except (DBAPIError, OSError, TimeoutError) as error:
+                    log.warning("sweep_failed", error=repr(error)[:500])
+                except Exception:
+                    log.exception("sweep_failed")
+                await subscription.wait(INTERVAL_S)
+
+    async def run_once(self) -> None:
+        """One round: deleted jobs, then the retention. What cannot be done for one job is left for the next round.
+
+        Raises:
+            LeaseLost: another replica sweeps.
+        """
+        began = time.perf_counter()
+        now = self._context.clock()
+        try:
+            for job_id, deleted_at, keeps_checkpoints in await self._deleted():
+                await self._try(self._remove(job_id, deleted_at, now, keeps_checkpoints=keeps_checkpoints), job_id)
+            for retention in self._retentions:
+                for job_id in await self._outlived(retention, now):
+                    await self._try(self._drop(job_id, retention, now), job_id)
+        finally:
+            SWEEPS.observe(time.perf_counter() - began)
+
+    async def _try(self, work: Awaitable[None], job_id: str) -> None:
+        try:
+            await work
+        except (ServiceError, OSError) as error:
+            SWEEP_FAILURES.inc()
+            log.warning("sweep_of_job_failed", job=job_id, error=str(error)[:500])
+
+    async def _deleted(self) -> list[tuple[str, datetime, bool]]:
+        marked = select(Job.id, Job.deleted_at, Job.keeps_checkpoints).where(Job.deleted_at.is_not(None))
+        async with self._context.database.read() as session:
+            rows = (await session.execute(marked.order_by(Job.deleted_at).limit(JOBS))).all()
+        return [(row.id, row.deleted_at, row.keeps_checkpoints) for row in rows]
+
+    async def _outlived(self, retention: Retention, now: datetime) -> list[str]:
+        if retention.days is None:
+            return []
+        ended_before = now - timedelta(days=retention.days)
+        old = select(Job.id).where(Job.finished_at < ended_before, retention.dropped_at.is_(None))
+        async with self._context.database.read() as session:
+            return list((await session.scalars(old.order_by(Job.finished_at).limit(JOBS))).all())
+
+    async def _remove(self, job_id: str, deleted_at: datetime, now: datetime, *, keeps_checkpoints: bool) -> None:
+        """Everything of a deleted job. The cheap and certain first: a storage may not answer for days."""
+        await self._remove_metrics(job_id)
+        await self._remove_rows(Event, Event.position, job_id, "event_rows")
+        await self._remove_logs(job_id)
+        if not keeps_checkpoints:
+            async for _ in self._context.storage.remove_checkpoints(job_id):
+                SWEPT.labels("checkpoints").inc()
+        if now - deleted_at < TOMBSTONE:
+            return
+        async with self._transaction() as session:
+            # Attempts and checkpoints are few, and go with it.
+            gone = delete(Job).where(Job.id == job_id)
+            await session.execute(gone.execution_options(synchronize_session=False))
+        SWEPT.labels("jobs").inc()
+
+    async def _drop(self, job_id: str, retention: Retention, now: datetime) -> None:
+        """What the retention no longer keeps of a job."""
+        match retention.what:
+            case "logs":
+                await self._remove_logs(job_id)
+            case "metrics":
+                await self._remove_metrics(job_id)
+            case "events":
+                await self._remove_rows(Event, Event.position, job_id, "event_rows")
+        async with self._transaction() as session:
+            done = {retention.dropped_at: now, Job.updated_at: now, Job.revision: Job.revision + 1}
+            mark = update(Job).where(Job.id == job_id).values(done)
+            await session.execute(mark.execution_options(synchronize_session=False))
+            notify(session, job_topic(job_id), ALL_JOBS)
+
+    async def _remove_metrics(self, job_id: str) -> None:
+        await self._remove_rows(Metric, Metric.step, job_id, "metric_rows")
+        # Of a bucket number there is one row a level, at most.
+        await self._remove_rows(MetricRollup, MetricRollup.bucket, job_id, "metric_rollups")
+
+    async def _remove_rows(self, table: type[Base], key: InstrumentedAttribute[int], job_id: str, what: str) -> None:
+        """All rows of a job, a stretch of keys at a time."""
+        of_job = table.__table__.c.job_id == job_id
+        while True:
+            async with self._transaction() as session:
+                end = await session.scalar(select(key).where(of_job).order_by(key).limit(1).offset(ROWS - 1))
+                stretch = delete(table).where(of_job) if end is None else delete(table).where(of_job, key <= end)
+                done = await session.execute(stretch.execution_options(synchronize_session=False))
+            SWEPT.labels(what).inc(max(0, done.rowcount))  # type: ignore[attr-defined]
+            if end is None:
+                return
+
+    async def _remove_logs(self, job_id: str) -> None:
+        while removed := await asyncio.to_thread(self._context.logs.remove, job_id, FILES):
+            SWEPT.labels("log_files").inc(removed)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncSession]:
+        """A write under the sweeper's lease."""
+        async with self._context.database.write() as session:
+            if not await take_lease(session, LEASE_NAME, self._holder, self._context.clock()):
+                raise LeaseLost
+            yield session
