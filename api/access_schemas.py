@@ -33,10 +33,29 @@ class Member(BaseModel):
     role: ProjectRole
 
 
+class Quota(BaseModel):
+    """What a project may use; null: as much as there is."""
+
+    max_slots: int | None
+    """That its jobs hold at the same time."""
+    max_queued: int | None
+    """Jobs that may wait when another one is submitted."""
+    max_priority: int | None
+
+
+class Use(BaseModel):
+    """What a project's jobs hold now."""
+
+    slots: int
+    queued: int
+
+
 class ProjectDetail(Project):
-    """A project and who has a role in it."""
+    """A project, who has a role in it, and what it may use."""
 
     members: list[Member]
+    quota: Quota
+    use: Use
 
 
 class ProjectRequest(Request):
@@ -44,6 +63,21 @@ class ProjectRequest(Request):
 
     name: str = Field(max_length=63)
     description: str = Field(default="", max_length=2000)
+
+
+class QuotaRequest(Request):
+    """Limits to change; null takes one away, what is left out stays."""
+
+    max_slots: int | None = Field(default=None, strict=True, ge=0, le=2**31)
+    max_queued: int | None = Field(default=None, strict=True, ge=0, le=2**31)
+    max_priority: int | None = Field(default=None, strict=True, ge=0, le=100)
+
+
+class ProjectUpdate(Request):
+    """What may be changed of a project; null and what is left out stay."""
+
+    description: str | None = Field(default=None, max_length=2000)
+    quota: QuotaRequest | None = None
 
 
 class MemberRequest(Request):

@@ -67,7 +67,7 @@ async def authorize(request: Request) -> None:
     A person needs the role in some project here; in which one is checked where the route's job or project is found.
 
     Raises:
-        ServiceError: unauthenticated, forbidden.
+        ServiceError: unauthenticated, forbidden, rate_limited.
     """
     endpoint = request.scope["route"].endpoint
     roles = roles_of(endpoint)
@@ -78,6 +78,8 @@ async def authorize(request: Request) -> None:
         raise ServiceError(
             ErrorKind.FORBIDDEN, f"This needs the role {' or '.join(sorted(roles))}; yours is {principal.role}."
         )
+    if principal.person is not None:
+        context_of(request).limits.admit(principal.token_id or principal.person)
     needed = needed_of(endpoint, request.method)
     # A path that names something answers 404 where it is foreign, also to those who have no role anywhere.
     is_collection = not request.path_params.keys() & ABOUT

@@ -143,8 +143,7 @@ def check_json(data: Any, depth: int = 0) -> None:
     Raises:
         ServiceError: invalid_request.
     """
-    if depth > MAX_DEPTH:
-        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
+    _check_depth(depth)
     if isinstance(data, dict):
         for key, value in data.items():
             check_json(key, depth + 1)
@@ -163,13 +162,19 @@ def check_json(data: Any, depth: int = 0) -> None:
         )
 
 
-def _cleaned(data: Any) -> Any:
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _cleaned(data: Any, depth: int = 0) -> Any:
+    _check_depth(depth)
     if isinstance(data, str):
         return _clean(data)
     if isinstance(data, dict):
-        return {_clean(key): _cleaned(value) for key, value in data.items()}
+        return {_clean(key): _cleaned(value, depth + 1) for key, value in data.items()}
     if isinstance(data, list):
-        return [_cleaned(item) for item in data]
+        return [_cleaned(item, depth + 1) for item in data]
     return data
 
 

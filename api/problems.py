@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,6 +37,8 @@ STATUS: dict[ErrorKind, int] = {
     K.CONFLICT: 409,
     K.PRECONDITION_FAILED: 412,
     K.OUT_OF_BOUNDS: 422,
+    K.QUOTA_EXCEEDED: 409,
+    K.RATE_LIMITED: 429,
     K.IDEMPOTENCY_MISMATCH: 422,
     K.PACKAGE_UNKNOWN: 422,
     K.PACKAGE_INVALID: 422,
@@ -61,6 +64,8 @@ TITLE: dict[ErrorKind, str] = {
     K.CONFLICT: "Not possible now",
     K.PRECONDITION_FAILED: "Changed by somebody else",
     K.OUT_OF_BOUNDS: "Out of bounds",
+    K.QUOTA_EXCEEDED: "The project's quota is used up",
+    K.RATE_LIMITED: "Too many requests",
     K.IDEMPOTENCY_MISMATCH: "The key was used with another request",
     K.PACKAGE_UNKNOWN: "The package is unknown",
     K.PACKAGE_INVALID: "The package is refused",
@@ -111,6 +116,8 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
     match error:
         case ServiceError():
             kind, detail, findings, extra = error.kind, error.message, error.findings, error.extra
+            if kind is K.RATE_LIMITED:
+                headers["Retry-After"] = str(math.ceil(extra["retry_after"]))
         case RequestValidationError():
             kind, findings = K.INVALID_REQUEST, tuple(_finding(item) for item in error.errors())
             detail = "; ".join(str(finding) for finding in findings)

@@ -85,6 +85,10 @@ class Job(JobItem):
     spec: JsonObject
     etag: str
     """Of what people may change; also in the header ETag."""
+    log_bytes: int
+    log_lines_dropped: int
+    """Beyond what is stored of one job."""
+    metric_rows_dropped: int
     dropped: list[str]
     """Of `logs`, `metrics` and `events` what the retention has removed."""
 

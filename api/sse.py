@@ -50,7 +50,12 @@ def message(data: Any, *, event: str, id: str | None = None) -> bytes:
 def stream(
     context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
 ) -> StreamingResponse:
-    """A reply that looks whenever one of the topics changed, and sends what it finds, as long as the caller may."""
+    """A reply that looks whenever one of the topics changed, and sends what it finds, as long as the caller may.
+
+    Raises:
+        ServiceError: rate_limited (the caller has too many streams).
+    """
+    context.limits.check_stream(caller.person or caller.name)
     return StreamingResponse(follow(context, caller, topics, look), media_type=EVENT_STREAM, headers=HEADERS)
 
 
@@ -58,6 +63,14 @@ async def follow(
     context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
 ) -> AsyncIterator[bytes]:
     """The messages of a stream, with a comment in long silences."""
+    with context.limits.stream(caller.person or caller.name):
+        async for item in _follow(context, caller, topics, look):
+            yield item
+
+
+async def _follow(
+    context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
+) -> AsyncIterator[bytes]:
     ends_at = time.monotonic() + context.settings.stream_limit.total_seconds()
     keep_alive_s = context.settings.keep_alive.total_seconds()
     silent_since = time.monotonic()

@@ -57,6 +57,11 @@ class Principal:
     is_cookie: bool = False
 
     @property
+    def person(self) -> str | None:
+        """What the limits of people are counted by; None: a machine, which its protocol paces."""
+        return (self.user_id or self.token_id) if self.role in (Role.ADMIN, Role.USER) else None
+
+    @property
     def is_admin(self) -> bool:
         """Whether everything may be seen and done."""
         return self.role is Role.ADMIN

@@ -57,6 +57,12 @@ def read_or_make_secret(path: Path, make: Callable[[], str]) -> str:
     return text
 
 
+def remove_secret(path: Path, secret: str) -> None:
+    """Remove the file, if that is what it still holds."""
+    if path.exists() and path.read_text(encoding="ascii").strip() == secret:
+        path.unlink()
+
+
 def new_token() -> str:
     """`rbt_`, 32 random bytes, and a checksum by which scanners and typing errors are told from real ones."""
     body = secrets.token_urlsafe(32)
@@ -174,9 +180,10 @@ class Authority:
     async def ensure_token(self, session: AsyncSession, path: Path, role: Role, now: datetime) -> str:
         """The token in a home's file, known to the database; made where there is none. The file is the truth.
 
-        Whoever removes the file and restarts gets a new token, and the old one is revoked.
+        Whoever removes the file and restarts gets a new token, and the old one is revoked. One that was revoked through
+        the API is made anew: a home without its own token could not be reached any more.
         """
-        secret = read_or_make_secret(path, new_token)
+        secret = await self._read_good_secret(session, path)
         stored = self.digest(secret)
         known = select(Token.id).where(Token.token_hmac == stored)
         token_id = await session.scalar(known)
@@ -203,6 +210,16 @@ class Authority:
             return None
         name = f"attempt {found.number} of {found.job_id}"
         return Principal(Role.ATTEMPT, name, job_id=found.job_id, attempt=found.number)
+
+    async def _read_good_secret(self, session: AsyncSession, path: Path) -> str:
+        """What the file holds, once that is no revoked token."""
+        while True:
+            secret = read_or_make_secret(path, new_token)
+            found = select(Token.revoked_at).where(Token.token_hmac == self.digest(secret))
+            # Locked: of replicas that start at once, one makes the new file, and the others then read it.
+            if (await session.execute(found.with_for_update())).scalar_one_or_none() is None:
+                return secret
+            remove_secret(path, secret)
 
     async def _store_session(
         self, session: AsyncSession, token_id: str, kind: str, now: datetime, lifetime: timedelta

@@ -6,13 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
 from rubato.wire.storage import PIN_NAME
 from service import storage
+from service.access import Principal
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, not_found
 from service.events import append_event
@@ -122,7 +123,7 @@ async def set_pinned(context: Context, checkpoint_id: str, *, is_pinned: bool, a
     return checkpoint_json(found, is_pinned=is_pinned)
 
 
-async def delete(context: Context, checkpoint_id: str, *, actor: str) -> None:
+async def delete(context: Context, checkpoint_id: str, *, caller: Principal) -> None:
     """Delete a checkpoint and its files for good.
 
     Raises:
@@ -130,7 +131,7 @@ async def delete(context: Context, checkpoint_id: str, *, actor: str) -> None:
     """
     async with context.database.read() as session:
         found = await _find(session, checkpoint_id)
-        await _refuse_needed(session, found)
+        await _refuse_needed(session, found, caller)
     # The files first: what is left where this is cut short can still be found, and deleted again.
     if not await context.storage.change(found.job_id, found.checkpoint_id, storage.delete):
         raise ServiceError(
@@ -145,11 +146,11 @@ async def delete(context: Context, checkpoint_id: str, *, actor: str) -> None:
             .execution_options(synchronize_session=False)
         )
         if (await session.execute(gone)).first() is not None:
-            message = f"{actor} deleted checkpoint {found.checkpoint_id}."
-            await _record(context, session, found, EventKind.CHECKPOINT_DELETED, message, actor)
+            message = f"{caller.name} deleted checkpoint {found.checkpoint_id}."
+            await _record(context, session, found, EventKind.CHECKPOINT_DELETED, message, caller.name)
 
 
-async def _refuse_needed(session: AsyncSession, checkpoint: Checkpoint) -> None:
+async def _refuse_needed(session: AsyncSession, checkpoint: Checkpoint, caller: Principal) -> None:
     """Refuse to delete what a job goes back to, or begins from."""
     job = await session.get_one(Job, checkpoint.job_id)
     if Status(job.status) not in FINAL:
@@ -165,13 +166,20 @@ async def _refuse_needed(session: AsyncSession, checkpoint: Checkpoint) -> None:
                 f"Checkpoint {checkpoint.checkpoint_id} is the newest of {job.name}, which has not ended: it is what "
                 "the job goes back to. Cancel the job first, or wait for a newer one.",
             )
+    heir = await find_heir(session, Checkpoint.id == checkpoint.id, caller)
+    if heir is not None:
+        raise ServiceError(ErrorKind.CONFLICT, f"{heir} and has not ended.")
+
+
+async def find_heir(session: AsyncSession, which: ColumnElement[bool], caller: Principal) -> str | None:
+    """That a job which has not ended begins from one of these checkpoints; of a foreign one no name is told."""
     origin = Job.spec["checkpoint"]["resume_from"].as_string()
-    begins = select(Job.name).where(Job.status.not_in(FINAL), origin == checkpoint.id).limit(1)
-    name = await session.scalar(begins)
-    if name is not None:
-        raise ServiceError(
-            ErrorKind.CONFLICT, f"{name} begins from checkpoint {checkpoint.checkpoint_id} and has not ended."
-        )
+    begins = select(Job.name, Job.project, Checkpoint.checkpoint_id).join(Checkpoint, Checkpoint.id == origin)
+    found = (await session.execute(begins.where(which, Job.status.not_in(FINAL)).limit(1))).first()
+    if found is None:
+        return None
+    name = found.name if caller.role_in(found.project) is not None else "A job of another project"
+    return f"{name} begins from checkpoint {found.checkpoint_id}"
 
 
 async def _record(

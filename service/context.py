@@ -8,6 +8,7 @@ from service.auth import Authority
 from service.clock import Clock
 from service.database import Database
 from service.heartbeat import Heartbeat
+from service.limits import Limits
 from service.logs import LogStore
 from service.notify import Hub
 from service.packages import PackageStore
@@ -28,6 +29,7 @@ class Context:
     logs: LogStore
     packages: PackageStore
     storage: StorageDesk
+    limits: Limits
     heartbeat: Heartbeat
     """Of the scheduling loop."""
     clock: Clock

@@ -23,6 +23,8 @@ class ErrorKind(StrEnum):
     CONFLICT = "conflict"
     PRECONDITION_FAILED = "precondition_failed"
     OUT_OF_BOUNDS = "out_of_bounds"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    RATE_LIMITED = "rate_limited"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
     PACKAGE_UNKNOWN = "package_unknown"
     PACKAGE_INVALID = "package_invalid"

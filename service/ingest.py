@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
-from rubato.wire.cluster import EventReport, MetricRow, Outcome, Report, ReportReply
+from rubato.wire.cluster import EventReport, LogLine, MetricRow, Outcome, Report, ReportReply
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
@@ -23,12 +24,12 @@ from service.clock import parse_or, to_rfc3339
 from service.context import Context
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
-from service.events import append_reported
+from service.events import append_event, append_reported
 from service.ids import new_id
 from service.job_secrets import redactor_of
 from service.jobs import find
 from service.logs import LogPosition
-from service.metrics import store_metrics
+from service.metrics import finite, store_metrics
 from service.models import Attempt, Checkpoint, Job
 from service.notify import ALL_JOBS, SCHEDULER, after_commit, job_topic, notify
 from service.scheduling.measure import fold_pauses, fold_rates
@@ -97,8 +98,8 @@ async def _store(
     await append_reported(session, job, attempt.number, fresh, now=now)
     for event in fresh:
         await _apply_checkpoint_event(session, job, attempt.number, event, now)
-    await store_metrics(session, job, attempt.number, report.metrics, now=now)
-    await _append_logs(context, job, attempt.number, report)
+    await _store_metrics(context, session, job, attempt.number, report, now)
+    await _append_logs(context, session, job, attempt.number, report, now)
     await settle_status(session, job, now=now)
     job.message = report.observed.reason or job.message
     if report.outcome is not None:
@@ -172,13 +173,58 @@ def _closing_message(job: Job, outcome: Outcome) -> str:
     return UNSEEN if job.status == Status.QUEUED else f"paused at step {job.step}"
 
 
-async def _append_logs(context: Context, job: Job, attempt: int, report: Report) -> None:
-    if not report.logs:
+async def _store_metrics(
+    context: Context, session: AsyncSession, job: Job, attempt: int, report: Report, now: datetime
+) -> None:
+    """The rows, as far as the quota of a job goes; its newest values are shown in any case."""
+    limit = context.settings.max_job_metric_rows
+    if not report.metrics or job.metric_pos < limit:
+        await store_metrics(session, job, attempt, report.metrics, now=now)
+        return
+    if not job.metric_rows_dropped:
+        await _tell_quota(session, job, "metrics", f"{limit} metric rows", limit, now)
+    job.metric_rows_dropped += len(report.metrics)
+    job.latest_metrics = finite(max(report.metrics, key=lambda row: row.step).values)
+
+
+async def _append_logs(
+    context: Context, session: AsyncSession, job: Job, attempt: int, report: Report, now: datetime
+) -> None:
+    """The lines, as far as the quota of a job goes; where it ends, one line says so."""
+    lines, limit = report.logs, context.settings.max_job_log_bytes
+    if lines and job.log_bytes >= limit:
+        told = f"{limit} bytes of log lines"
+        last = LogLine("service", None, to_rfc3339(now), "system", f"{_beyond(told)}; the job goes on.")
+        lines = () if job.log_lines_dropped else (last,)
+        if lines:
+            await _tell_quota(session, job, "logs", told, limit, now)
+        job.log_lines_dropped += len(report.logs)
+    if not lines:
         return
     at = LogPosition(job.log_segment, job.log_offset)
-    # In a thread: the sync of a slow disk must not stop every other request.
-    end = await asyncio.to_thread(context.logs.append, job.id, at, attempt, report.logs)
+    is_given_up = threading.Event()
+    try:
+        # In a thread: the sync of a slow disk must not stop every other request.
+        end = await asyncio.to_thread(context.logs.append, job.id, at, attempt, lines, is_given_up)
+    except BlockingIOError:
+        raise ServiceError(
+            ErrorKind.NOT_READY, "The disk of the service's logs is still busy with an earlier batch; send it again."
+        ) from None
+    except asyncio.CancelledError:
+        # The transaction took too long: the batch will come again, and then this one must not be written any more.
+        is_given_up.set()
+        raise
     job.log_segment, job.log_offset = end.segment, end.offset
+    job.log_bytes += end.offset - (at.offset if end.segment == at.segment else 0)
+
+
+def _beyond(told: str) -> str:
+    return f"{told} of this job are stored, which is its quota: further ones are dropped"
+
+
+async def _tell_quota(session: AsyncSession, job: Job, what: str, told: str, limit: int, now: datetime) -> None:
+    data = {"what": what, "limit": limit}
+    await append_event(session, job, EventKind.QUOTA_REACHED, f"{_beyond(told)}.", now=now, data=data)
 
 
 async def _apply_checkpoint_event(

@@ -15,6 +15,7 @@ from rubato.errors import Finding, SpecError
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
 from rubato.wire.status import FINAL, Status
+from service import quotas
 from service.access import Principal, ProjectRole
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
@@ -51,7 +52,8 @@ async def submit(context: Context, spec: JobSpec, *, asked: Asked) -> dict[str, 
     """Store a new job, queued.
 
     Raises:
-        ServiceError: name_taken, package_unknown, idempotency_mismatch, invalid_spec (unknown checkpoint or secret).
+        ServiceError: name_taken, quota_exceeded, package_unknown, idempotency_mismatch, invalid_spec (unknown
+            checkpoint or secret).
     """
     return await answer_once(
         context,
@@ -65,12 +67,13 @@ async def check(context: Context, spec: JobSpec, caller: Principal) -> dict[str,
     """The spec as `submit` would store it, with all defaults; nothing is stored.
 
     Raises:
-        ServiceError: name_taken, package_unknown, invalid_spec, forbidden, as `submit`.
+        ServiceError: name_taken, quota_exceeded, package_unknown, invalid_spec, forbidden, as `submit`.
     """
     async with context.database.read() as session:
-        await _check_project(session, spec, caller)
+        project = await _check_project(session, spec, caller)
         await _check_references(session, spec, caller)
         await _check_name_free(session, spec)
+        await quotas.check_queue(session, project)
     return spec_to_json(spec)
 
 
@@ -176,12 +179,14 @@ async def insert(
     """A new job in the caller's transaction, as the API shows it.
 
     Raises:
-        ServiceError: name_taken, package_unknown, invalid_spec (unknown project, checkpoint or secret), forbidden.
+        ServiceError: name_taken, quota_exceeded, package_unknown, invalid_spec (unknown project, checkpoint or secret,
+            more than the project's quota), forbidden.
     """
     actor = caller.name
-    await _check_project(session, spec, caller)
+    project = await _check_project(session, spec, caller)
     await _check_references(session, spec, caller)
     await _check_name_free(session, spec)
+    await quotas.check_queue(session, project)
     timeout_s = spec.limits.queue_timeout
     job = Job(
         id=new_id("job", now),
@@ -223,13 +228,16 @@ async def _check_name_free(session: AsyncSession, spec: JobSpec) -> None:
         )
 
 
-async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
+async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal) -> Project:
     role = caller.role_in(spec.project)
-    if role is None or await session.get(Project, spec.project) is None:
+    project = None if role is None else await quotas.find_for_submit(session, spec.project)
+    if role is None or project is None:
         # The same words for a project that is not there and for one that is none of the caller's business.
         raise invalid_spec(SpecError([Finding("project", f"there is no project {spec.project!r}")]))
     if not role.includes(ProjectRole.EDITOR):
         raise ServiceError(ErrorKind.FORBIDDEN, f"You are a {role} of the project {spec.project!r}; editors submit.")
+    quotas.check_spec(project, spec)
+    return project
 
 
 async def _check_references(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:

@@ -7,8 +7,10 @@ acknowledged is lost. Readers never look behind the committed offset.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +72,23 @@ class LogStore:
         self._folder = folder
         self._segment_bytes = segment_bytes
 
-    def append(self, job_id: str, at: LogPosition, attempt: int, lines: Sequence[LogLine]) -> LogPosition:
-        """Write lines behind the committed position and sync them; gives the position to commit."""
+    def append(
+        self,
+        job_id: str,
+        at: LogPosition,
+        attempt: int,
+        lines: Sequence[LogLine],
+        is_given_up: threading.Event | None = None,
+    ) -> LogPosition:
+        """Write lines behind the committed position and sync them; gives the position to commit.
+
+        A disk may hold it up for longer than anybody waits, and the same batch then comes again, also at another
+        replica. So the file is locked while it is written: none of the two writes over what the other one has written.
+        What was given up before it had the lock writes nothing.
+
+        Raises:
+            BlockingIOError: an append before is still under way.
+        """
         if not lines:
             return at
         data = b"".join(_encode(line, attempt) for line in lines)
@@ -81,6 +98,9 @@ class LogStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_given_up is not None and is_given_up.is_set():
+                return at
             os.ftruncate(descriptor, at.offset)
             with os.fdopen(os.dup(descriptor), "r+b") as stream:
                 stream.seek(at.offset)

@@ -156,6 +156,8 @@ class Job(Base):
     """What a change of the membership cost lately, as measured."""
     rates: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
     """Samples a second by number of workers, as measured: {"2": {"rate": 812.5, "steps": 40}}."""
+    is_backfilled: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """It overtook others in the queue, and is paused as soon as the first of these can start."""
     queue_position: Mapped[int | None]
     """Among those that the last round looked at; null further back."""
     attempt: Mapped[int] = mapped_column(default=0)
@@ -170,6 +172,12 @@ class Job(Base):
     log_segment: Mapped[int] = mapped_column(default=0)
     log_offset: Mapped[int] = mapped_column(default=0)
     """Bytes of the segment that are committed; anything behind was never acknowledged."""
+
+    log_bytes: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Of all lines that were stored."""
+    log_lines_dropped: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Beyond the quota of a job."""
+    metric_rows_dropped: Mapped[int] = mapped_column(default=0, server_default="0")
 
     deleted_at: Mapped[datetime | None]
     """Since when the job is not there for anybody; the sweep removes what it left, and this row last."""
@@ -367,6 +375,12 @@ class Project(Base):
     name: Mapped[str] = mapped_column(String(63), primary_key=True)
     description: Mapped[str] = mapped_column(default="")
     created_at: Mapped[datetime]
+    max_slots: Mapped[int | None]
+    """Slots that its jobs may hold at the same time; null: as many as there are. So also what follows."""
+    max_queued: Mapped[int | None]
+    """Jobs that may wait when another one is submitted."""
+    max_priority: Mapped[int | None]
+    """Of a job's `scheduling.priority`."""
 
 
 class User(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -9,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
 from rubato.wire.spec import is_name
+from service import quotas
 from service.access import Principal, ProjectRole
 from service.clock import optional_rfc3339, to_rfc3339
 from service.context import Context
@@ -16,7 +18,7 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.ids import new_id
 from service.models import AuditEntry, Job, Membership, Project, Token, User
-from service.notify import ACCESS, notify
+from service.notify import ACCESS, SCHEDULER, notify
 from service.pages import cut
 
 
@@ -36,7 +38,7 @@ async def list_projects(
 
 
 async def get_project(context: Context, name: str, caller: Principal) -> dict[str, Any]:
-    """One project and its members.
+    """One project, its members, its quota and what it uses of it.
 
     Raises:
         ServiceError: not_found.
@@ -50,7 +52,8 @@ async def get_project(context: Context, name: str, caller: Principal) -> dict[st
             .order_by(User.name)
         )
         members = [{"user": user, "role": role} for user, role in rows]
-    return {**_project_json(project, caller), "members": members}
+        use = await quotas.read_use(session, name)
+    return {**_project_json(project, caller), "members": members, "quota": _quota_json(project), "use": use}
 
 
 async def create_project(context: Context, name: str, description: str, caller: Principal) -> dict[str, Any]:
@@ -70,6 +73,30 @@ async def create_project(context: Context, name: str, description: str, caller: 
         return _project_json(await session.get_one(Project, name), caller)
 
 
+async def update_project(
+    context: Context, name: str, caller: Principal, *, description: str | None, quota: Mapping[str, int | None]
+) -> dict[str, Any]:
+    """Change a project's description (None leaves it) and its quota: what is left out stays, null takes a limit away.
+
+    What jobs hold already is not taken from them, but workers that nobody asked for.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    async with context.database.write() as session:
+        project = await _project(session, name)
+        before = _quota_json(project)
+        if description is not None:
+            project.description = description
+        for limit in QUOTA & quota.keys():
+            setattr(project, limit, quota[limit])
+        after = _quota_json(project)
+        changes = {limit: [before[limit], after[limit]] for limit in sorted(QUOTA) if before[limit] != after[limit]}
+        audit(session, context, caller, "project.updated", {"project": name, "quota": changes})
+        notify(session, SCHEDULER)
+    return await get_project(context, name, caller)
+
+
 async def delete_project(context: Context, name: str, caller: Principal) -> None:
     """Remove a project without jobs.
 
@@ -77,7 +104,10 @@ async def delete_project(context: Context, name: str, caller: Principal) -> None
         ServiceError: not_found, conflict.
     """
     async with context.database.write() as session:
-        await _project(session, name)
+        # Locked: a job that is submitted at this moment is waited for, and found.
+        locked = select(Project.name).where(Project.name == storable(name)).with_for_update()
+        if (await session.execute(locked)).first() is None:
+            raise not_found("project", name[:80])
         in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
         if await session.scalar(in_it) is not None:
             raise ServiceError(ErrorKind.CONFLICT, f"The project {name!r} has jobs; only one without can be removed.")
@@ -234,6 +264,13 @@ def _project_json(project: Project, caller: Principal) -> dict[str, Any]:
         "created_at": to_rfc3339(project.created_at),
         "role": caller.role_in(project.name),
     }
+
+
+QUOTA = frozenset({"max_slots", "max_queued", "max_priority"})
+
+
+def _quota_json(project: Project) -> dict[str, int | None]:
+    return {limit: getattr(project, limit) for limit in sorted(QUOTA)}
 
 
 def _user_json(user: User) -> dict[str, Any]:

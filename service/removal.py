@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.status import FINAL, Status
+from service.checkpoints import find_heir
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.jobs import find
@@ -68,19 +68,8 @@ def _refuse_pinned(job: Job, pinned: list[str]) -> None:
 
 async def _refuse_origin(session: AsyncSession, job: Job, asked: Asked) -> None:
     """Refuse where a job that has not ended begins from one of the checkpoints: it looks for it by its row."""
-    origin = Job.spec["checkpoint"]["resume_from"].as_string()
-    begins = (
-        select(Job.name, Job.project, Checkpoint.checkpoint_id)
-        .join(Checkpoint, Checkpoint.id == origin)
-        .where(Checkpoint.job_id == job.id, Job.status.not_in(FINAL))
-        .limit(1)
-    )
-    found = (await session.execute(begins)).first()
-    if found is not None:
-        is_visible = asked.caller.role_in(found.project) is not None
-        who = found.name if is_visible else "a job of another project"
+    heir = await find_heir(session, Checkpoint.job_id == job.id, asked.caller)
+    if heir is not None:
         raise ServiceError(
-            ErrorKind.CONFLICT,
-            f"{who} begins from checkpoint {found.checkpoint_id} of {job.name} and has not ended; wait for it, or "
-            "cancel it first.",
+            ErrorKind.CONFLICT, f"{heir} of {job.name} and has not ended; wait for it, or cancel it first."
         )

@@ -73,6 +73,16 @@ class Settings(BaseSettings):
     """Largest job spec: the YAML parser is written in Python, and a megabyte would take seconds."""
     max_package_bytes: int = 50_000_000
     """Largest packed working folder."""
+    requests_per_second: float = Field(default=200.0, gt=0)
+    """Of one person's token, at each replica; agents and controllers are paced by their protocol instead."""
+    request_burst: int = Field(default=2_000, ge=1)
+    """Requests that a token may make at once after it was quiet."""
+    streams_per_user: int = Field(default=100, ge=1)
+    """Event streams that one person may have open at each replica."""
+    max_job_log_bytes: int = Field(default=2 * 1024**3, ge=0)
+    """Log lines that are stored of one job; further ones are dropped, and a last line says so."""
+    max_job_metric_rows: int = Field(default=10_000_000, ge=0)
+    """Metric rows that are stored of one job; of further ones only the newest values are shown."""
     log_segment_bytes: int = 8 * 1024 * 1024
     """Size at which a job's log goes on in a new file."""
     keep_logs_days: float | None = Field(default=None, gt=0)

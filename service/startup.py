@@ -21,6 +21,7 @@ from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
 from service.job_secrets import seal_anew
+from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
@@ -88,6 +89,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
+            limits=Limits(settings.requests_per_second, settings.request_burst, settings.streams_per_user),
             heartbeat=Heartbeat(),
             clock=clock,
         )
@@ -123,7 +125,9 @@ async def _prepare(context: Context) -> str:
         await webhooks.seal_anew(session, context.vault)
     await rearm_leases(context)
     context.packages.remove_parts()
-    await _cut_log_tails(context)
+    if context.settings.is_sqlite:
+        # Elsewhere another replica may be writing just there; whoever appends next cuts the file himself.
+        await _cut_log_tails(context)
     return code
 
 

@@ -214,7 +214,12 @@ def _changes_with(job: Job, to: Status, now: datetime) -> dict[str, object]:
     if to in FINAL:
         changes["finished_at"] = now
     if to is S.QUEUED:
-        changes |= {"queued_at": now, "ranked_at": ranked_at(job.priority, now)}
+        changes |= {"queued_at": now, "is_backfilled": False}
+        if not _keeps_place(job):
+            changes["ranked_at"] = ranked_at(job.priority, now)
+    if to is S.PAUSED:
+        # By its user: then it gives its place up, as every job that is paused.
+        changes["is_backfilled"] = _keeps_place(job) and job.desired_run == "run"
     if to is not S.QUEUED:
         changes["queue_position"] = None
     if to in WITH_CONTROLLER and job.placed_at is None:
@@ -225,6 +230,11 @@ def _changes_with(job: Job, to: Status, now: datetime) -> dict[str, object]:
         changes |= {"is_attempt_live": False, "observed_state": None, "ran_seconds": ran_seconds(job, now)}
     changes["deadline_at"] = deadline_of(job, to, now)
     return changes
+
+
+def _keeps_place(job: Job) -> bool:
+    """It had overtaken the job for which it is paused, so it cannot take turns with it: its age still counts."""
+    return job.is_backfilled and (job.preempted_at is not None or job.status == S.PAUSED)
 
 
 def ran_seconds(job: Job, now: datetime) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -33,6 +33,8 @@ async def create(
         role: `user`, or `cluster` or `scraper` for a machine.
         lifetime_s: seconds until it expires; None: never.
 
+    A token that expires makes none that outlives it.
+
     Raises:
         ServiceError: forbidden, not_found (the user), invalid_request.
     """
@@ -44,6 +46,7 @@ async def create(
             owner = await _owner_for(session, user, caller)
         elif not caller.is_admin or user is not None:
             raise ServiceError(ErrorKind.FORBIDDEN, f"Tokens of the role {role} are made by an admin, for no user.")
+        expires_at = None if lifetime_s is None else now + timedelta(seconds=lifetime_s)
         token = Token(
             id=new_id("tok", now),
             name=name,
@@ -51,7 +54,7 @@ async def create(
             user_id=None if owner is None else owner.id,
             token_hmac=context.authority.digest(secret),
             created_at=now,
-            expires_at=None if lifetime_s is None else now + timedelta(seconds=lifetime_s),
+            expires_at=await _bounded(session, caller, expires_at),
         )
         session.add(token)
         owner_name = None if owner is None else owner.name
@@ -90,6 +93,21 @@ async def revoke(context: Context, token_id: str, caller: Principal) -> None:
             token.revoked_at = context.clock()
             audit(session, context, caller, "token.revoked", {"token": token.id, "name": token.name})
             notify(session, ACCESS)
+
+
+async def _bounded(session: AsyncSession, caller: Principal, expires_at: datetime | None) -> datetime | None:
+    """When a new token expires: as wished, or where nothing was said with the one that makes it."""
+    own = None if caller.token_id is None else await session.get(Token, caller.token_id)
+    limit = None if own is None else own.expires_at
+    if limit is None or expires_at is None:
+        return limit if expires_at is None else expires_at
+    if expires_at > limit:
+        raise ServiceError(
+            ErrorKind.FORBIDDEN,
+            f"Your own token expires at {to_rfc3339(limit)}, and makes none that lives longer: ask for less "
+            "(expires_in), or make it with a token that lives longer.",
+        )
+    return expires_at
 
 
 async def _owner_for(session: AsyncSession, user: str | None, caller: Principal) -> User:

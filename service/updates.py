@@ -12,9 +12,10 @@ from rubato.errors import Finding, SpecError
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
 from rubato.wire.status import FINAL, Status
+from service import quotas
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec
-from service.models import Job
+from service.models import Job, Project
 from service.requests import Asked
 from service.states import deadline_of
 from service.wishes import Changed, change_job, explain_capacity, record_wish, refuse_final
@@ -46,9 +47,11 @@ async def update(context: Context, reference: str, patch: Any, *, asked: Asked) 
             refuse_final(job, "changed, but for its labels")
         spec = patched_spec(job.spec, patch)
         resolved = spec_to_json(spec)
-        changes = dict(differences(job.spec, resolved))
+        changes = dict(differences(_as_written_now(job.spec), resolved))
         if not changes:
             return False
+        if bounded := quotas.BOUNDED & changes.keys():
+            quotas.check_spec(await session.get_one(Project, job.project), spec, bounded)
         await _apply(session, job, spec, resolved, changes, asked.actor, now)
         return True
 
@@ -121,6 +124,14 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
             yield from differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
     elif before != after:
         yield path, {"from": before, "to": after}
+
+
+def _as_written_now(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec as this release would store it: what an older one left out is no change that somebody made."""
+    try:
+        return spec_to_json(parse_spec(spec))
+    except SpecError:
+        return spec
 
 
 async def _apply(

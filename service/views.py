@@ -49,6 +49,9 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
     }
     if with_spec:
         shown["spec"] = job.spec
+        shown["log_bytes"] = job.log_bytes
+        shown["log_lines_dropped"] = job.log_lines_dropped
+        shown["metric_rows_dropped"] = job.metric_rows_dropped
         shown["dropped"] = [what for what in HISTORIES if getattr(job, f"{what}_dropped_at") is not None]
         shown["etag"] = edition(job)
     return shown

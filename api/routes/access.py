@@ -35,8 +35,17 @@ async def create_project(body: schemas.ProjectRequest, context: Parts, caller: C
 
 @router.get("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404))
 async def get_project(project: ProjectName, context: Parts, caller: Caller) -> Any:
-    """A project and its members."""
+    """A project, its members, its quota and what it uses of it."""
     return await people.get_project(context, project, caller)
+
+
+@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 422))
+@allow(Role.ADMIN)
+async def update_project(project: ProjectName, body: schemas.ProjectUpdate, context: Parts, caller: Caller) -> Any:
+    """Change a project's description or quota; the scheduler keeps to it at once."""
+    check_json(body.model_dump())
+    quota = {} if body.quota is None else body.quota.model_dump(exclude_unset=True)
+    return await people.update_project(context, project, caller, description=body.description, quota=quota)
 
 
 @router.delete("/projects/{project}", status_code=204, response_class=Response, responses=errors(404, 409))

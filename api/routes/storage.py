@@ -63,7 +63,7 @@ async def update_checkpoint(
 )
 async def delete_checkpoint(checkpoint_id: CheckpointId, context: Parts, caller: Caller) -> Response:
     """Delete a checkpoint and its files; 409 where it is pinned, or where a job that has not ended needs it."""
-    await checkpoints.delete(context, checkpoint_id, actor=caller.name)
+    await checkpoints.delete(context, checkpoint_id, caller=caller)
     return Response(status_code=204)
 
 

@@ -68,6 +68,9 @@ def running_service(folder: Path, database_url: str = "") -> Iterator[Service]:
     """
     home, port = folder / "home", free_port()
     environment = {"RUBATO_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    # All of the load comes with one token.
+    environment |= {"RUBATO_REQUESTS_PER_SECOND": "1e6", "RUBATO_REQUEST_BURST": "1000000"}
+    environment["RUBATO_STREAMS_PER_USER"] = "10000"
     if database_url:
         environment["RUBATO_DATABASE_URL"] = database_url
     with Processes(folder / "service.log") as processes:

@@ -87,6 +87,44 @@ def list_members(name: ProjectArgument, *, as_json: JsonOption = False, url: Url
         _show(client.access.project(name)["members"], ("user", "role"), as_json=as_json)
 
 
+@project.command("quota")
+def set_quota(
+    name: ProjectArgument,
+    *,
+    slots: Annotated[
+        str | None, typer.Option(metavar="N|none", help="That its jobs may hold at the same time.")
+    ] = None,
+    queued: Annotated[str | None, typer.Option(metavar="N|none", help="Jobs that may wait in the queue.")] = None,
+    priority: Annotated[str | None, typer.Option(metavar="N|none", help="That a job may have at most.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show what a project may use and what it uses; with options change it (admins of the service)."""
+    given = {"max_slots": slots, "max_queued": queued, "max_priority": priority}
+    changes = {limit: _read_limit(text) for limit, text in given.items() if text is not None}
+    with connect(url) as client:
+        found = client.access.update_project(name, quota=changes) if changes else client.access.project(name)
+    if as_json:
+        put_json({"quota": found["quota"], "use": found["use"]})
+        return
+    quota, use = found["quota"], found["use"]
+    put(f"slots     {use['slots']} of {_shown(quota['max_slots'])}")
+    put(f"queued    {use['queued']} of {_shown(quota['max_queued'])}")
+    put(f"priority  up to {_shown(quota['max_priority'])}")
+
+
+def _read_limit(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a number nor `none`")
+    return int(text)
+
+
+def _shown(limit: int | None) -> str:
+    return "any number" if limit is None else str(limit)
+
+
 @project.command("grant")
 def grant(
     name: ProjectArgument,

@@ -113,6 +113,11 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
         lines.insert(4, ("slots", job.scheduling))
     if job.queue:
         lines.append(("queue", f"position {job.queue.get('position')}: {job.queue.get('reason')}"))
+    if job.log_lines_dropped or job.metric_rows_dropped:
+        text = f"{job.log_lines_dropped} log lines and {job.metric_rows_dropped} metric rows, beyond the quota of a job"
+        lines.append(("not stored", text))
+    if job.dropped:
+        lines.append(("too old", f"{', '.join(job.dropped)}: not kept so long"))
     lines += [(name, format_number(value)) for name, value in (job.metrics or {}).items()]
     if job.result:
         lines += [("result step", str(job.result.get("step"))), ("digest", str(job.result.get("digest")))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -25,12 +25,25 @@ class Access:
         return list(self._pages("/projects", None))
 
     def project(self, name: str) -> dict[str, Any]:
-        """One project and its members."""
+        """One project: `members`, `quota` and `use`."""
         return dict(self._send("GET", f"/projects/{quote(name)}"))
 
     def create_project(self, name: str, description: str = "") -> dict[str, Any]:
         """A new project."""
         return dict(self._send("POST", "/projects", {"name": name, "description": description}))
+
+    def update_project(
+        self, name: str, *, description: str | None = None, quota: Mapping[str, int | None] | None = None
+    ) -> dict[str, Any]:
+        """Change a project; only an admin of the service may.
+
+        Args:
+            name: of the project.
+            description: None leaves it.
+            quota: any of `max_slots`, `max_queued` and `max_priority`; None takes a limit away, what is left out stays.
+        """
+        body = {"description": description, "quota": dict(quota or {})}
+        return dict(self._send("PATCH", f"/projects/{quote(name)}", body))
 
     def delete_project(self, name: str) -> None:
         """Remove a project without jobs."""

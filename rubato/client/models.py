@@ -174,6 +174,10 @@ class Job:
     """`step` and `digest` of a job that succeeded."""
     failure: dict[str, Any] | None = None
     queue: dict[str, Any] | None = None
+    log_bytes: int = 0
+    log_lines_dropped: int = 0
+    """Beyond what the service stores of one job."""
+    metric_rows_dropped: int = 0
     dropped: tuple[str, ...] = ()
     """Of `logs`, `metrics` and `events` what the service's retention has removed."""
     spec: dict[str, Any] | None = None

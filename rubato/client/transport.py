@@ -19,6 +19,9 @@ KEEP_ALIVE = "keep-alive"
 """A comment in the stream, passed on so that a reader's own deadlines are looked at while nothing happens."""
 STREAM_SILENCE_S = 35.0
 """A stream without a byte for so long is dead: the service sends a keep-alive every 10 s."""
+RATE_ATTEMPTS = 4
+"""Of a request that the service refuses because there are too many: it says when to come again."""
+RATE_WAIT_MAX_S = 10.0
 RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
@@ -82,18 +85,23 @@ class Transport:
             ApiError: the service refused it, or answered with something else than expected.
         """
         timeout = httpx.Timeout(timeout_s or READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        try:
-            response = self._http.request(
-                method,
-                path,
-                params={key: value for key, value in (params or {}).items() if value is not None},
-                json=body,
-                content=content,
-                headers=headers,
-                timeout=timeout,
-            )
-        except httpx.TransportError as error:
-            raise unreachable(self.url, error) from error
+        for attempt in range(RATE_ATTEMPTS):
+            try:
+                response = self._http.request(
+                    method,
+                    path,
+                    params={key: value for key, value in (params or {}).items() if value is not None},
+                    json=body,
+                    content=content,
+                    headers=headers,
+                    timeout=timeout,
+                )
+            except httpx.TransportError as error:
+                raise unreachable(self.url, error) from error
+            # Refused before anything was done. What is read from a file cannot be sent again.
+            if response.status_code != 429 or content is not None or attempt + 1 == RATE_ATTEMPTS:
+                break
+            time.sleep(_retry_after_s(response))
         if response.status_code >= 400 and response.status_code not in accept:
             raise refusal(response)
         return response
@@ -160,7 +168,7 @@ class Transport:
             except httpx.TransportError as error:
                 lost = unreachable(self.url, error)
             except ApiError as error:
-                if error.status not in (502, 503, 504):
+                if error.status not in (429, 502, 503, 504):
                     raise
                 lost = ServiceUnreachable(str(error))
             else:
@@ -186,6 +194,11 @@ class Transport:
                 response.read()
                 raise refusal(response)
             yield from read_messages(response.iter_lines())
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), RATE_WAIT_MAX_S) if text.isdecimal() else 1.0
 
 
 def read_messages(lines: Iterator[str]) -> Iterator[Message]:

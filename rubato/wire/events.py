@@ -20,6 +20,7 @@ class EventKind(StrEnum):
     GRANTED = "job.granted"  # from, to, from_standby, to_standby: workers that the scheduler gives
     PREEMPTED = "job.preempted"  # by: the job that needs the slots
     DEADLINE_EXCEEDED = "job.deadline_exceeded"  # seconds
+    QUOTA_REACHED = "quota.reached"  # what (logs, metrics), limit: further ones are dropped, the job goes on
     ATTEMPT_ACQUIRED = "attempt.acquired"  # attempt, node, pid
     RESTORED = "service.restored"  # attempt: those up to it no longer count
     # Reported by the controller.

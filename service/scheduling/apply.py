@@ -59,6 +59,7 @@ async def _apply_to_queued(session: AsyncSession, job: Job, decision: Start | Wa
             job.cluster_id = decision.cluster_id
             job.granted_workers, job.granted_standby = decision.workers, decision.standby
             job.granted_at = now
+            job.is_backfilled = decision.is_backfilled
             job.scheduling = decision.because
             await session.flush()
             await change_status(session, job, Status.STARTING, because=decision.because, now=now)

@@ -7,14 +7,13 @@ nothing; what is left goes to wishes, then to spare workers, then to jobs that a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
-from rubato.wire.reasons import Reason
 from service.scheduling import sentences
-from service.scheduling.capacity import Shape, largest_fit
-from service.scheduling.reclaim import take_back_for_start, take_back_for_wish
+from service.scheduling.capacity import Shape
+from service.scheduling.reclaim import take_back_for_wish, trim_to_quotas
 from service.scheduling.room import Room, Seat, furnish, in_order
+from service.scheduling.serving import Started, Verdict, Waits, serve_queue
 from service.scheduling.sharing import gain, may_grow_at, next_extra, next_useful, paying_count
 from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
 
@@ -24,7 +23,9 @@ def decide(view: View, now: datetime) -> list[Decision]:
     rooms = furnish(view)
     for room in rooms.values():
         _trim(room)
-    verdicts = _serve_queue(view, rooms, now)
+    for room in rooms.values():
+        trim_to_quotas(room, lambda project: sentences.over_quota(project, view.max_slots[project]))
+    verdicts = serve_queue(view, rooms, now)
     for room in rooms.values():
         if room.reserved_for is None:
             _share(room, now)
@@ -72,81 +73,6 @@ def _withdraw_lost(room: Room, seat: Seat, job: Placed) -> None:
         seat.because = sentences.lost_slots(job, seat.workers)
 
 
-# --- the queue --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Started:
-    """A job that got its minimum; what it gets beyond that is known at the end of the round."""
-
-    room: Room
-    seat: Seat
-    free: int
-
-
-def _serve_queue(view: View, rooms: dict[str, Room], now: datetime) -> list[tuple[Waiting, _Started | Fail | str]]:
-    """In order: start, or why not. The first that does not fit reserves the clusters that it could ever run on.
-
-    So no stream of small jobs starves a large one; a job that fits into no empty cluster holds back nobody.
-    """
-    verdicts: list[tuple[Waiting, _Started | Fail | str]] = []
-    for job in sorted(view.waiting, key=lambda job: (job.ranked_at, job.job_id)):
-        largest = max((largest_fit(cluster, job.shape) for cluster in view.clusters), default=0)
-        possible = [room for room in rooms.values() if largest_fit(room.cluster, job.shape) >= job.min_workers]
-        open_rooms = [room for room in possible if room.reserved_for is None]
-        roomiest = max(open_rooms, key=lambda room: room.now.fits(job.shape), default=None)
-        if roomiest is not None and (free := roomiest.now.fits(job.shape)) >= job.min_workers:
-            verdicts.append((job, _Started(roomiest, roomiest.seat(job, job.min_workers, now), free)))
-            continue
-        is_over = job.queue_timeout is not None and now - job.queued_at >= job.queue_timeout
-        if not possible:
-            because = sentences.never_fits(job, largest) if view.clusters else sentences.no_cluster()
-        elif roomiest is None:
-            first = next(room.reserved_for for room in possible if room.reserved_for is not None)
-            because = sentences.behind(first)
-        elif is_over:
-            because = sentences.needs(job, free, roomiest.others(job))
-        else:
-            because = _make_way(job, open_rooms, now) or sentences.needs(job, free, roomiest.others(job))
-            for room in open_rooms:
-                room.reserved_for = job
-        if is_over:
-            is_hopeless = bool(view.clusters) and not possible
-            because = sentences.waited_too_long(job, because)
-            verdicts.append(
-                (job, Fail(job.job_id, Reason.UNSCHEDULABLE if is_hopeless else Reason.QUEUE_TIMEOUT, because))
-            )
-        else:
-            verdicts.append((job, because))
-    return verdicts
-
-
-def _make_way(job: Waiting, rooms: list[Room], now: datetime) -> str:
-    """Have slots given back for the first of the queue; the sentence, empty where that would not help."""
-    for room in rooms:
-        taking = take_back_for_start(room, job, now)
-        if taking is None:
-            continue
-        taking.apply(room, sentences.gives_to(job, job.min_workers))
-        for seat in taking.paused:
-            room.release(seat, len(seat.spots))
-            seat.paused_for = job
-        paused = sorted(seat.job.name for seat in room.seats if seat.paused_for is job)
-        shrinking = sorted(seat.job.name for seat in room.seats if _gives_back(seat) and seat.paused_for is None)
-        if paused or shrinking:
-            return sentences.gets(job, room.now.fits(job.shape), paused, shrinking)
-    return ""
-
-
-def _gives_back(seat: Seat) -> bool:
-    """Slots of the job are on their way to be free."""
-    job = seat.job
-    if not isinstance(job, Placed):
-        return False
-    before = max(job.held, job.granted + job.granted_standby)
-    return job.is_leaving or seat.workers + seat.standby < before
-
-
 # --- what is left -----------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +82,7 @@ def _share(room: Room, now: datetime) -> None:
     # What is given back for a wish is not for others, meanwhile.
     awaited = [seat.job.shape for seat in seats if _may_grow(seat, now) and _grant_wish(room, seat)]
     for seat in seats:
-        count = min(seat.job.standby - seat.standby, room.now.fits(seat.job.shape))
+        count = min(seat.job.standby - seat.standby, room.fits_more(seat.job))
         if count > 0 and seat.workers >= seat.job.wish and _leaves_room(room, seat, count, awaited):
             room.grow(seat, standby=count)
             seat.because = seat.because or sentences.grows(seat.job, seat.workers, seat.workers, seat.standby)
@@ -181,14 +107,14 @@ def _grant_wish(room: Room, seat: Seat) -> bool:
     own = min(missing, seat.standby)
     seat.standby -= own  # a spare becomes one of those that train: it has its slot
     seat.workers += own
-    count = min(missing - own, room.now.fits(seat.job.shape))
+    count = min(missing - own, room.fits_more(seat.job))
     _grow_to(room, seat, seat.workers + count)
     if own and not count:
         seat.because = sentences.grows(seat.job, seat.workers - own, seat.workers, seat.standby)
     missing -= own + count
     if not missing:
         return False
-    if room.soon.fits(seat.job.shape) < missing:
+    if seat.job.project not in room.quotas.reserved_for and room.fits_soon(seat.job) < missing:
         taking = take_back_for_wish(room, seat, missing)
         taking.apply(room, sentences.gives_to(seat.job, missing))
     return True
@@ -210,7 +136,7 @@ def _extras(
         if count is None or not _may_grow(seat, now):
             continue
         more = count - seat.workers
-        if room.now.fits(seat.job.shape) < more or not _leaves_room(room, seat, more, awaited):
+        if room.fits_more(seat.job) < more or not _leaves_room(room, seat, more, awaited):
             continue
         yield (gain(seat.job, seat.workers, count), seat.job.priority, -seat.since.timestamp()), seat, count
 
@@ -226,18 +152,22 @@ def _may_grow(seat: Seat, now: datetime) -> bool:
 # --- the decisions ----------------------------------------------------------------------------------------------------
 
 
-def _queue_decisions(verdicts: list[tuple[Waiting, _Started | Fail | str]]) -> Iterator[Decision]:
+def _queue_decisions(verdicts: list[tuple[Waiting, Verdict]]) -> Iterator[Decision]:
     position = 0
     for job, verdict in verdicts:
         match verdict:
-            case _Started(room=room, seat=seat, free=free):
+            case Started(room=room, seat=seat, free=free, overtaken=None):
                 because = sentences.starts(job, seat.workers, seat.standby, free)
                 yield Start(job.job_id, room.cluster.cluster_id, seat.workers, seat.standby, because)
+            case Started(room=room, seat=seat, free=free, overtaken=Waiting() as first):
+                because = sentences.goes_first(job, seat.workers, free, first)
+                cluster_id = room.cluster.cluster_id
+                yield Start(job.job_id, cluster_id, seat.workers, seat.standby, because, is_backfilled=True)
             case Fail():
                 yield verdict
-            case str():
+            case Waits(because=because, is_held_by_quota=is_held):
                 position += 1
-                yield Wait(job.job_id, position, verdict)
+                yield Wait(job.job_id, position if job.has_place else None, because, is_held)
 
 
 def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iterator[Decision]:
@@ -252,7 +182,8 @@ def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iter
 
 def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Decision:
     if seat.paused_for is not None:
-        return Preempt(job.job_id, seat.paused_for.job_id, sentences.paused_for(seat.paused_for))
+        told_why = sentences.makes_way_for if job.is_backfilled else sentences.paused_for
+        return Preempt(job.job_id, seat.paused_for.job_id, told_why(seat.paused_for))
     if job.is_leaving:
         return Keep(job.job_id, sentences.leaving())
     if seat.has_changed:
@@ -285,6 +216,12 @@ def _why_not_more(room: Room, seat: Seat, job: Placed, now: datetime) -> str:
         return sentences.kept_for(room.reserved_for, free)
     if moment is not None and now < moment:
         return sentences.not_before(moment)
+    queued = room.quotas.reserved_for.get(job.project)
+    if queued is not None:
+        return sentences.quota_kept_for(queued)
+    if room.fits_more(job) < min(free, 1 if count is None else count - seat.workers):
+        limit = room.quotas.limits[job.project]
+        return sentences.uses(job.project, room.quotas.used(job.project), limit)
     if count is not None and free:
         return sentences.next_count(count, free)
     return sentences.none_free(free, room.others(job))

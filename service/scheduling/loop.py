@@ -129,12 +129,19 @@ class SchedulingLoop:
     async def _plan(self, session: AsyncSession, now: datetime) -> tuple[list[Decision], tuple[str, ...]]:
         """What a round would change, and which queued jobs it does not look at any more."""
         limit = WINDOW
+        passed_over: frozenset[str] = frozenset()
         while True:
-            seen = await observe(session, self._context, now, limit)
+            seen = await observe(session, self._context, now, limit, passed_over)
             decisions = decide(seen.view, now)
-            if limit >= MAX_WINDOW or not (seen.has_more and _may_go_on(seen, decisions)):
+            if not (seen.has_more and _may_go_on(seen, decisions)):
                 return changes_among(seen, decisions), seen.fallen
-            limit *= 4
+            held = passed_over | _held_projects(seen, decisions)
+            # The jobs of one project, waiting for its own quota, must not hide those of others.
+            if held == passed_over:
+                if limit >= MAX_WINDOW:
+                    return changes_among(seen, decisions), seen.fallen
+                limit *= 4
+            passed_over = held
 
     async def _clean_up(self) -> None:
         if time.monotonic() - self._cleaned_at < HOUSEKEEPING_S and self._cleaned_at:
@@ -148,8 +155,17 @@ class SchedulingLoop:
 
 def _may_go_on(seen: Seen, decisions: list[Decision]) -> bool:
     """Whether one behind the view might start: there is a cluster that nobody in it waits for."""
-    waits = {decision.job_id for decision in decisions if isinstance(decision, Wait)}
+    waits = {one.job_id for one in decisions if isinstance(one, Wait) and not one.is_held_by_quota}
     waiting = [job for job in seen.view.waiting if job.job_id in waits]
     return any(
         all(largest_fit(cluster, job.shape) < job.min_workers for job in waiting) for cluster in seen.view.clusters
+    )
+
+
+def _held_projects(seen: Seen, decisions: list[Decision]) -> frozenset[str]:
+    """Projects of which no other job can start: one waits for the quota already."""
+    held = {one.job_id for one in decisions if isinstance(one, Wait) and one.is_held_by_quota}
+    limits = seen.view.max_slots
+    return frozenset(
+        job.project for job in seen.view.waiting if job.job_id in held and job.min_workers <= limits[job.project]
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Select, literal_column, select
+from sqlalchemy import Row, Select, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.clusters import is_on_node, is_online
 from service.context import Context
-from service.models import Attempt, Cluster, Job
+from service.models import Attempt, Cluster, Job, Project
 from service.scheduling.capacity import ClusterView, NodeView, Shape
 from service.scheduling.measure import measured_rates
 from service.scheduling.view import Placed, View, Waiting
@@ -26,10 +26,12 @@ IS_QUEUED = Job.status == literal_column("'queued'")
 _COMMON = (
     Job.id,
     Job.name,
+    Job.project,
     Job.priority,
     Job.min_workers,
     Job.max_workers,
     Job.desired_workers,
+    Job.ranked_at,
     Job.scheduling,
     Job.spec[("resources_per_worker", "cpu")].as_float().label("cpu"),
     Job.spec[("resources_per_worker", "gpu")].as_float().label("gpu"),
@@ -56,6 +58,7 @@ _PLACED = (
     Job.placed_at,
     Job.wished_at,
     Job.preempted_at,
+    Job.is_backfilled,
     Job.pause_seconds,
     Job.rates,
     Attempt.workers.label("reported"),
@@ -75,16 +78,28 @@ class Seen:
     """The queue goes on behind the view."""
 
 
-async def observe(session: AsyncSession, context: Context, now: datetime, limit: int) -> Seen:
-    """Read the clusters, who holds slots, and at most `limit` queued jobs, besides those whose time is over."""
+async def observe(
+    session: AsyncSession, context: Context, now: datetime, limit: int, passed_over: frozenset[str] = frozenset()
+) -> Seen:
+    """Read the clusters, who holds slots, and at most `limit` queued jobs, besides those whose time is over.
+
+    With projects to pass over, at most `limit` more behind these, of other projects.
+    """
     clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
     online = {cluster.id: cluster for cluster in clusters if is_online(cluster, context.settings, now)}
     placed = (await session.execute(_placed_rows())).all()
     head = (await session.execute(_queued_rows().order_by(Job.ranked_at, Job.id).limit(limit + 1))).all()
     overdue: list[Row[Any]] = []
     fallen: list[str] = []
+    in_line = {row.id for row in head[:limit]}
     if has_more := len(head) > limit:
         head = head[:limit]
+        if passed_over:
+            behind = tuple_(Job.ranked_at, Job.id) > tuple_(head[-1].ranked_at, head[-1].id)
+            others = _queued_rows().where(behind, Job.project.not_in(passed_over)).order_by(Job.ranked_at, Job.id)
+            rest = (await session.execute(others.limit(limit + 1))).all()
+            has_more = len(rest) > limit
+            head = [*head, *rest[:limit]]
         seen = {row.id for row in head}
         # Each is ordered by what its own index holds: the few are found without a walk along the queue.
         late = _queued_rows().where(Job.deadline_at <= now).order_by(Job.deadline_at)
@@ -97,7 +112,8 @@ async def observe(session: AsyncSession, context: Context, now: datetime, limit:
     view = View(
         clusters=tuple(cluster_view(cluster) for cluster in online.values()),
         placed=tuple(_placed(row, online.get(row.cluster_id or ""), now) for row in placed),
-        waiting=tuple(_waiting(row) for row in queued),
+        waiting=tuple(_waiting(row, has_place=row.id in in_line) for row in queued),
+        max_slots=await _quotas(session),
     )
     return Seen(view, told, tuple(fallen), has_more)
 
@@ -123,6 +139,11 @@ def _placed_rows() -> Select[Any]:
     )
 
 
+async def _quotas(session: AsyncSession) -> dict[str, int]:
+    limited = select(Project.name, Project.max_slots).where(Project.max_slots.is_not(None))
+    return {row.name: row.max_slots for row in await session.execute(limited)}
+
+
 def _queued_rows() -> Select[Any]:
     return select(*_QUEUED).where(IS_QUEUED)
 
@@ -140,12 +161,14 @@ def _common(row: Row[Any]) -> dict[str, Any]:
         "is_preemptible": row.is_preemptible is not False,
         "autoscale": row.autoscale or "off",
         "num_microbatches": row.num_microbatches or row.max_workers,
+        "project": row.project,
     }
 
 
-def _waiting(row: Row[Any]) -> Waiting:
+def _waiting(row: Row[Any], *, has_place: bool) -> Waiting:
     timeout = None if row.queue_timeout is None else timedelta(seconds=row.queue_timeout)
-    return Waiting(**_common(row), queued_at=row.queued_at, queue_timeout=timeout)
+    more = {"queued_at": row.queued_at, "queue_timeout": timeout, "kept_rank": row.ranked_at, "has_place": has_place}
+    return Waiting(**_common(row), **more)
 
 
 def _placed(row: Row[Any], cluster: Cluster | None, now: datetime) -> Placed:
@@ -166,6 +189,8 @@ def _placed(row: Row[Any], cluster: Cluster | None, now: datetime) -> Placed:
         wished_at=row.wished_at,
         pause_s=row.pause_seconds,
         rates=measured_rates(row.rates),
+        is_backfilled=row.is_backfilled,
+        ranked_at=row.ranked_at,
     )
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, func, select, tuple_
+from sqlalchemy import Row, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.auth import Principal
-from service.clock import optional_rfc3339, to_rfc3339
+from service.clock import optional_rfc3339, parse_rfc3339, to_rfc3339
 from service.context import Context
 from service.ids import is_id
 from service.jobs import find_visible
-from service.models import Job
+from service.models import Job, Moment
 from service.pages import bad_cursor, cut
 from service.scheduling.observe import IS_QUEUED
 from service.states import WITH_CONTROLLER
@@ -56,13 +56,12 @@ async def read_queue(context: Context, caller: Principal, *, cursor: str | None,
     if caller.visible_projects is not None:
         projects = sorted(caller.visible_projects)
         queued, placed = queued.where(ranked.project.in_(projects)), placed.where(Job.project.in_(projects))
+    if cursor is not None:
+        queued = queued.where(tuple_(ranked.ranked_at, ranked.id) > tuple_(*_read_place(cursor)))
     async with context.database.read() as session:
-        if cursor is not None:
-            last = await _last_of_page(session, cursor)
-            queued = queued.where(tuple_(ranked.ranked_at, ranked.id) > tuple_(last.ranked_at, last.id))
         page = (await session.execute(queued)).all()
         running = (await session.execute(placed)).all()
-    items, next_cursor = cut(page, limit, lambda row: row.id)
+    items, next_cursor = cut(page, limit, lambda row: f"{to_rfc3339(row.ranked_at)}~{row.id}")
     return {
         "items": [_queued_json(row) for row in items],
         "next_cursor": next_cursor,
@@ -109,11 +108,16 @@ async def position_of(session: AsyncSession, job: Job) -> int:
     return (await session.execute(up_to)).scalar_one()
 
 
-async def _last_of_page(session: AsyncSession, cursor: str) -> Job:
-    last = await session.get(Job, cursor) if is_id(cursor, "job") else None
-    if last is None:
+def _read_place(cursor: str) -> tuple[Any, Any]:
+    """Behind which place a page goes on: that where its last job stood, wherever this one is now."""
+    moment, _, job_id = cursor.partition("~")
+    try:
+        ranked_at = parse_rfc3339(moment)
+    except (ValueError, OverflowError):
+        raise bad_cursor() from None
+    if not is_id(job_id, "job"):
         raise bad_cursor()
-    return last
+    return literal(ranked_at, Moment()), literal(job_id)
 
 
 def _queued_json(row: Row[Any]) -> dict[str, Any]:

@@ -10,9 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 
-from service.scheduling.capacity import Shape
 from service.scheduling.room import Room, Seat, in_order
 from service.scheduling.sharing import gain, lower_useful
 from service.scheduling.view import Placed, Waiting, rank
@@ -55,12 +53,22 @@ def take_back_for_start(room: Room, job: Waiting, now: datetime) -> Taking | Non
         is_elastic = seat.job.autoscale != "off" and seat.job.priority <= standing
         return seat.job.min_workers if is_elastic else seat.job.wish
 
+    def has_quota(trial: Room) -> bool:
+        return trial.quotas.left_soon(job.project) >= job.min_workers
+
+    def has_room(trial: Room) -> bool:
+        return trial.fits_soon(job) >= job.min_workers
+
     def cuts_with(paused: Sequence[Seat]) -> tuple[Cut, ...] | None:
         givers = [seat for seat in room.seats if seat not in paused]
-        return _cut(room, floor, givers, partial(_has_room, job.shape, job.min_workers), paused)
+        # Where the quota is what is missing, only jobs of the same project can help.
+        own = [seat for seat in givers if seat.job.project == job.project]
+        return _cut(room, floor, ((own, has_quota), (givers, has_room)), paused)
 
     victims = [seat for seat in room.seats if _may_pause(seat, job, now)]
-    victims.sort(key=lambda seat: (seat.job.priority, -seat.since.timestamp(), seat.job.job_id))
+    victims.sort(
+        key=lambda seat: (not _has_overtaken(seat, job), seat.job.priority, -seat.since.timestamp(), seat.job.job_id)
+    )
     if cuts_with(victims) is None:
         return None
     # Room only grows with the number of those who pause: look for the smallest one by halves.
@@ -74,17 +82,30 @@ def take_back_for_start(room: Room, job: Waiting, now: datetime) -> Taking | Non
 
 def take_back_for_wish(room: Room, wanting: Seat, count: int) -> Taking:
     """What others hold without having asked for it, as far as it helps a job to `count` more of its wished workers."""
-    shape = wanting.job.shape
+    job = wanting.job
     givers = [seat for seat in room.seats if seat is not wanting]
-    for fewer in range(count, room.soon.fits(shape), -1):
-        cuts = _cut(room, _wish, givers, partial(_has_room, shape, fewer))
+    own = [seat for seat in givers if seat.job.project == job.project]
+    for fewer in range(count, room.fits_soon(job), -1):
+
+        def has_quota(trial: Room, wanted: int = fewer) -> bool:
+            return trial.quotas.left_soon(job.project) >= wanted
+
+        def has_room(trial: Room, wanted: int = fewer) -> bool:
+            return trial.fits_soon(job) >= wanted
+
+        cuts = _cut(room, _wish, ((own, has_quota), (givers, has_room)))
         if cuts is not None:
             return Taking(cuts)
     return Taking(())
 
 
-def _has_room(shape: Shape, count: int, room: Room) -> bool:
-    return room.soon.fits(shape) >= count
+def trim_to_quotas(room: Room, because: Callable[[str], str]) -> None:
+    """Where a quota was lowered, elastic jobs of the project give back, down to their minimum; nobody is paused."""
+    for project in room.quotas.over():
+        own = [seat for seat in room.seats if seat.job.project == project and not seat.is_fixed]
+        shrinks = _shrinks(room, own, lambda seat: seat.job.min_workers)
+        while room.quotas.soon[project] < 0 and (seat := next(shrinks, None)) is not None:
+            seat.because = because(project)
 
 
 def _wish(seat: Seat) -> int:
@@ -92,26 +113,35 @@ def _wish(seat: Seat) -> int:
 
 
 def _may_pause(seat: Seat, job: Waiting, now: datetime) -> bool:
+    if not isinstance(seat.job, Placed) or seat.is_fixed:
+        return False
     is_less = seat.job.is_preemptible and seat.job.priority < job.priority
-    return isinstance(seat.job, Placed) and not seat.is_fixed and is_less and now - seat.since >= MIN_RUN
+    return _has_overtaken(seat, job) or (is_less and now - seat.since >= MIN_RUN)
 
 
-def _cut(
-    room: Room,
-    floor: Floor,
-    givers: Sequence[Seat],
-    is_enough: Callable[[Room], bool],
-    given_up: Sequence[Seat] = (),
-) -> tuple[Cut, ...] | None:
-    """The first cuts among the givers that are enough, besides what is given up as a whole; None: all are not."""
+def _has_overtaken(seat: Seat, job: Waiting) -> bool:
+    """It was let in before the queued job, on the condition that it makes way: whatever it is, and however soon."""
+    placed = seat.job
+    if not isinstance(placed, Placed) or not placed.is_backfilled or placed.ranked_at is None:
+        return False
+    return placed.ranked_at > job.ranked_at and job.queued_at < placed.placed_at
+
+
+Stage = tuple[Sequence[Seat], Callable[[Room], bool]]
+"""Who gives, and until when."""
+
+
+def _cut(room: Room, floor: Floor, stages: Sequence[Stage], given_up: Sequence[Seat] = ()) -> tuple[Cut, ...] | None:
+    """The first cuts that are enough, stage by stage, besides what is given up as a whole; None: all are not."""
     copies = {seat: replace(seat, spots=list(seat.spots)) for seat in room.seats}
-    trial = replace(room, soon=room.soon.copy(), seats=list(copies.values()))
+    trial = replace(room, soon=room.soon.copy(), quotas=room.quotas.copy(), seats=list(copies.values()))
     for seat in given_up:
         trial.release(copies[seat], len(seat.spots))
-    shrinks = _shrinks(trial, [copies[seat] for seat in givers if not seat.is_fixed], floor)
-    while not is_enough(trial):
-        if next(shrinks, None) is None:
-            return None
+    for givers, is_enough in stages:
+        shrinks = _shrinks(trial, [copies[seat] for seat in givers if not seat.is_fixed], floor)
+        while not is_enough(trial):
+            if next(shrinks, None) is None:
+                return None
     pairs = [(seat, seat.workers - copy.workers, seat.standby - copy.standby) for seat, copy in copies.items()]
     return tuple(Cut(seat, workers, standby) for seat, workers, standby in pairs if workers or standby)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from service.scheduling.capacity import ClusterView, Free
+from service.scheduling.quota import Quotas
 from service.scheduling.view import JobView, Placed, View, Waiting
 
 
@@ -45,9 +46,23 @@ class Room:
     """What can be granted in this round."""
     soon: Free
     """What is free when all that is being given back has been: never granted, only counted on."""
+    quotas: Quotas
+    """The same ones in all rooms."""
     seats: list[Seat] = field(default_factory=list)
     reserved_for: Waiting | None = None
-    """The first of the queue that fits here but not now: nobody else gets free slots until it has its own."""
+    """The first of the queue that fits here but not now: others get free slots only as long as it cannot start."""
+
+    def fits(self, job: JobView) -> int:
+        """Workers of a job that can be granted now: slots are free, and its project's quota has room."""
+        return min(self.now.fits(job.shape), self.quotas.left(job.project))
+
+    def fits_soon(self, job: JobView) -> int:
+        """The same when all that is on its way has come back."""
+        return min(self.soon.fits(job.shape), self.quotas.left_soon(job.project))
+
+    def fits_more(self, job: JobView) -> int:
+        """Workers that a running job may get besides: none while a queued one of its project waits for the quota."""
+        return 0 if job.project in self.quotas.reserved_for else self.fits(job)
 
     def seat(self, job: Waiting, workers: int, now: datetime) -> Seat:
         """Give a queued job its first slots."""
@@ -62,6 +77,7 @@ class Room:
         assert len(nodes) == workers + standby, "only free slots are granted"
         for node in nodes:
             self.soon.take(node, seat.job.shape)
+        self.quotas.take(seat.job.project, len(nodes))
         seat.spots += nodes
         seat.workers += workers
         seat.standby += standby
@@ -76,6 +92,7 @@ class Room:
         """Count on the last slots of a seat."""
         for _ in range(min(count, len(seat.spots))):
             self.soon.take(seat.spots.pop(), seat.job.shape, -1)
+            self.quotas.give_back(seat.job.project, 1)
 
     def others(self, job: JobView) -> list[str]:
         """The names of the other jobs that hold slots here, each once."""
@@ -85,9 +102,10 @@ class Room:
 def furnish(view: View) -> dict[str, Room]:
     """The clusters with those who hold slots there, as they are before anything is decided."""
     rooms = {}
+    quotas = Quotas.of(view.max_slots, view.placed)
     for cluster in view.clusters:
         free = Free.of(cluster)
-        rooms[cluster.cluster_id] = Room(cluster, free, free)
+        rooms[cluster.cluster_id] = Room(cluster, free, free, quotas)
     for job in sorted(view.placed, key=lambda job: (job.placed_at, job.job_id)):
         if job.cluster_id in rooms:
             rooms[job.cluster_id].seats.append(Seat(job, job.granted, job.granted_standby, job.placed_at))
@@ -104,18 +122,13 @@ def furnish(view: View) -> dict[str, Room]:
 def _fill(room: Room) -> None:
     """Take what the jobs hold: first where it is known to be, then the rest."""
     for seat in room.seats:
-        known = _placed(seat).nodes[: _occupied(_placed(seat))]
+        known = _placed(seat).nodes[: _placed(seat).occupied]
         for node in known:
             room.now.take(node, seat.job.shape)
         seat.spots += known
     for seat in room.seats:
-        missing = _occupied(_placed(seat)) - len(seat.spots)
+        missing = _placed(seat).occupied - len(seat.spots)
         seat.spots += room.now.place(seat.job.shape, missing)
-
-
-def _occupied(job: Placed) -> int:
-    """Granted slots that the job does not use yet are its own: its workers are on their way."""
-    return max(job.held, job.granted + job.granted_standby)
 
 
 def _placed(seat: Seat) -> Placed:

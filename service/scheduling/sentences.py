@@ -45,16 +45,63 @@ def behind(first: Waiting) -> str:
     return f"waits behind {first.name}, which needs {plural(first.min_workers, 'slot')}"
 
 
-def needs(job: Waiting, free: int, holders: Sequence[str]) -> str:
-    """It is the first of the queue, and too little is free."""
-    return f"needs {plural(job.min_workers, 'slot')}, free {free}{_held_by(holders)}"
+def free(slots: int) -> str:
+    """What there is too little of: slots of the cluster."""
+    return f"free {slots}"
 
 
-def gets(job: Waiting, free: int, paused: Sequence[str], shrinking: Sequence[str]) -> str:
+def uses(project: str, used: int, limit: int) -> str:
+    """What there is too little of: the project's quota."""
+    return f"project {project} uses {used} of its {plural(limit, 'slot')}"
+
+
+def needs(job: Waiting, short: str, holders: Sequence[str]) -> str:
+    """It is the first of the queue, and there is too little."""
+    return f"needs {plural(job.min_workers, 'slot')}, {short}{_held_by(holders)}"
+
+
+def gets(job: Waiting, short: str, paused: Sequence[str], shrinking: Sequence[str]) -> str:
     """Slots are on their way to it."""
     parts = [f"{_names(paused)} {_is(paused)} being paused"] if paused else []
     parts += [f"{_names(shrinking)} {_gives(shrinking)} slots back"] if shrinking else []
-    return f"needs {plural(job.min_workers, 'slot')}, free {free}; {' and '.join(parts)} for it"
+    return f"needs {plural(job.min_workers, 'slot')}, {short}; {' and '.join(parts)} for it"
+
+
+def beyond_quota(job: Waiting, limit: int) -> str:
+    """Not even the whole quota would do."""
+    return (
+        f"needs {plural(job.min_workers, 'slot')}, and project {job.project} may use {limit}; lower workers.min, or "
+        "ask an admin for a larger quota"
+    )
+
+
+def behind_in_project(job: Waiting, first: Waiting) -> str:
+    """Another one of its project waits for the quota."""
+    return (
+        f"waits behind {first.name} of the same project, which needs {plural(first.min_workers, 'slot')} of the quota "
+        f"of {job.project}"
+    )
+
+
+def goes_first(job: Waiting, workers: int, slots: int, first: Waiting) -> str:
+    """It overtakes."""
+    return (
+        f"starts with {plural(workers, 'worker')} of {job.wish}, free {slots}, before {first.name}, which needs "
+        f"{plural(first.min_workers, 'slot')}; it is paused as soon as {first.name} can start"
+    )
+
+
+def too_late(first: Waiting) -> str:
+    """It could go first, but the first is about to start."""
+    return f"waits behind {first.name}, which gets its {plural(first.min_workers, 'slot')} at any moment"
+
+
+def not_to_be_paused(first: Waiting) -> str:
+    """Free slots would do for it, but nobody could take them back."""
+    return (
+        f"waits behind {first.name}, which needs {plural(first.min_workers, 'slot')}; it may not go first, because "
+        "scheduling.preemptible is false"
+    )
 
 
 def waited_too_long(job: Waiting, because: str) -> str:
@@ -110,6 +157,24 @@ def paused_for(needing: Waiting) -> str:
         f"is paused with a checkpoint for {needing.name} (priority {needing.priority}), which needs "
         f"{plural(needing.min_workers, 'slot')}; it comes back to the queue by itself"
     )
+
+
+def makes_way_for(needing: Waiting) -> str:
+    """It overtook that job."""
+    return (
+        f"is paused with a checkpoint for {needing.name}, which it had overtaken and which can start with its slots; "
+        "it comes back to its place in the queue by itself"
+    )
+
+
+def over_quota(project: str, limit: int) -> str:
+    """The quota was lowered."""
+    return f"gives workers back: project {project} may use {plural(limit, 'slot')} now"
+
+
+def quota_kept_for(first: Waiting) -> str:
+    """A queued job of the project comes first."""
+    return f"what is left of the quota of project {first.project} is kept for {first.name}"
 
 
 def leaving() -> str:

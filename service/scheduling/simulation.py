@@ -6,7 +6,7 @@ Processes are played with their delays: a worker takes a while to join, to leave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ from rubato.wire.spec import Autoscale
 from service.scheduling.capacity import ClusterView, NodeView, Shape
 from service.scheduling.decide import decide
 from service.scheduling.sharing import speedup
-from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
+from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting, ranked_at
 
 BEGIN = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 CLUSTER = "default"
@@ -39,6 +39,7 @@ class Script:
     num_microbatches: int = 12
     scales: tuple[tuple[float, int], ...] = ()
     """Moments in seconds, and the number of workers that the user wants from then on."""
+    project: str = "default"
     overhead: float = 0.0
     """What each worker beyond the first costs of a single one's speed."""
 
@@ -83,6 +84,10 @@ class _Life:
     """When its processes are as granted."""
     is_pausing: bool = False
     is_over: bool = False
+    is_backfilled: bool = False
+    rank: datetime | None = None
+    """Its place in the queue, where it is another than that of its age."""
+    pauses: int = 0
     rates: dict[int, float] = field(default_factory=dict)
     said: str = ""
 
@@ -90,9 +95,16 @@ class _Life:
 class Simulation:
     """One cluster, some jobs, and a clock."""
 
-    def __init__(self, slots: Sequence[int], scripts: Sequence[Script], delays: Delays = Delays()) -> None:
+    def __init__(
+        self,
+        slots: Sequence[int],
+        scripts: Sequence[Script],
+        delays: Delays = Delays(),
+        max_slots: Mapping[str, int] | None = None,
+    ) -> None:
         self.now = BEGIN
         self.slots = tuple(slots)
+        self.max_slots = dict(max_slots or {})
         self.trace: list[Entry] = []
         self.decisions: list[Decision] = []
         """Of the last round."""
@@ -146,6 +158,7 @@ class Simulation:
             clusters=(ClusterView(CLUSTER, nodes),),
             placed=tuple(_placed(name, life) for name, life in open_lives if life.placed_at is not None),
             waiting=tuple(_waiting(name, life) for name, life in open_lives if life.placed_at is None),
+            max_slots=self.max_slots,
         )
 
     def _submit(self) -> None:
@@ -162,8 +175,9 @@ class Simulation:
         if life.changes_at is not None and self.now >= life.changes_at:
             life.changes_at = None
             if life.is_pausing:
-                self._leave(life)
+                life.rank = _ranked(life) if life.is_backfilled else None
                 life.queued_at = self.now
+                self._leave(life)
                 return
             life.held = life.granted + life.standby
         if life.held and not life.is_pausing:
@@ -179,7 +193,7 @@ class Simulation:
     def _leave(self, life: _Life) -> None:
         life.placed_at = life.granted_at = life.changes_at = None
         life.granted = life.standby = life.held = 0
-        life.is_pausing = False
+        life.is_pausing = life.is_backfilled = False
         life.said = ""
 
     def _apply(self, decision: Decision) -> None:
@@ -188,6 +202,7 @@ class Simulation:
             case Start():
                 life.placed_at = life.granted_at = self.now
                 life.granted, life.standby = decision.workers, decision.standby
+                life.is_backfilled = decision.is_backfilled
                 life.changes_at = self.now + timedelta(seconds=self._delays.start_s)
             case Resize():
                 is_less = decision.workers + decision.standby < life.held
@@ -196,6 +211,7 @@ class Simulation:
                 life.changes_at = self.now + timedelta(seconds=delay_s)
             case Preempt():
                 life.is_pausing = True
+                life.pauses += 1
                 life.changes_at = self.now + timedelta(seconds=self._delays.save_s)
             case Fail():
                 life.is_over = True
@@ -212,7 +228,7 @@ class Simulation:
 def _word(decision: Decision) -> str:
     match decision:
         case Start():
-            return "starts"
+            return "goes first" if decision.is_backfilled else "starts"
         case Resize():
             return "resized"
         case Preempt():
@@ -223,6 +239,10 @@ def _word(decision: Decision) -> str:
             return f"waits ({decision.position})"
         case Keep():
             return "keeps"
+
+
+def _ranked(life: _Life) -> datetime:
+    return life.rank or ranked_at(life.script.priority, life.queued_at)
 
 
 def _waiting(name: str, life: _Life) -> Waiting:
@@ -239,7 +259,9 @@ def _waiting(name: str, life: _Life) -> Waiting:
         is_preemptible=script.is_preemptible,
         autoscale=script.autoscale,
         num_microbatches=script.num_microbatches,
+        project=script.project,
         queued_at=life.queued_at,
+        kept_rank=life.rank,
     )
 
 
@@ -259,6 +281,9 @@ def _placed(name: str, life: _Life) -> Placed:
         is_preemptible=script.is_preemptible,
         autoscale=script.autoscale,
         num_microbatches=script.num_microbatches,
+        project=script.project,
+        is_backfilled=life.is_backfilled,
+        ranked_at=_ranked(life),
         cluster_id=CLUSTER,
         granted=life.granted,
         granted_standby=life.standby,

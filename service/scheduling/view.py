@@ -32,6 +32,7 @@ class JobView:
     is_preemptible: bool = True
     autoscale: Autoscale = "off"
     num_microbatches: int = 64
+    project: str = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,15 @@ class Waiting(JobView):
 
     queued_at: datetime
     queue_timeout: timedelta | None = None
+    kept_rank: datetime | None = None
+    """The place that it had before: it was paused for a job that it had overtaken."""
+    has_place: bool = True
+    """False: the view leaves out jobs before it."""
 
     @property
     def ranked_at(self) -> datetime:
         """The order of the queue, earliest first: all jobs age alike, so it is settled when a job is queued."""
-        return ranked_at(self.priority, self.queued_at)
+        return self.kept_rank or ranked_at(self.priority, self.queued_at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,15 @@ class Placed(JobView):
     """What a change of its membership costs, as measured."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Samples a second by number of workers, as measured."""
+    is_backfilled: bool = False
+    """It overtook others that did not fit: it holds its slots until the first of these can start with them."""
+    ranked_at: datetime | None = None
+    """Its place in the queue when it was there."""
+
+    @property
+    def occupied(self) -> int:
+        """Granted slots that the job does not use yet are its own: its workers are on their way."""
+        return max(self.held, self.granted + self.granted_standby)
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,8 @@ class View:
     clusters: tuple[ClusterView, ...]
     placed: tuple[Placed, ...]
     waiting: tuple[Waiting, ...]
+    max_slots: Mapping[str, int] = field(default_factory=dict)
+    """Of projects that have a quota: slots that their jobs may hold at the same time, in all clusters together."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,8 @@ class Start:
     workers: int
     standby: int
     because: str
+    is_backfilled: bool = False
+    """It overtakes the first of the queue, and is paused as soon as that can start."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +115,11 @@ class Wait:
     """Stay queued."""
 
     job_id: str
-    position: int
+    position: int | None
+    """In the queue, 1 for the first; None: jobs that were not looked at may stand before it."""
     because: str
+    is_held_by_quota: bool = False
+    """Nothing but its project's quota stands in its way: it holds back only jobs of its own project."""
 
 
 @dataclass(frozen=True)
@@ -148,4 +169,4 @@ def ranked_at(priority: int, queued_at: datetime) -> datetime:
 
 def rank(job: Waiting, now: datetime) -> float:
     """The priority of a queued job, with its age."""
-    return job.priority + max(0.0, (now - job.queued_at) / AGEING)
+    return max(float(job.priority), (now - job.ranked_at) / AGEING)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,7 +19,7 @@ from service.auth import Role
 from tests.simulated_controller import bearer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tests.integration.service.conftest import Bench, MakeBench
 
@@ -108,6 +110,29 @@ async def test_a_removed_token_file_revokes_the_token(make_bench: MakeBench) -> 
         assert bench.token != old
         assert (await bench.client.get("/api/v1/me", headers=bearer(old))).status_code == 401
         assert (await bench.get("/me")) == {"user": "admin", "role": "admin", "projects": {}}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_home_s_own_token_that_was_revoked_is_made_anew(
+    make_bench: MakeBench, new_postgres: Callable[[], str], replicas: int
+) -> None:
+    url = new_postgres() if replicas > 1 else ""
+    async with make_bench(url) as bench:
+        old, file = bench.token, bench.settings.home / "token"
+        token_id = next(item["id"] for item in (await bench.get("/tokens"))["items"] if item["role"] == "admin")
+        assert (await bench.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
+        await bench.get("/me", 401)
+    async with AsyncExitStack() as stack:
+        # Replicas of one home that start at once agree on the new one.
+        started = await asyncio.gather(*(stack.enter_async_context(make_bench(url)) for _ in range(replicas)))
+        tokens = {running.token for running in started}
+        assert len(tokens) == 1
+        assert tokens != {old}
+        assert file.read_text().strip() in tokens
+        assert file.stat().st_mode & 0o777 == 0o600
+        for running in started:
+            assert (await running.get("/me"))["role"] == "admin"
+            assert (await running.client.get("/api/v1/me", headers=bearer(old))).status_code == 401
 
 
 async def test_no_token_lies_in_the_database(bench: Bench) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rubato.wire.cluster import Outcome, Result
 from service import storage
 from service.storage import LocalStored, StoredFolder
+from tests.integration.service.test_people import make_user
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -161,6 +162,20 @@ async def test_what_a_job_may_need_is_not_deleted(bench: Bench) -> None:
     assert (await bench.client.delete(f"/api/v1/checkpoints/{found[10]['id']}")).status_code == 204
     await end(controller)
     assert (await bench.client.delete(f"/api/v1/checkpoints/{found[20]['id']}")).status_code == 204
+
+
+async def test_a_refusal_does_not_name_a_foreign_job(bench: Bench) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    make_files(bench, controller, 10, 20)
+    path = f"/api/v1/checkpoints/{(await by_step(bench))[10]['id']}"
+    await bench.post("/projects", 201, {"name": "secret"})
+    await bench.submit("secret-heir", project="secret", checkpoint={"resume_from": path.rpartition("/")[2]})
+    async with await make_user(bench, "ada", default="editor") as ada:
+        refused = await ada.delete(path)
+        assert refused.status_code == 409
+        assert refused.json()["detail"] == "A job of another project begins from checkpoint 1-10 and has not ended."
+    assert "secret-heir begins from" in (await bench.client.delete(path)).json()["detail"]
 
 
 @pytest.fixture

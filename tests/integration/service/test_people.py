@@ -175,6 +175,30 @@ async def test_a_token_is_shown_once_and_ends_in_time(bench: Bench) -> None:
         assert made["token"] not in str(entry)
 
 
+async def test_a_token_that_expires_makes_none_that_outlives_it(bench: Bench) -> None:
+    await make_user(bench, "boss")
+    await bench.client.patch("/api/v1/users/boss", json={"is_admin": True})
+    short = await bench.post("/tokens", 201, {"name": "short", "user": "boss", "expires_in": 60})
+    headers = bearer(short["token"])
+    for more in ({}, {"user": "boss"}, {"role": "cluster"}, {"user": "boss", "expires_in": 60}):
+        made = await bench.client.post("/api/v1/tokens", json={"name": "t", **more}, headers=headers)
+        assert (made.status_code, made.json()["expires_at"]) == (201, short["expires_at"]), more
+    refused = await bench.client.post("/api/v1/tokens", json={"name": "t", "expires_in": 61}, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert short["expires_at"] in refused.json()["detail"]
+    less = await bench.client.post("/api/v1/tokens", json={"name": "t", "expires_in": 5}, headers=headers)
+    assert less.json()["expires_at"] < short["expires_at"]
+    # A browser that signed in with it is no way around.
+    link = (await bench.client.post("/api/v1/login-links", headers=headers)).json()
+    transport = httpx.ASGITransport(app=bench.app)
+    async with httpx.AsyncClient(transport=transport, base_url=str(bench.client.base_url)) as browser:
+        await browser.get(link["url"])
+        made = await browser.post("/api/v1/tokens", json={"name": "t"}, headers={"Sec-Fetch-Site": "same-origin"})
+        assert (made.status_code, made.json()["expires_at"]) == (201, short["expires_at"])
+    endless = await bench.post("/tokens", 201, {"name": "t", "user": "boss"})
+    assert endless["expires_at"] is None, "the home's own token never expires"
+
+
 async def test_everybody_revokes_the_own_tokens_only(bench: Bench) -> None:
     ada, bob = await make_user(bench, "ada"), await make_user(bench, "bob")
     token = (await ada.post("/api/v1/tokens", json={"name": "t"})).json()

@@ -147,7 +147,7 @@ async def test_what_is_needed_is_not_deleted(bench: Bench) -> None:
         response = await ada.delete("/api/v1/jobs/digits")
         assert response.status_code == 409
         assert "hidden-heir" not in response.text
-        assert "a job of another project begins from" in response.json()["detail"]
+        assert "A job of another project begins from" in response.json()["detail"]
     await bench.post("/jobs/hidden-heir/cancel", 202)
     # Of this one no event ever told; the storage knows it.
     (checkpoints_of(bench, controller.job_id) / "1-60" / "pinned").write_text("x")

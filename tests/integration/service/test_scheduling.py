@@ -248,9 +248,26 @@ async def test_the_queue_page_by_page_and_who_holds_the_slots(bench: Bench) -> N
             break
         cursor = {"cursor": page["next_cursor"]}
     assert pages == whole["items"]
-    await bench.get("/queue", 422, cursor="nonsense")
+    for wrong in ("nonsense", "~", "2026-01-31T12:00:00Z~x", f"2026-01-31T12:00:00~{pages[0]['job_id']}", "\x00~job_"):
+        await bench.get("/queue", 422, cursor=wrong)
     shown = await bench.get("/jobs/job-2/explain")
     assert (shown["position"], shown["because"]) == (4, "waits behind job-4, which needs 1 slot")
+
+
+async def test_a_page_goes_on_where_the_last_one_ended_though_its_last_job_moved(bench: Bench) -> None:
+    bench.agent.nodes = nodes(1)
+    for index in range(6):
+        bench.clock.advance(1)
+        await bench.submit(f"job-{index}")
+    first = await bench.get("/queue", limit=3)
+    assert [item["name"] for item in first["items"]] == ["job-0", "job-1", "job-2"]
+    for priority in (90, 10):
+        response = await bench.client.patch("/api/v1/jobs/job-2", json={"scheduling": {"priority": priority}})
+        assert response.status_code == 200, response.text
+        rest = (await bench.get("/queue", limit=3, cursor=first["next_cursor"]))["items"]
+        assert [item["name"] for item in rest] == ["job-3", "job-4", "job-5"], priority
+    await bench.post("/jobs/job-2/cancel", 202)
+    assert len((await bench.get("/queue", limit=3, cursor=first["next_cursor"]))["items"]) == 3
 
 
 async def test_age_outweighs_priority_in_the_end(bench: Bench) -> None:

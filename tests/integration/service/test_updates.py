@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from rubato.wire.cluster import Outcome, Result
+from service.jobs import find
 from service.models import AuditEntry
 
 if TYPE_CHECKING:
@@ -67,6 +68,22 @@ async def test_nothing_changed_writes_nothing(bench: Bench) -> None:
     response = await patch(bench, {"labels": {"gone": None}, "scheduling": {"priority": 50}})
     assert response.status_code == 200
     assert await bench.get("/jobs/digits/events") == before
+
+
+async def test_what_an_older_release_left_out_is_no_change_that_somebody_made(bench: Bench) -> None:
+    await bench.submit(labels={"a": "1"})
+    async with bench.context.database.write() as session:
+        job = await find(session, "digits", for_update=True)
+        # As stored before these fields were there.
+        spec = {name: value for name, value in job.spec.items() if name != "reproducible"}
+        job.spec = {**spec, "workers": {name: value for name, value in spec["workers"].items() if name != "standby"}}
+    same = await bench.client.patch("/api/v1/jobs/digits", json={"labels": {"a": "1"}})
+    assert same.status_code == 200, same.text
+    changed = await bench.client.patch("/api/v1/jobs/digits", json={"labels": {"a": "2"}})
+    assert changed.status_code == 200, changed.text
+    told = [event for event in (await bench.get("/jobs/digits/events"))["items"] if event["kind"] == "job.updated"]
+    assert [event["data"]["changes"] for event in told] == [{"labels.a": {"from": "1", "to": "2"}}]
+    assert told[0]["message"] == "admin changed labels.a from 1 to 2."
 
 
 async def test_the_tag_outlives_reports_and_names_what_was_seen(bench: Bench) -> None:

@@ -50,3 +50,21 @@ def test_ps_filters(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs", {"items": [], "next_cursor": None})
     assert rubato("ps", "--project", "vision", "--label", "team=a").code == 0
     assert (service.requests[-1].query["project"], service.requests[-1].query["label"]) == ("vision", "team=a")
+
+
+def test_quotas_are_shown_and_changed(service: FakeService, rubato: Rubato) -> None:
+    found = {
+        "quota": {"max_slots": 8, "max_queued": None, "max_priority": 70},
+        "use": {"slots": 6, "queued": 2},
+    }
+    service.on("GET", "/projects/vision", found)
+    service.on("PATCH", "/projects/vision", found)
+    shown = rubato("project", "quota", "vision")
+    assert [line.split() for line in shown.out.splitlines()] == [
+        ["slots", "6", "of", "8"],
+        ["queued", "2", "of", "any", "number"],
+        ["priority", "up", "to", "70"],
+    ]
+    assert rubato("project", "quota", "vision", "--slots", "8", "--queued", "none").code == 0
+    assert service.requests[-1].json == {"description": None, "quota": {"max_slots": 8, "max_queued": None}}
+    assert rubato("project", "quota", "vision", "--slots", "many").code == 2

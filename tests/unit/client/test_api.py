@@ -178,6 +178,27 @@ def test_delete_says_what_stays_and_which_edition_was_read(tmp_path: Path) -> No
     assert asked == [("DELETE", {}, None), ("DELETE", {"keep_checkpoints": "true"}, '"a"')]
 
 
+def test_too_many_requests_are_sent_again_when_the_service_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("rubato.client.transport.time.sleep", waited.append)
+    statuses = iter([429, 429, 200])
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        status = next(statuses, 429)
+        return httpx.Response(
+            status, json=JOB if status == 200 else {"detail": "slow down"}, headers={"Retry-After": "3"}
+        )
+
+    with client_of(handler, tmp_path) as client:
+        assert client.pause("job_1").id == JOB["id"]
+        assert waited == [3, 3]
+        with pytest.raises(ApiError, match="slow down"):
+            client.job("job_1")
+    assert len(waited) == 5, "not for ever"
+
+
 def test_events_are_read_to_their_end(tmp_path: Path) -> None:
     log = [{"position": n, "time": "t", "kind": "user.event", "message": f"m{n}"} for n in range(1, 6)]
 

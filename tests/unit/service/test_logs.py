@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -135,3 +137,39 @@ def test_crashes_at_any_place_lose_and_double_nothing(
 def test_filters(store: LogStore, wanted: LogFilter, takes: bool) -> None:
     end = store.append("job", START, 1, [line("hello world")])
     assert bool(store.tail("job", end, 1, wanted)) is takes
+
+
+def test_what_was_given_up_writes_nothing_any_more(tmp_path: Path) -> None:
+    """Its disk stood still before the file was open: meanwhile the batch came again, and another one."""
+    store = LogStore(tmp_path, 10_000)
+    given_up = threading.Event()
+    given_up.set()
+    end = store.append("job", START, 1, [line("one")])
+    end = store.append("job", end, 1, [line("two")])
+    assert store.append("job", START, 1, [line("one")], given_up) == START
+    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())] == ["one", "two"]
+
+
+def test_two_appends_at_once_do_not_write_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LogStore(tmp_path, 10_000)
+    entered, released = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def stall(descriptor: int) -> None:
+        entered.set()
+        released.wait()
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("service.logs.os.fdatasync", stall)
+        slow = threading.Thread(target=store.append, args=("job", START, 1, [line("one")]))
+        slow.start()
+        assert entered.wait(60)
+        try:
+            with pytest.raises(BlockingIOError):
+                store.append("job", START, 1, [line("one")])
+        finally:
+            released.set()
+            slow.join()
+    end = store.append("job", START, 1, [line("one"), line("two")])
+    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())] == ["one", "two"]

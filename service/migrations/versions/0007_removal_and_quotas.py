@@ -1,4 +1,4 @@
-"""deleted jobs, and what the retention dropped"""
+"""deleted jobs, what the retention dropped, quotas, jobs that overtook others"""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ COLUMNS: tuple[tuple[str, str, Any, dict[str, Any]], ...] = (
     ("jobs", "logs_dropped_at", MOMENT, {"nullable": True}),
     ("jobs", "metrics_dropped_at", MOMENT, {"nullable": True}),
     ("jobs", "events_dropped_at", MOMENT, {"nullable": True}),
+    ("jobs", "is_backfilled", sa.Boolean(), {"nullable": False, "server_default": sa.false()}),
+    ("jobs", "log_bytes", sa.BigInteger(), {"nullable": False, "server_default": "0"}),
+    ("jobs", "log_lines_dropped", sa.BigInteger(), {"nullable": False, "server_default": "0"}),
+    ("jobs", "metric_rows_dropped", sa.BigInteger(), {"nullable": False, "server_default": "0"}),
+    ("projects", "max_slots", sa.BigInteger(), {"nullable": True}),
+    ("projects", "max_queued", sa.BigInteger(), {"nullable": True}),
+    ("projects", "max_priority", sa.BigInteger(), {"nullable": True}),
 )
 
 
