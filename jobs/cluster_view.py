@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import ray
@@ -12,14 +13,27 @@ from rubato.wire.cluster import NodeReport
 
 
 def observe_nodes() -> tuple[NodeReport, ...]:
-    """The living nodes and what of each is taken."""
-    free = _free_by_node()
+    """The living nodes, what of each is taken, and which Ray lets go."""
+    free, draining = _free_by_node(), _draining_nodes()
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return tuple(node_report(node, free.get(str(node["NodeID"]))) for node in nodes if node.get("Alive"))
+    return tuple(
+        node_report(node, free.get(str(node["NodeID"])), draining.get(str(node["NodeID"])), time.time())
+        for node in nodes
+        if node.get("Alive")
+    )
 
 
-def node_report(node: dict[str, Any], free: dict[str, float] | None) -> NodeReport:
-    """One entry of `ray.nodes()`. `free` None: not known, nothing counts as taken."""
+def node_report(
+    node: dict[str, Any], free: dict[str, float] | None, deadline_ms: int | None = None, now_s: float = 0.0
+) -> NodeReport:
+    """One entry of `ray.nodes()`.
+
+    Args:
+        node: the entry.
+        free: what is left of it; None: not known, nothing counts as taken.
+        deadline_ms: of a node that Ray drains, when it is taken away, in milliseconds since 1970 (0: it does not say).
+        now_s: the time, in seconds since 1970.
+    """
     total = node.get("Resources", {})
     cpu, gpu = float(total.get("CPU", 0.0)), float(total.get("GPU", 0.0))
     left = {"CPU": cpu, "GPU": gpu} if free is None else free
@@ -32,12 +46,23 @@ def node_report(node: dict[str, Any], free: dict[str, float] | None) -> NodeRepo
         cpu_used=round(max(0.0, cpu - left.get("CPU", 0.0)), 4),
         gpu_used=round(max(0.0, gpu - left.get("GPU", 0.0)), 4),
         hostname=str(node.get("NodeManagerHostname", "")),
+        draining=deadline_ms is not None,
+        drain_within_s=max(0.0, round(deadline_ms / 1000 - now_s, 1)) if deadline_ms else None,
     )
 
 
 def observe_actors() -> list[ActorName]:
     """All living actors of ours."""
     return parse_listing(ray.util.list_named_actors(all_namespaces=True))
+
+
+def _draining_nodes() -> dict[str, int]:
+    """Deadline (ms since 1970, 0: none) by node id. Semi-private as well; empty where there is none."""
+    try:
+        state: Any = ray._private.state.state
+        return {str(node): int(deadline) for node, deadline in state.get_draining_nodes().items()}
+    except AttributeError:
+        return {}
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:

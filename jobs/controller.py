@@ -119,6 +119,7 @@ class Leader:
             snapshots = [one.reply.snapshot for one in adopted if one.reply.snapshot is not None]
             placed = [one.reply.spawned for one in adopted if one.reply.spawned is not None]
             orders = self._host.adopt(snapshots, placed)
+        self._fleet.avoid(self._acquired.desired.avoid_nodes)
         self._reporter.start()
         threading.Thread(target=self._follow_wishes, name="desired", daemon=True).start()
         outcome = self._host.run(self._fleet, self._reporter, self._archive, orders)
@@ -162,6 +163,7 @@ class Leader:
             else:
                 if wishes.version != version:
                     version = wishes.version
+                    self._fleet.avoid(wishes.avoid_nodes)
                     self._host.post(wish_of(wishes))
 
 
@@ -201,7 +203,9 @@ def own_process() -> ProcessIdentity:
 
 def wish_of(desired: Desired) -> Wish:
     """What the coordinator needs of the wishes."""
-    return Wish(desired.run, desired.workers, desired.checkpoint_request, desired.force, desired.standby)
+    return Wish(
+        desired.run, desired.workers, desired.checkpoint_request, desired.force, desired.standby, desired.actions
+    )
 
 
 def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, storage: StorageUri) -> WorkerOrder:

@@ -34,12 +34,14 @@ KILL_S = 5.0
 STALL_S = 1.0
 """Beyond its time-out a wait does not last so long, unless this process itself was stopped or starved."""
 RETRY_S = 0.1
+NODE_ID_LABEL = "ray.io/node-id"
+"""Ray's own label of every node."""
 CONFIRM_S = 15.0
 """`ray.kill` is told at once; the process may live a few seconds more."""
 
 
 def worker_options(resources: ResourcesSpec) -> dict[str, Any]:
-    """Options of a worker actor, besides its name."""
+    """Options of a worker actor, besides its name and where it may not be."""
     options: dict[str, Any] = {
         "namespace": NAMESPACE,
         "lifetime": "detached",
@@ -54,6 +56,11 @@ def worker_options(resources: ResourcesSpec) -> dict[str, Any]:
     if resources.accelerator_type is not None:
         options["accelerator_type"] = resources.accelerator_type
     return options
+
+
+def placement_options(avoided: tuple[str, ...]) -> dict[str, Any]:
+    """Options that keep an actor off some nodes, by their ids."""
+    return {"label_selector": {NODE_ID_LABEL: f"!in({','.join(avoided)})"}} if avoided else {}
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class RayFleet:
         self.on_stale = on_stale
         self.attempt = template.start.attempt
         self._options = worker_options(resources)
+        self._avoided: tuple[str, ...] = ()
         self._links: dict[str, WorkerLink] = {}
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
@@ -94,6 +102,17 @@ class RayFleet:
     def send(self, incarnation: str, command: wire.Command) -> None:
         """Pass a command on."""
         self._with_link(incarnation, lambda link: link.send(command))
+
+    def avoid(self, nodes: tuple[str, ...]) -> None:
+        """Make no more workers on these nodes. Those that are there stay; for one without a place another is made."""
+
+        def turn() -> None:
+            if self._avoided != nodes:
+                self._avoided = nodes
+                for link in self._links.values():
+                    link.leave_the_queue()
+
+        self.later(turn)
 
     # --- taking over ----------------------------------------------------------------------------
 
@@ -184,7 +203,8 @@ class RayFleet:
         start = replace(self.template.start, worker_id=worker_id, incarnation=incarnation)
         name = worker_name(start.job_id, incarnation)
         try:
-            actor = ray.remote(WorkerSupervisor).options(name=name, **self._options)
+            where = placement_options(self._avoided)
+            actor = ray.remote(WorkerSupervisor).options(name=name, **self._options, **where)
             handle = actor.remote(replace(self.template, start=start))
         except (RayError, ValueError) as error:
             self.post(wire.Exited(incarnation, None, None, cause=f"its actor could not be made: {error}"))
@@ -238,6 +258,11 @@ class WorkerLink:
             return
         self._call(self._handle.kill.remote(self._fleet.attempt, because, with_stacks), self._on_kill_heard)
         self._fleet.after(KILL_S, self._kill_actor)
+
+    def leave_the_queue(self) -> None:
+        """End it where it has no place yet: it was asked for before it was known which nodes to avoid."""
+        if not self._is_placed and not self._is_over:
+            self.kill("it had no place yet when the nodes that take workers changed", with_stacks=False)
 
     def _on_kill_heard(self, done: Future[Any]) -> None:
         error = done.exception()

@@ -18,6 +18,7 @@ from rubato.errors import RubatoError
 from rubato.launch.host import Post
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
+    ActionAnswer,
     EventReport,
     LogLine,
     MetricRow,
@@ -38,6 +39,8 @@ MAX_ROWS = 1000
 MAX_LOG_LINES = 2000
 MAX_LOG_BYTES = 2_000_000
 """In one batch: well below the largest body that the service takes."""
+MAX_ANSWERS = 16
+"""Each may hold the stacks of a process: 64 KiB."""
 MAX_SPOOLED_LINES = 50_000
 """Log lines kept while the service is away; the oldest go first. Events and rows are all kept."""
 
@@ -58,11 +61,12 @@ class _Spool:
     events: deque[EventReport] = field(default_factory=deque)
     rows: deque[MetricRow] = field(default_factory=deque)
     logs: deque[LogLine] = field(default_factory=deque)
+    answers: deque[ActionAnswer] = field(default_factory=deque)
     lost_lines: int = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.events or self.rows or self.logs)
+        return not (self.events or self.rows or self.logs or self.answers)
 
 
 class Reporter:
@@ -128,6 +132,12 @@ class Reporter:
                 self._touch()
             self._observed, self._workers = observed, workers
 
+    def answer(self, answer: ActionAnswer) -> None:
+        """Note what came of an action."""
+        with self._changed:
+            self._spool.answers.append(answer)
+            self._touch()
+
     def end(self, outcome: Outcome) -> None:
         """The last word: goes with the last batch."""
         with self._changed:
@@ -187,6 +197,7 @@ class Reporter:
             spool.logs.appendleft(LogLine("", None, utc_timestamp(), "system", text))
         events, rows = _take(spool.events, MAX_EVENTS), _take(spool.rows, MAX_ROWS)
         logs = _take(spool.logs, _count_lines(spool.logs))
+        answers = _take(spool.answers, MAX_ANSWERS)
         self._is_dirty = not spool.is_empty
         self._batch += 1
         assert self._observed is not None
@@ -199,6 +210,7 @@ class Reporter:
             events=events,
             metrics=rows,
             logs=logs,
+            answers=answers,
             outcome=self._outcome if spool.is_empty else None,
         )
 
@@ -238,7 +250,7 @@ class Reporter:
         print(f"reporter: batch {report.batch} was refused ({error.status}): {error}", file=sys.stderr)
         with self._changed:
             self._note("report.refused", f"a batch was refused by the service and given up: {error}", None, None, {})
-        return replace(report, events=(), metrics=(), logs=(), outcome=None)
+        return replace(report, events=(), metrics=(), logs=(), answers=(), outcome=None)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

@@ -167,7 +167,11 @@ class WorkerSupervisor:
             environment = child_environment(
                 os.environ, working_dir=code, job_env=self._order.job_env, secrets=secrets, keep_pythonpath=False
             )
-            plan = ChildPlan(replace(start, host=self._host), self._node, code, environment, self._order.command)
+            plan = ChildPlan(
+                *(replace(start, host=self._host), self._node, code, environment),
+                command=self._order.command,
+                node_id=_own_node_id(),
+            )
             with self._lock:
                 self._child = ChildSupervisor(plan, self._take)
                 if self._kill_wish:
@@ -303,3 +307,10 @@ def _own_address() -> tuple[str, str]:
     import ray
 
     return str(ray.util.get_node_ip_address()), socket.gethostname()  # type: ignore[no-untyped-call]
+
+
+def _own_node_id() -> str:
+    """As Ray, and hence the service, names this node."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())

@@ -27,7 +27,7 @@ class Watched:
     def until(self, kind: type) -> Any:
         """Everything up to the next event of this kind."""
         while True:
-            event = self._events.get(timeout=20)
+            event = self._events.get(timeout=60)
             self.seen.append(event)
             if isinstance(event, kind):
                 return event

@@ -19,6 +19,7 @@ from typing import Any
 
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Leaving
+from rubato.engine.stacks import describe_stacks
 from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -125,6 +126,8 @@ class Control:
                         self.rows.popleft()
                 case wire.Attach():
                     self._describe()
+                case wire.TellStacks(number=number):
+                    self.say(wire.Stacks(self.start.incarnation, number, describe_stacks()))
                 case _:
                     pass
             self._changed.notify_all()

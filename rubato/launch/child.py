@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import Any
 
+from rubato.launch.stacks import answer_signals
 from rubato.launch.tether import tether_to_supervisor
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord
@@ -32,6 +33,7 @@ def main() -> None:
     os.set_inheritable(connection.fileno(), False)  # not for the children of user code
     reader = connection.makefile("rb")
     word = _progress_word()
+    answer_signals()
     line = reader.readline()
     if not line:
         os._exit(EXIT_ENGINE)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rubato.engine.coordinator import (
+    Answer,
     CommitManifest,
     Coordinator,
     DropCheckpoints,
@@ -28,7 +29,7 @@ from rubato.engine.coordinator import (
 from rubato.engine.coordinator.orders import CheckpointFound, ManifestCommitted, RowsStored
 from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
-from rubato.wire.cluster import LogLine, MetricRow, Observed, Outcome, WorkerReport
+from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
 
 TICK_S = 0.1
 """How often deadlines are looked at; messages are handled as they come."""
@@ -64,6 +65,9 @@ class Journal(Protocol):
 
     def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
         """Take in how the job stands now; called after every change and at every tick."""
+
+    def answer(self, answer: ActionAnswer) -> None:
+        """Tell what came of an action on a worker."""
 
     def end(self, outcome: Outcome) -> None:
         """The attempt is over; the last call."""
@@ -200,6 +204,8 @@ class _Hands:
                     self._journal.emit(order)
                 case Rows():
                     self._journal.rows(order.rows)
+                case Answer():
+                    self._journal.answer(order.answer)
                 case End():
                     outcome = order.outcome
         return outcome

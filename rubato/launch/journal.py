@@ -18,7 +18,7 @@ from typing import Any
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.launch.host import Post
 from rubato.launch.progress import ProgressPrinter
-from rubato.wire.cluster import LogLine, MetricRow, Observed, Outcome, WorkerReport
+from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
 from rubato.wire.units import utc_timestamp
 
@@ -122,6 +122,9 @@ class LocalJournal:
         """Note a line of output."""
         self._write("logs", to_json(line))
         self.progress.output(line)
+
+    def answer(self, answer: ActionAnswer) -> None:
+        """Nobody asks a local run for an action."""
 
     def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
         """Show progress; and where lines wait, see from time to time whether there is room again."""

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rubato.launch.forkserver import ForkServer, ForkServerGone
+from rubato.launch.output import OutputLine
 from rubato.launch.process import ChildProcess, spawn_fresh
 from rubato.launch.pump import Deliver, Pump
+from rubato.launch.stacks import STACKS_VARIABLE, StackAnswers, may_signal
 from rubato.launch.tether import PARENT_VARIABLE
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord, shared_memory
@@ -49,6 +51,8 @@ class ChildPlan:
     environment: Mapping[str, str] = field(repr=False)
     """May hold secrets."""
     command: tuple[str, ...] = CHILD_COMMAND
+    node_id: str = ""
+    """Of its Ray node, if it is on one."""
     forkserver: ForkServer | None = None
     """Forks it, where it can, instead of the command. It has the working folder and the environment."""
 
@@ -72,7 +76,8 @@ class ChildSupervisor:
         self._looked_ns = 0
         self._stall = (0, 0)
         """When this process was last stalled (ns), and for how long."""
-        self._pump = Pump(self.incarnation, deliver, self.kill, self._beat)
+        self._pump = Pump(self.incarnation, self._hear, self.kill, self._beat)
+        self._stacks = StackAnswers(self.incarnation, deliver, self._signal_process)
         self._life = threading.Thread(target=self._live, name=f"life-{self.incarnation}", daemon=True)
         self.send(plan.start)
 
@@ -98,6 +103,8 @@ class ChildSupervisor:
     def send(self, command: wire.Command) -> None:
         """Queue a command; never blocks. Commands to a process that is gone vanish."""
         self._pump.send(command)
+        if isinstance(command, wire.TellStacks):
+            self._stacks.ask(command.number)
 
     def kill(self, because: str = "", *, with_stacks: bool = False) -> None:
         """End the whole process group with SIGKILL.
@@ -130,6 +137,11 @@ class ChildSupervisor:
             self._life.join(timeout_s)
         return self.is_over
 
+    def _hear(self, said: wire.Message | OutputLine) -> None:
+        """Pass on what the process said."""
+        if not isinstance(said, wire.Stacks) or self._stacks.on_answered(said.number):
+            self._deliver(said)
+
     def _beat(self) -> wire.Beat | None:
         """A sign of life, from what the process has written; time in which nobody ran here does not count."""
         now, before = time.monotonic_ns(), self._looked_ns
@@ -160,6 +172,7 @@ class ChildSupervisor:
         try:
             self._supervise()
         finally:
+            self._stacks.close()
             self._word.close()
             os.close(self._progress_fd)
 
@@ -172,7 +185,7 @@ class ChildSupervisor:
             self._deliver(wire.Exited(self.incarnation, None, None, cause=cause))
             return
         oom_kills = count_oom_kills()
-        self._deliver(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node))
+        self._deliver(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node, self._plan.node_id))
         if self._why_afresh:
             self._pump.note(f"started afresh, for the fork server does not serve: {self._why_afresh}")
         self._pump.start(process.stdout, process.stderr)
@@ -204,7 +217,11 @@ class ChildSupervisor:
             "RUBATO_WORKER_ID": plan.start.worker_id,
             "RUBATO_INCARNATION": self.incarnation,
         }
-        descriptors = {CONTROL_VARIABLE: self._pump.child_end.fileno(), PROGRESS_VARIABLE: self._progress_fd}
+        descriptors = {
+            CONTROL_VARIABLE: self._pump.child_end.fileno(),
+            PROGRESS_VARIABLE: self._progress_fd,
+            STACKS_VARIABLE: self._stacks.fd,
+        }
         process = self._fork(plan.forkserver, variables, descriptors) if plan.forkserver is not None else None
         if process is None:
             process = spawn_fresh(plan.command, plan.working_dir, {**plan.environment, **variables}, descriptors)
@@ -226,6 +243,14 @@ class ChildSupervisor:
         if process is None:
             raise InterruptedError(self._kill_wish)
         return process
+
+    def _signal_process(self, number: int) -> int | None:
+        """Send a signal to the training process alone, if it handles it; its pid, or None."""
+        with self._lock:
+            if self._process is None or self._is_reaped or not may_signal(self._process.pid):
+                return None
+            os.kill(self._process.pid, number)
+            return self._process.pid
 
     def _signal_group(self, number: signal.Signals) -> None:
         """With the lock held."""

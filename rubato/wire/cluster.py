@@ -13,6 +13,7 @@ RunWish = Literal["run", "pause", "stop"]
 ObservedState = Literal["starting", "running", "recovering", "stopping"]
 OutcomeState = Literal["succeeded", "failed", "paused", "cancelled", "requeue"]
 FailureClass = Literal["user", "infrastructure", "service"]
+ActionState = Literal["done", "gone", "failed"]
 
 
 # --- agent ------------------------------------------------------------------------------------------------------------
@@ -31,6 +32,9 @@ class NodeReport:
     gpu_used: float = 0
     hostname: str = ""
     draining: bool = False
+    """Ray lets it go (a preemption notice, a scale down of the cluster): nothing new is placed there."""
+    drain_within_s: float | None = None
+    """Then: seconds until it is taken away; None: nobody said."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,35 @@ class AcquireRequest:
 
 
 @dataclass(frozen=True)
+class WorkerAction:
+    """What somebody wants done to one worker, once. Listed until it is answered; no longer listed: withdrawn."""
+
+    number: int
+    """1, 2, 3, ... within the job, never used twice."""
+    kind: str
+    """`drain`: leave at a boundary, replaced by another. `kill`: SIGKILL. `stack`: say where its threads are. One that
+    a controller does not know it answers as failed."""
+    worker_id: str
+    by: str
+    """Who wants it, for people."""
+    within_s: float | None = None
+    """Of a drain: the worker is to be out by then, replaced or not; None: there is no hurry."""
+
+
+@dataclass(frozen=True)
+class ActionAnswer:
+    """What came of an action; the service stops listing it."""
+
+    number: int
+    state: ActionState
+    """`gone`: the worker had ended before, whatever ended it."""
+    message: str
+    """A sentence."""
+    text: str = ""
+    """Of a stack."""
+
+
+@dataclass(frozen=True)
 class Desired:
     """GET /cluster/v1/jobs/{job_id}/desired?after=VERSION&wait=25: what is wanted now, as far as slots were granted."""
 
@@ -120,6 +153,10 @@ class Desired:
     """With stop: do not wait for the grace."""
     standby: int | None = None
     """Spare workers that are granted besides; None, from an older service: as many as the spec says."""
+    actions: tuple[WorkerAction, ...] = ()
+    """Not answered yet."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Ids of nodes that get no new workers."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +249,8 @@ class WorkerReport:
     step: int | None = None
     phase: str = ""
     """What it does right now: compute, exchange, evaluate, checkpoint, wait."""
+    node_id: str = ""
+    """Of its Ray node; empty from a controller of an older release, and without Ray."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +326,7 @@ class Report:
     events: tuple[EventReport, ...] = ()
     metrics: tuple[MetricRow, ...] = ()
     logs: tuple[LogLine, ...] = ()
+    answers: tuple[ActionAnswer, ...] = ()
     outcome: Outcome | None = None
 
 

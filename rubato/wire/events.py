@@ -17,6 +17,8 @@ class EventKind(StrEnum):
     RESUME_REQUESTED = "job.resume_requested"  # by
     CANCEL_REQUESTED = "job.cancel_requested"  # by, force
     CHECKPOINT_REQUESTED = "job.checkpoint_requested"  # by, request
+    DRAIN_REQUESTED = "worker.drain_requested"  # worker_id, number, by; node: the one that is drained, if that is why
+    KILL_REQUESTED = "worker.kill_requested"  # worker_id, number, by
     GRANTED = "job.granted"  # from, to, from_standby, to_standby: workers that the scheduler gives
     PREEMPTED = "job.preempted"  # by: the job that needs the slots
     DEADLINE_EXCEEDED = "job.deadline_exceeded"  # seconds

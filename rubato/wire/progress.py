@@ -123,10 +123,14 @@ def usual_s(counts: list[int]) -> float | None:
 
 def shared_memory() -> int:
     """A descriptor of memory for one word, which a child process can inherit."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("rubato-progress")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+    fd = anonymous_memory("rubato-progress")
     os.ftruncate(fd, SIZE_BYTES)
     return fd
+
+
+def anonymous_memory(name: str) -> int:
+    """A descriptor of memory that has no place in the file system; empty."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

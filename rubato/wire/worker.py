@@ -168,7 +168,28 @@ class Attach:
     attempt: int
 
 
-Command = Start | Prepare | Revoke | Checkpoint | WriteStripe | ForgetStripes | Leave | Release | Acknowledge | Attach
+@dataclass(frozen=True)
+class TellStacks:
+    """Say where all threads are. Answered by `Stacks`, by the supervisor where the process itself cannot."""
+
+    attempt: int
+    number: int
+    """Of the action that asks for them."""
+
+
+Command = (
+    Start
+    | Prepare
+    | Revoke
+    | Checkpoint
+    | WriteStripe
+    | ForgetStripes
+    | Leave
+    | Release
+    | Acknowledge
+    | Attach
+    | TellStacks
+)
 
 
 # --- messages: training process (or its supervisor) -> controller -----------------------------------------------------
@@ -182,6 +203,9 @@ class Spawned:
     pid: int
     supervisor_pid: int
     node: str
+    """Name of its host."""
+    node_id: str = ""
+    """Of its Ray node; several may share a host."""
 
 
 @dataclass(frozen=True)
@@ -376,6 +400,18 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Stacks:
+    """Where the threads of a training process are."""
+
+    incarnation: str
+    number: int
+    text: str
+    """Empty: they could not be had."""
+    cause: str = ""
+    """Why not, or why it was the supervisor that had to find out."""
+
+
+@dataclass(frozen=True)
 class Exited:
     """By the supervisor: the training process is gone, its process group with it."""
 
@@ -404,6 +440,7 @@ Message = (
     | StateDiverged
     | Notice
     | Snapshot
+    | Stacks
     | Exited
 )
 

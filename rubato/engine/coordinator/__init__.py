@@ -11,6 +11,7 @@ It alone mints generations. `rubato run` hosts it over local processes, `jobs/` 
 
 from rubato.engine.coordinator.machine import Coordinator
 from rubato.engine.coordinator.orders import (
+    Answer,
     CheckpointFound,
     CommitManifest,
     DropCheckpoints,
@@ -29,6 +30,7 @@ from rubato.engine.coordinator.orders import (
 )
 
 __all__ = [
+    "Answer",
     "CheckpointFound",
     "CommitManifest",
     "Coordinator",

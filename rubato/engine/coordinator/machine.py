@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.actions import Actions
 from rubato.engine.coordinator.balancing import Balancing
 from rubato.engine.coordinator.divergence import Alarm, Divergences
 from rubato.engine.coordinator.ending import Ending
@@ -59,6 +60,7 @@ class Coordinator:
         self._rows = RowBook(self.job, row_step)
         self._founding = Founding(self.job, self._rows)
         self._resizing = Resizing(self.job)
+        self._actions = Actions(self.job)
         self._balancing = Balancing(self.job)
         self._repair = Repair(self.job)
         self._ending = Ending(self.job, self._rows)
@@ -138,7 +140,7 @@ class Coordinator:
     # --- messages of workers ------------------------------------------------------------------------------------------
 
     def _on_spawned(self, worker: WorkerView, event: wire.Spawned, now: float) -> None:
-        worker.pid, worker.supervisor_pid, worker.node = event.pid, event.supervisor_pid, event.node
+        worker.take_place(event)
         worker.state, worker.spawned_at = WorkerState.WARMING, now
         self.job.emit(
             EventKind.WORKER_STARTED,
@@ -205,7 +207,7 @@ class Coordinator:
         job = self.job
         self._rows.settle(now, force=True)
         from_workers = job.current.world if job.current else 0
-        if record.cause == "recovery":
+        if record.cause == "recovery" or (record.cause == "replace" and record.world < from_workers):
             self._resizing.world_before_loss = max(self._resizing.world_before_loss, from_workers)
         elif record.cause != "rebalance":
             self._resizing.world_before_loss = record.world if record.cause != "replace" else from_workers
@@ -314,12 +316,16 @@ class Coordinator:
     def _on_snapshot(self, worker: WorkerView, event: wire.Snapshot, now: float) -> None:
         """Only `adopt` takes these; a late one tells nothing new."""
 
+    def _on_stacks(self, worker: WorkerView, event: wire.Stacks, now: float) -> None:
+        self._actions.on_stacks(worker, event)
+
     def _on_exited(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
         job = self.job
         job.roster.remove(worker.incarnation)
         self._reassign_stripes()
         is_planned = worker.has_left or self._ending.is_expected(worker)
         self._tell_exit(worker, event, is_planned=is_planned)
+        self._actions.on_exited(worker, event, is_planned=is_planned)
         if is_planned or self._ending.is_decided:
             return
         is_pending = job.pending is not None and job.pending.rank_of(worker.incarnation) is not None
@@ -370,7 +376,8 @@ class Coordinator:
         """A worker died before it ever trained: others are started after a wait, or it is given up."""
         job = self.job
         how = worker.error or worker.doom or event.cause or describe_exit(event)
-        death = Death(worker.number, bool(worker.error or worker.doom) or not is_from_outside(event), how)
+        is_own = bool(worker.error or worker.doom) or not is_from_outside(event)
+        death = Death(worker.number, is_own and not worker.is_killed_by_hand, how)
         is_training = job.current is not None
         decision = job.starting.on_death(death, job.spawned, now, is_training=is_training)
         if not isinstance(decision, GiveUp):
@@ -423,6 +430,8 @@ class Coordinator:
 
     def _advance(self, now: float) -> None:
         job = self.job
+        if not self._ending.is_over:
+            self._actions.advance(now)
         is_last_look = self._ending.is_decided or (self._ending.is_leaving and not len(job.roster))
         self._rows.settle(now, force=is_last_look)  # before `End`: nothing is told after it
         self._ending.advance(now)
@@ -468,7 +477,7 @@ def _adopted(snapshot: wire.Snapshot, placed: wire.Spawned | None, now: float) -
     """The view of a worker that a predecessor started."""
     worker = WorkerView("w" + snapshot.incarnation, snapshot.incarnation, 0, now, heard_at=now)
     if placed is not None:
-        worker.pid, worker.supervisor_pid, worker.node = placed.pid, placed.supervisor_pid, placed.node
+        worker.take_place(placed)
     worker.hello, worker.standby, worker.ended = snapshot.hello, snapshot.standby, snapshot.ended
     worker.step, worker.standby_at, worker.broken = snapshot.step, now, snapshot.broken
     worker.generation = snapshot.record.number if snapshot.record else 0

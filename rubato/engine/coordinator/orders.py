@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rubato.engine.coordinator.hangs import HangPolicy
-from rubato.wire.cluster import Distrust, MetricRow, Outcome, RunWish
+from rubato.wire.cluster import ActionAnswer, Distrust, MetricRow, Outcome, RunWish, WorkerAction
 from rubato.wire.spec import JobSpec
 from rubato.wire.worker import Command
 
@@ -76,6 +76,8 @@ class Wish:
     force: bool = False
     standby: int | None = None
     """Spare workers that may be kept warm; None: as many as the terms say."""
+    actions: tuple[WorkerAction, ...] = ()
+    """Wanted of single workers, and not answered yet."""
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,17 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What came of an action on a worker."""
+
+    answer: ActionAnswer
+
+
+@dataclass(frozen=True)
 class End:
     """The attempt is over and no worker is left."""
 
     outcome: Outcome
 
 
-Order = Spawn | Kill | Send | FindCheckpoint | CommitManifest | DropCheckpoints | Emit | Rows | End
+Order = Spawn | Kill | Send | FindCheckpoint | CommitManifest | DropCheckpoints | Emit | Rows | Answer | End

@@ -1,6 +1,8 @@
 """Bring the membership to the wish while training goes on: let join, let leave, one generation at a time.
 
-Spare workers (`workers.standby`) warm up after those that are to train, and wait for a loss or a scaling.
+Spare workers (`workers.standby`) warm up after those that are to train, and wait for a loss or a scaling. A worker that
+is to leave (`WorkerView.drain`) counts as missing: its replacement warms up beside it, and in the generation that takes
+the one in the other is left out. Where no slot is free for a replacement it goes first, and its slot serves.
 """
 
 from __future__ import annotations
@@ -28,14 +30,20 @@ class Resizing:
         job = self._job
         assert job.current is not None
         members = job.roster.of(job.current)
+        leaving = [worker for worker in members if worker.drain is not None]
+        staying = [worker for worker in members if worker.drain is None]
+        self._end_spares_that_are_to_leave()
         outside = warm_first(job.roster.joinable(job.current))
-        missing = max(0, job.wish.workers - len(members))
+        missing = max(0, job.wish.workers - len(staying))
         wanted = missing + job.standby_workers
         for worker in outside[wanted:]:
             job.kill(worker, "no longer wanted")
         outside = outside[:wanted]
         if job.wish.workers < len(members):
-            job.mint(members[: job.wish.workers], wire.Origin("members"), "scale_down", follows=job.current.number)
+            # One more than wished for was needed to replace the only member.
+            is_replacing = bool(leaving) and job.current.cause == "replace"
+            kept = [*staying, *leaving][: job.wish.workers]
+            self._mint(members, kept, [], "replace" if is_replacing else "scale_down")
             return
         job.spawn(wanted - len(outside), now)
         ready = in_state(WorkerState.STANDBY, outside)[:missing]
@@ -43,9 +51,43 @@ class Resizing:
         unplaced = missing - len(ready) - len(warming)
         if not job.starting.given_up:
             job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
-        if ready and not _awaits_others(ready, warming, unplaced, now):
-            cause: wire.Cause = "replace" if len(members) + len(ready) <= self.world_before_loss else "scale_up"
-            job.mint(members + ready, wire.Origin("members"), cause, follows=job.current.number)
+        joining = [] if not ready or _awaits_others(ready, warming, unplaced, now) else ready
+        kept = [*staying, *self._kept(staying, leaving, len(joining), unplaced, now)]
+        if joining or len(kept) < len(members):
+            is_replacing = bool(leaving) or len(kept) + len(joining) <= self.world_before_loss
+            self._mint(members, kept, joining, "replace" if is_replacing else "scale_up")
+
+    def _end_spares_that_are_to_leave(self) -> None:
+        for worker in self._job.roster.joinable(self._job.current):
+            if worker.drain is not None:
+                self._job.kill(worker, "no longer wanted")
+
+    def _kept(
+        self, staying: list[WorkerView], leaving: list[WorkerView], joining: int, unplaced: int, now: float
+    ) -> list[WorkerView]:
+        """Those that are to leave and cannot be done without yet.
+
+        One goes for each that joins. Without one they go where no slot is to be had, down to `workers.min`, and where
+        they must, as long as anybody is left who has the state.
+        """
+        kept = leaving[: max(0, len(leaving) - joining)]
+        stranded = [one for one in kept if one.drain and now - one.drain.asked_at >= PLACEMENT_GRACE_S][:unplaced]
+        for worker in kept.copy():
+            assert worker.drain is not None
+            is_pressing = worker.drain.is_pressing(now)
+            least = 1 if is_pressing else max(1, self._job.terms.min_workers)
+            if (is_pressing or worker in stranded) and len(staying) + len(kept) + joining > least:
+                kept.remove(worker)
+        # The members of a generation bring its joiners up to date: one of them at least has the state.
+        return kept or leaving[: 0 if staying else 1]
+
+    def _mint(
+        self, members: list[WorkerView], kept: list[WorkerView], joining: list[WorkerView], cause: wire.Cause
+    ) -> None:
+        job = self._job
+        assert job.current is not None
+        by_rank = [worker for worker in members if worker in kept]
+        job.mint(by_rank + joining, wire.Origin("members"), cause, follows=job.current.number)
 
 
 def _awaits_others(ready: list[WorkerView], warming: list[WorkerView], unplaced: int, now: float) -> bool:

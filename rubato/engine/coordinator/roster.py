@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 
 from rubato.wire.cluster import WorkerReport
 from rubato.wire.status import WorkerState
-from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Standby
+from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Spawned, Standby
 
 if TYPE_CHECKING:
     from rubato.engine.coordinator.hangs import Hung
+
+
+@dataclass(frozen=True)
+class Drain:
+    """A worker is to leave at a boundary, and another one to take its place."""
+
+    asked_at: float
+    within_s: float | None = None
+    """After so long at most, whether its replacement is there or not; None: there is no hurry."""
+
+    def is_pressing(self, now: float) -> bool:
+        """Half of its time is over: what is left is for the switch."""
+        return self.within_s is not None and now - self.asked_at >= self.within_s / 2
 
 
 @dataclass
@@ -27,6 +40,7 @@ class WorkerView:
     pid: int | None = None
     supervisor_pid: int | None = None
     node: str = ""
+    node_id: str = ""
     hello: Hello | None = None
     standby: Standby | None = None
     standby_at: float = 0.0
@@ -43,6 +57,9 @@ class WorkerView:
     """Where it hung, if that is why it is killed."""
     doom: str = ""
     """Why the coordinator has it killed; empty: it has not."""
+    drain: Drain | None = None
+    """Somebody wants it to leave."""
+    is_killed_by_hand: bool = False
     has_left: bool = False
     """It said good-bye: its exit is no loss."""
     error: str = ""
@@ -53,6 +70,11 @@ class WorkerView:
     def is_placed(self) -> bool:
         """Its training process exists."""
         return self.pid is not None
+
+    def take_place(self, spawned: Spawned) -> None:
+        """Its training process exists, and where."""
+        self.pid, self.supervisor_pid = spawned.pid, spawned.supervisor_pid
+        self.node, self.node_id = spawned.node, spawned.node_id
 
     def report(self, rank: int | None) -> WorkerReport:
         """As the service shows it."""
@@ -66,6 +88,7 @@ class WorkerView:
             state=self.state.value,
             step=self.step,
             phase=self.beat.stage if self.beat else "",
+            node_id=self.node_id,
         )
 
 

@@ -18,7 +18,7 @@ from rubato.engine.coordinator import (
 from rubato.launch.host import Host
 from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
-from rubato.wire.cluster import LogLine, MetricRow, Observed, Outcome, WorkerReport
+from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
 
 
 class FakeFleet:
@@ -74,6 +74,9 @@ class FakeJournal:
 
     def observe(self, observed: Observed, workers: tuple[WorkerReport, ...]) -> None:
         self.seen = observed
+
+    def answer(self, answer: ActionAnswer) -> None:
+        self.told.append(answer)
 
     def end(self, outcome: Outcome) -> None:
         self.told.append(outcome.state)

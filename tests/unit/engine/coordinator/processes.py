@@ -156,6 +156,8 @@ class Processes:
                 worker.rows = [row for row in worker.rows if row.step > step]
             case wire.Attach():
                 worker.say(self.snapshot_of(worker))
+            case wire.TellStacks(number=number):
+                worker.say(wire.Stacks(worker.incarnation, number, "Thread MainThread"))
 
     def snapshot_of(self, worker: Worker) -> wire.Snapshot:
         return wire.Snapshot(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from rubato.engine.coordinator import (
+    Answer,
     CheckpointFound,
     CommitManifest,
     Coordinator,
@@ -31,7 +33,7 @@ from rubato.engine.coordinator import (
     Wish,
 )
 from rubato.wire import worker as wire
-from rubato.wire.cluster import MetricRow, Outcome
+from rubato.wire.cluster import ActionAnswer, MetricRow, Outcome, WorkerAction
 from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.processes import Group, Processes, Worker
 
@@ -59,6 +61,8 @@ class Cluster(Processes):
         self.checkpoints: list[tuple[int, int]] = []
         self.outcome: Outcome | None = None
         self.events: list[Emit] = []
+        self.done: dict[int, ActionAnswer] = {}
+        self.actions = 0
         self.revokes: list[tuple[str, int]] = []
         self.minted: list[wire.GenerationRecord] = []
         self.may_commit = True
@@ -99,6 +103,8 @@ class Cluster(Processes):
                     self.spool.append(order.rows)
                 case Emit():
                     self.events.append(order)
+                case Answer():
+                    self._take_answer(order.answer)
                 case End():
                     assert all(worker.gone for worker in self.workers.values()), "ended with living workers"
                     self.outcome = order.outcome
@@ -122,6 +128,25 @@ class Cluster(Processes):
         worker.inbox.append(command)
         if self.random.random() < 0.05:
             worker.inbox.append(command)
+
+    def _take_answer(self, answer: ActionAnswer) -> None:
+        """As the service does: an action is not listed any more once its answer is stored."""
+        listed = {action.number for action in self.wish.actions}
+        assert answer.number in listed, f"{answer} to what nobody asks, or asks no more"
+        assert answer.number not in self.done, f"{answer} is the second one"
+        self.done[answer.number] = answer
+        left = tuple(action for action in self.wish.actions if action.number != answer.number)
+        self.wish = replace(self.wish, actions=left)
+
+    def act(self, kind: str, worker_id: str, within_s: float | None = None) -> int:
+        """Somebody wants something done to a worker."""
+        self.actions += 1
+        self.ask(actions=(*self.wish.actions, WorkerAction(self.actions, kind, worker_id, "somebody", within_s)))
+        return self.actions
+
+    def withdraw(self, number: int) -> None:
+        """Nobody wants it any more."""
+        self.ask(actions=tuple(one for one in self.wish.actions if one.number != number))
 
     def handle(self, event: object) -> None:
         self.carry_out(self.coordinator.handle(event, self.now))

@@ -162,6 +162,18 @@ class Membership(RuleBasedStateMachine):
     def scale(self, workers: int) -> None:
         self.cluster.ask(workers=workers)
 
+    @rule(kind=st.sampled_from(["drain", "drain", "kill", "stack"]), index=st.integers(0, MOST_WORKERS))
+    def somebody_acts_on_a_worker(self, kind: str, index: int) -> None:
+        living = self.cluster.living
+        if index < len(living):
+            self.cluster.act(kind, f"w{living[index].incarnation}")
+
+    @rule(index=st.integers(0, 3))
+    def an_action_is_withdrawn(self, index: int) -> None:
+        listed = self.cluster.wish.actions
+        if index < len(listed):
+            self.cluster.withdraw(listed[index].number)
+
     @rule()
     def ask_for_a_checkpoint(self) -> None:
         self.cluster.ask(checkpoint_request=self.cluster.wish.checkpoint_request + 1)
@@ -218,7 +230,7 @@ class Membership(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.may_commit = cluster.takes_rows = True
         cluster.deliver_late()
-        cluster.run(lambda: cluster.outcome is not None or cluster.is_as_wished)
+        cluster.run(lambda: cluster.outcome is not None or (cluster.is_as_wished and not cluster.wish.actions))
         if cluster.outcome is None:
             cluster.hear_zombies()
             step = cluster.coordinator.job.step
