@@ -12,13 +12,27 @@ from api.auth import authorize
 from api.gate import Gate
 from api.page import Assets
 from api.problems import install_problems
-from api.routes import access, cluster, jobs, people, project_secrets, scheduling, storage, streams, webhooks
+from api.routes import (
+    access,
+    cluster,
+    jobs,
+    nodes,
+    people,
+    project_secrets,
+    scheduling,
+    storage,
+    streams,
+    webhooks,
+    workers,
+)
 from service.clock import Clock, utc_now
 from service.settings import Settings
 from service.startup import run_service
 
 ROUTERS = (
     jobs.router,
+    workers.router,
+    nodes.router,
     scheduling.router,
     streams.router,
     storage.router,

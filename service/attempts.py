@@ -19,9 +19,10 @@ from service.events import append_event
 from service.job_secrets import give, values_of
 from service.jobs import find
 from service.metrics import last_metric_step
-from service.models import Attempt, Checkpoint, Event, Job
+from service.models import Attempt, Checkpoint, Cluster, Event, Job
 from service.notify import ALL_JOBS, desired_topic, job_topic, notify
 from service.states import WITH_CONTROLLER
+from service.worker_actions import listed
 
 MAX_DESIRED_WAIT_S = 25.0
 """Below the lease of 30 s, which each poll renews at its start."""
@@ -198,6 +199,8 @@ async def _grant(
     )
     session.add(attempt)
     await give(session, job, job.attempt)
+    cluster = await session.get(Cluster, job.cluster_id) if job.cluster_id else None
+    job.avoid_nodes = sorted(cluster.node_marks) if cluster is not None else []
     await session.flush()
     await append_event(
         session,
@@ -253,4 +256,6 @@ def _wishes_of(job: Job) -> Desired:
         standby=job.granted_standby,
         checkpoint_request=job.checkpoint_request,
         force=job.desired_force,
+        actions=listed(job),
+        avoid_nodes=tuple(job.avoid_nodes),
     )

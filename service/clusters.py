@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -91,6 +92,11 @@ async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
 
 def cluster_json(cluster: Cluster, jobs: list[Any], settings: Settings, now: datetime) -> dict[str, Any]:
     """A cluster as the API shows it; `jobs` are (id, name, cluster, workers) of the jobs placed there."""
+
+    def marked(node: dict[str, Any]) -> str | None:
+        state: str | None = cluster.node_marks.get(node["node_id"], {}).get("state")
+        return state
+
     nodes = [
         {
             "node_id": node["node_id"],
@@ -100,7 +106,8 @@ def cluster_json(cluster: Cluster, jobs: list[Any], settings: Settings, now: dat
             "cpu_used": node.get("cpu_used", 0),
             "gpu": node.get("gpu", 0),
             "gpu_used": node.get("gpu_used", 0),
-            "draining": node.get("draining", False),
+            "draining": node.get("draining", False) or marked(node) == "draining",
+            "cordoned": marked(node) is not None,
             "jobs": [
                 {"job_id": job_id, "name": name, "workers": count}
                 for job_id, name, _cluster, workers in jobs
@@ -124,8 +131,10 @@ def is_online(cluster: Cluster, settings: Settings, now: datetime) -> bool:
     return now - cluster.last_seen <= settings.cluster_offline_after
 
 
-def is_on_node(worker: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Whether a reported worker lives on a node, which controllers may call by id, address or host name."""
+def is_on_node(worker: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether a reported worker lives on a node. Controllers of the release before this one tell its host name only."""
+    if worker.get("node_id"):
+        return bool(worker["node_id"] == node["node_id"]) and worker.get("state") != "gone"
     names = {node["node_id"], node["address"], node.get("hostname", "")} - {""}
     return worker.get("node") in names and worker.get("state") != "gone"
 
@@ -167,6 +176,7 @@ async def _insert_cluster(session: AsyncSession, cluster_id: str, agent_id: str,
         "agent_lease_expires_at": now,
         "last_seen": now,
         "nodes": [],
+        "node_marks": {},
         "run_version": 0,
         "run_digest": "",
     }

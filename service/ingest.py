@@ -35,6 +35,7 @@ from service.notify import ALL_JOBS, SCHEDULER, after_commit, job_topic, notify
 from service.scheduling.measure import fold_pauses, fold_rates
 from service.scheduling.sentences import UNSEEN
 from service.states import settle_status
+from service.worker_actions import take_answers
 
 _LARGEST = 2**63 - 1
 _CHECKPOINT_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -100,6 +101,7 @@ async def _store(
         await _apply_checkpoint_event(session, job, attempt.number, event, now)
     await _store_metrics(context, session, job, attempt.number, report, now)
     await _append_logs(context, session, job, attempt.number, report, now)
+    await take_answers(session, job, report.answers, report.workers, now)
     await settle_status(session, job, now=now)
     job.message = report.observed.reason or job.message
     if report.outcome is not None:

@@ -114,6 +114,12 @@ class Job(Base):
     desired_version: Mapped[int] = mapped_column(default=1)
     desired_force: Mapped[bool] = mapped_column(default=False)
     checkpoint_request: Mapped[int] = mapped_column(default=0)
+    desired_actions: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Actions on workers that are not answered yet, as the controller is told them: polls then read one row."""
+    last_action: Mapped[int] = mapped_column(default=0, server_default="0")
+    """The number of the newest one."""
+    avoid_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Ids of nodes of its cluster that take no new workers."""
 
     observed_state: Mapped[str | None] = mapped_column(String(16))
     phase: Mapped[str | None] = mapped_column(String(32))
@@ -273,6 +279,29 @@ class Attempt(Base):
     """The workers as last reported."""
 
 
+class WorkerActionRow(Base):
+    """What somebody wanted done to one worker, and what came of it."""
+
+    __tablename__ = "worker_actions"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    worker_id: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(16))
+    by: Mapped[str]
+    node_id: Mapped[str | None] = mapped_column(String(64))
+    """Of a drain: the node that is being drained, if that is why."""
+    state: Mapped[str] = mapped_column(String(16), default="pending")
+    """pending, withdrawn, or as it was answered."""
+    message: Mapped[str] = mapped_column(default="")
+    text: Mapped[str] = mapped_column(default="")
+    """Of a stack; only of the worker's newest one."""
+    asked_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (Index("ix_worker_actions_job_id_worker_id", "job_id", "worker_id"),)
+
+
 class Event(Base):
     """One fact of a job's log; positions have no gaps."""
 
@@ -362,6 +391,8 @@ class Cluster(Base):
     agent_lease_expires_at: Mapped[datetime]
     last_seen: Mapped[datetime]
     nodes: Mapped[list[Any]]
+    node_marks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """By node id: what an admin wants of it ({"state": "cordoned" | "draining", "by", "since"})."""
     run_version: Mapped[int] = mapped_column(default=0)
     """Grows whenever the list of jobs to run changes."""
     run_digest: Mapped[str] = mapped_column(String(64), default="")

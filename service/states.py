@@ -19,6 +19,7 @@ from service.job_secrets import forget
 from service.models import Job
 from service.notify import ALL_JOBS, RUN_LIST, SCHEDULER, after_commit, desired_topic, job_topic, notify
 from service.scheduling.view import ranked_at
+from service.worker_actions import close_all
 
 S = Status
 WITH_CONTROLLER: frozenset[Status] = frozenset({S.STARTING, S.RUNNING, S.RECOVERING, S.PAUSING, S.STOPPING})
@@ -170,6 +171,8 @@ async def change_status(
     await session.refresh(job, ["status", "reason", *changes])
     if to in FINAL:
         await forget(session, job)
+    if to not in WITH_CONTROLLER:
+        await close_all(session, job, f"the job has become {to}", now)
     await append_event(
         session,
         job,

@@ -12,6 +12,7 @@ from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
     Acquired,
     AcquireRequest,
+    ActionAnswer,
     ControllerSeen,
     Desired,
     EventReport,
@@ -143,6 +144,7 @@ class SimulatedController:
         metrics: tuple[MetricRow, ...] = (),
         logs: tuple[LogLine, ...] = (),
         worker_reports: tuple[WorkerReport, ...] = (),
+        answers: tuple[ActionAnswer, ...] = (),
         outcome: Outcome | None = None,
         **observed: Any,
     ) -> Report:
@@ -159,6 +161,7 @@ class SimulatedController:
             events=events,
             metrics=metrics,
             logs=logs,
+            answers=answers,
             outcome=outcome,
         )
 

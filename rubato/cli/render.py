@@ -175,6 +175,26 @@ def worker_table(workers: list[Worker]) -> Table:
     return table
 
 
+def node_table(nodes: list[dict[str, Any]]) -> Table:
+    """The nodes of a cluster."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("NODE", "HOST", "STATE", "CPU", "GPU", "WORKERS", "JOBS"):
+        table.add_column(title, no_wrap=True)
+    for node in nodes:
+        table.add_row(
+            node["node_id"][:12],
+            node["hostname"] or node["address"],
+            node["state"],
+            f"{node['cpu_used']:g}/{node['cpu']:g}",
+            f"{node['gpu_used']:g}/{node['gpu']:g}" if node["gpu"] else "-",
+            str(node["workers_left"]),
+            ", ".join(job["name"] for job in node["jobs"]) or "-",
+        )
+    return table
+
+
 def checkpoint_table(checkpoints: list[Checkpoint]) -> Table:
     """The checkpoints of a job."""
     from rich.table import Table

@@ -27,6 +27,7 @@ from rubato.client.models import (
     Worker,
     decode,
 )
+from rubato.client.operations import Operations
 from rubato.client.secrets import Secrets
 from rubato.client.transport import Transport
 from rubato.client.webhooks import Webhooks
@@ -67,6 +68,7 @@ class Client:
         self.access = Access(self._transport, API, self._pages)
         self.secrets = Secrets(self._transport, API, self._pages)
         self.webhooks = Webhooks(self._transport, API, self._pages)
+        self.operations = Operations(self._transport, API)
 
     def __enter__(self) -> Client:
         return self

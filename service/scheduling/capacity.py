@@ -32,10 +32,12 @@ class NodeView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster that can take jobs: it is online, and these nodes are not draining."""
+    """A cluster that can take jobs: it is online, and these nodes are neither cordoned nor draining."""
 
     cluster_id: str
     nodes: tuple[NodeView, ...]
+    shut: tuple[str, ...] = ()
+    """The names of the others."""
 
 
 @dataclass

@@ -70,7 +70,7 @@ def _withdraw_lost(room: Room, seat: Seat, job: Placed) -> None:
     if spares or workers > 0:
         seat.standby -= spares
         seat.workers -= max(0, workers)
-        seat.because = sentences.lost_slots(job, seat.workers)
+        seat.because = sentences.lost_slots(job, seat.workers, room.cluster.shut)
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
@@ -224,4 +224,4 @@ def _why_not_more(room: Room, seat: Seat, job: Placed, now: datetime) -> str:
         return sentences.uses(job.project, room.quotas.used(job.project), limit)
     if count is not None and free:
         return sentences.next_count(count, free)
-    return sentences.none_free(free, room.others(job))
+    return sentences.none_free(free, room.others(job), room.cluster.shut)

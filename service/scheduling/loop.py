@@ -20,6 +20,7 @@ from service.attempts import rearm_leases
 from service.context import Context
 from service.leases import take_lease
 from service.models import Session, StoredReply
+from service.nodes import has_drains, settle_drains
 from service.notify import SCHEDULER
 from service.scheduling.apply import apply_decisions, changes_among
 from service.scheduling.capacity import largest_fit
@@ -113,15 +114,17 @@ class SchedulingLoop:
         silence = self._context.settings.forced_stop_after
         async with self._context.database.read() as session:
             lapses = await has_lapses(session, now, silence)
+            drains = await has_drains(session)
             if with_queue and not lapses:
                 changes, fallen = await self._plan(session, now)
                 with_queue = bool(changes or fallen)
-        if not (lapses or with_queue):
+        if not (lapses or with_queue or drains):
             return
         async with self._context.database.write() as session:
             if not await take_lease(session, LEASE_NAME, self._holder, now):
                 return
             await apply_lapses(session, now, silence)
+            await settle_drains(session, now)
             if with_queue:
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)

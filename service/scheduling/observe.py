@@ -119,9 +119,14 @@ async def observe(
 
 
 def cluster_view(cluster: Cluster) -> ClusterView:
-    """The nodes of a cluster that take work."""
-    nodes = (node for node in cluster.nodes if not node.get("draining", False))
-    return ClusterView(cluster.id, tuple(NodeView(node["node_id"], node["cpu"], node.get("gpu", 0)) for node in nodes))
+    """The nodes of a cluster that take work, and the names of the others."""
+    shut = [node for node in cluster.nodes if node.get("draining", False) or node["node_id"] in cluster.node_marks]
+    nodes = (node for node in cluster.nodes if node not in shut)
+    return ClusterView(
+        cluster.id,
+        tuple(NodeView(node["node_id"], node["cpu"], node.get("gpu", 0)) for node in nodes),
+        tuple(sorted(node.get("hostname") or node["address"] for node in shut)),
+    )
 
 
 def shape_of(job: Job) -> Shape:

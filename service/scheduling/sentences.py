@@ -32,10 +32,10 @@ def no_cluster() -> str:
     return "no cluster is online; `rubato up` starts one on this machine"
 
 
-def never_fits(job: Waiting, largest: int) -> str:
+def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     """Not even the empty cluster would do."""
     return (
-        f"needs {plural(job.min_workers, 'slot')} of {job.shape}, and the whole cluster has {largest}; "
+        f"needs {plural(job.min_workers, 'slot')} of {job.shape}, and the whole cluster has {largest}{_shut(shut)}; "
         "lower workers.min or add nodes"
     )
 
@@ -55,9 +55,9 @@ def uses(project: str, used: int, limit: int) -> str:
     return f"project {project} uses {used} of its {plural(limit, 'slot')}"
 
 
-def needs(job: Waiting, short: str, holders: Sequence[str]) -> str:
+def needs(job: Waiting, short: str, holders: Sequence[str], shut: Sequence[str] = ()) -> str:
     """It is the first of the queue, and there is too little."""
-    return f"needs {plural(job.min_workers, 'slot')}, {short}{_held_by(holders)}"
+    return f"needs {plural(job.min_workers, 'slot')}, {short}{_held_by(holders)}{_shut(shut)}"
 
 
 def gets(job: Waiting, short: str, paused: Sequence[str], shrinking: Sequence[str]) -> str:
@@ -146,9 +146,9 @@ def does_not_pay(before: int, after: int) -> str:
     return f"shrinks from {before} to {after}: the additional workers brought too little (autoscale: goodput)"
 
 
-def lost_slots(job: JobView, after: int) -> str:
+def lost_slots(job: JobView, after: int, shut: Sequence[str] = ()) -> str:
     """The cluster became smaller."""
-    return f"wants {job.wish}, is granted {after}: the cluster has lost slots"
+    return f"wants {job.wish}, is granted {after}: the cluster has lost slots{_shut(shut)}"
 
 
 def paused_for(needing: Waiting) -> str:
@@ -206,9 +206,9 @@ def has_extras(job: JobView, workers: int, because: str) -> str:
 # --- why not more -----------------------------------------------------------------------------------------------------
 
 
-def none_free(free: int, holders: Sequence[str]) -> str:
+def none_free(free: int, holders: Sequence[str], shut: Sequence[str] = ()) -> str:
     """The cluster is full, or what is left is too small."""
-    return f"{plural(free, 'slot')} free{_held_by(holders)}"
+    return f"{plural(free, 'slot')} free{_held_by(holders)}{_shut(shut)}"
 
 
 def kept_for(first: Waiting, free: int) -> str:
@@ -254,6 +254,11 @@ def plural(count: int, noun: str) -> str:
 
 def _held_by(holders: Sequence[str]) -> str:
     return f", held by {_names(holders)}" if holders else ""
+
+
+def _shut(names: Sequence[str]) -> str:
+    """Nodes whose slots do not count."""
+    return f"; {_names(names)} {'takes' if len(names) == 1 else 'take'} no new workers" if names else ""
 
 
 def _names(names: Sequence[str]) -> str:

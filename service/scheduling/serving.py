@@ -53,7 +53,8 @@ def _serve(view: View, rooms: dict[str, Room], job: Waiting, now: datetime) -> V
     open_rooms = [room for room in possible if room.reserved_for is None]
     is_over = job.queue_timeout is not None and now - job.queued_at >= job.queue_timeout
     if not possible:
-        because = sentences.never_fits(job, largest) if view.clusters else sentences.no_cluster()
+        shut = sorted({name for cluster in view.clusters for name in cluster.shut})
+        because = sentences.never_fits(job, largest, shut) if view.clusters else sentences.no_cluster()
         return _over(job, because, is_hopeless=bool(view.clusters)) if is_over else Waits(because)
     if limit is not None and limit < job.min_workers:
         because = sentences.beyond_quota(job, limit)
@@ -126,7 +127,8 @@ def _gives_back(seat: Seat) -> bool:
 
 def _needs(room: Room, job: Waiting) -> str:
     is_short_of_slots = room.now.fits(job.shape) < job.min_workers
-    return sentences.needs(job, _short(room, job), room.others(job) if is_short_of_slots else [])
+    holders, shut = (room.others(job), room.cluster.shut) if is_short_of_slots else ([], ())
+    return sentences.needs(job, _short(room, job), holders, shut)
 
 
 def _short(room: Room, job: Waiting) -> str:

@@ -1,0 +1,118 @@
+"""Drain, kill, look into and take out of service on a real Ray: the bits are the oracle's, a drain loses nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato.cli.app import run
+from rubato.client.models import Worker
+from tests.local_job import oracle
+from tests.ray_node import ray_node
+from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def digest() -> str:
+    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
+
+
+def wait_replaced(job: ClusterJob, gone: set[str], count: int) -> list[Worker]:
+    """The members, once they are so many and none of those is among them."""
+
+    def members() -> list[Worker] | None:
+        found = job.wait_members(count)
+        return found if not gone & {one.worker_id for one in found} else None
+
+    found: list[Worker] = job.wait(members, f"{count} workers without {gone}")
+    return found
+
+
+def test_a_worker_is_drained_another_killed_and_the_stacks_of_a_third_are_read(
+    running: RunningHome,
+    tmp_path: Path,
+    digest: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    first, second = job.wait_members(2)
+    job.wait_step(3)
+    operations = running.client.operations
+    text = operations.stack(job.id, first.worker_id, wait_s=60)
+    assert text is not None
+    assert text.startswith(f"{first.worker_id} (rank 0), pid {first.pid} on ")
+    assert "\n\nThread MainThread (most recent call first):\n" in text
+    assert "classifier.py" in text
+    asked = operations.drain_worker(job.id, first.worker_id)
+    while asked["state"] == "pending":
+        asked = operations.drain_worker(job.id, first.worker_id, wait_s=30)
+    assert asked["state"] == "done", asked
+    after = wait_replaced(job, {first.worker_id}, 2)
+    assert second.worker_id in {one.worker_id for one in after}
+    assert not job.events("worker.lost")
+    assert [event.data["cause"] for event in job.events("generation.formed")] == ["start", "replace"]
+    assert min(event.data["workers"] for event in job.events("generation.formed")) == 2
+    # By its present rank, at the command line.
+    monkeypatch.setenv("RUBATO_HOME", str(running.home.path))
+    monkeypatch.delenv("RUBATO_URL", raising=False)
+    victim = after[1]
+    assert run(["worker", "kill", job.id, "1", "--wait"]) == 0
+    assert f"done: {victim.worker_id} was killed by SIGKILL." in capsys.readouterr().err
+    (lost,) = job.wait_events("worker.lost")
+    assert (lost.data["worker_id"], lost.data["signal"]) == (victim.worker_id, "SIGKILL")
+    wait_replaced(job, {first.worker_id, victim.worker_id}, 2)
+    job.check(digest)
+    assert job.now().desired_workers == 2
+    assert job.now().raw["scalings"] == 0
+
+
+def test_what_was_asked_while_the_controller_is_dead_its_successor_does(
+    running: RunningHome, tmp_path: Path, digest: str
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    first, _ = job.wait_members(2)
+    job.wait_step(3)
+    os.kill(job.events("attempt.acquired")[-1].data["pid"], signal.SIGKILL)
+    running.client.operations.drain_worker(job.id, first.worker_id)
+    job.wait_events("controller.attached")
+    wait_replaced(job, {first.worker_id}, 2)
+    job.check(digest)
+    assert not job.events("worker.lost")
+    assert len(job.events("worker.left")) >= 1
+
+
+def nodes_by_id(running: RunningHome) -> dict[str, dict[str, Any]]:
+    return {node["node_id"]: node for node in running.client.operations.nodes()}
+
+
+def test_a_node_is_drained_and_its_workers_go_on_elsewhere(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    before = nodes_by_id(running)
+    with ray_node(running, tmp_path, slots=2):
+        job = running.classifier(tmp_path, workers=2)
+        job.wait(lambda: len(nodes_by_id(running)) == 2, "the second node")
+        (other,) = nodes_by_id(running).keys() - before.keys()
+        (home,) = before
+        # Whoever starts now has only the second node to go to.
+        operations = running.client.operations
+        drained = operations.drain_node(home)
+        assert drained["state"] in ("draining", "drained")
+        job.wait(lambda: nodes_by_id(running)[home]["state"] == "drained", "the end of all workers there")
+        members = job.wait_members(2)
+        assert {one.raw["node_id"] for one in members} == {other}
+        operations.uncordon(home)
+        back = operations.drain_node(other)
+        assert back["state"] == "draining"
+        job.wait(lambda: nodes_by_id(running)[other]["state"] == "drained", "the end of all workers there")
+        members = job.wait_members(2)
+        assert {one.raw["node_id"] for one in members} == {home}
+        assert nodes_by_id(running)[home]["state"] == "ready"
+        job.check(digest)
+    assert not job.events("worker.lost")
+    assert {event.data["cause"] for event in job.events("generation.formed")} <= {"start", "replace", "scale_up"}

@@ -1,0 +1,185 @@
+"""Nodes: cordoned ones take no new workers, drained ones lose theirs, and Ray's own notice is treated alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rubato.wire.cluster import ActionAnswer, NodeReport
+from tests.simulated_controller import PROCESS, SimulatedController, bearer, worker
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+ONE = NodeReport(node_id="node-1", address="10.0.0.1", cpu=2, hostname="host-1")
+TWO = NodeReport(node_id="node-2", address="10.0.0.2", cpu=2, hostname="host-2")
+
+
+async def spread(bench: Bench) -> SimulatedController:
+    """A job with two workers on each of two nodes."""
+    bench.agent.nodes = (ONE, TWO)
+    controller = await bench.start(workers={"initial": 4, "min": 1, "max": 4})
+    await controller.report(worker_reports=on_nodes(1, 1, 2, 2), workers=4)
+    return controller
+
+
+def on_nodes(*nodes: int) -> tuple[Any, ...]:
+    return tuple(worker(number, f"node-{node}") for number, node in enumerate(nodes, 1))
+
+
+async def nodes(bench: Bench) -> dict[str, dict[str, Any]]:
+    return {node["node_id"]: node for node in (await bench.get("/clusters/default/nodes"))["items"]}
+
+
+async def audited(bench: Bench) -> list[tuple[str, str | None, str | None]]:
+    items = (await bench.get("/audit", action="node.marked"))["items"]
+    return [(item["detail"]["node"], item["detail"]["from"], item["detail"]["to"]) for item in reversed(items)]
+
+
+async def test_nodes_are_listed_with_what_runs_there(bench: Bench) -> None:
+    await spread(bench)
+    found = await nodes(bench)
+    assert [(node["state"], node["workers_left"], node["cpu"], node["by"]) for node in found.values()] == [
+        ("ready", 2, 2, None),
+        ("ready", 2, 2, None),
+    ]
+    assert [(job["name"], job["workers"]) for job in found["node-1"]["jobs"]] == [("digits", 2)]
+    await bench.get("/clusters/elsewhere/nodes", 404)
+    await bench.post("/nodes/node-9/cordon", 404)
+
+
+async def test_a_cordoned_node_takes_no_new_workers_and_the_sentence_says_so(bench: Bench) -> None:
+    bench.agent.nodes = (ONE, TWO)
+    controller = await bench.start(workers={"initial": 2, "min": 1, "max": 4})
+    await controller.report(worker_reports=on_nodes(1, 1), workers=2)
+    before = (await controller.desired()).version
+    cordoned = await bench.post("/nodes/node-2/cordon", 200)
+    assert (cordoned["state"], cordoned["by"], cordoned["workers_left"]) == ("cordoned", "admin", 0)
+    wishes = await controller.desired(after=before, wait=5)
+    assert wishes.avoid_nodes == ("node-2",)
+    assert wishes.actions == ()
+    await bench.post("/jobs/digits/scale", 202, {"workers": 4})
+    await bench.schedule()
+    assert (await controller.desired()).workers == 2
+    assert "host-2 takes no new workers" in (await bench.get("/jobs/digits/explain"))["because"]
+    waiting = await bench.submit("large", workers={"initial": 3, "min": 3, "max": 3})
+    await bench.schedule()
+    because = (await bench.get(f"/jobs/{waiting['id']}/explain"))["because"]
+    shut = "host-2 takes no new workers"
+    assert because == f"needs 3 slots of 1 CPU, and the whole cluster has 2; {shut}; lower workers.min or add nodes"
+    await bench.post("/jobs/large/cancel", 200)
+    await bench.post("/nodes/node-2/cordon", 200)
+    opened = await bench.post("/nodes/node-2/uncordon", 200)
+    assert opened["state"] == "ready"
+    await bench.schedule()
+    wishes = await controller.desired()
+    assert (wishes.workers, wishes.avoid_nodes) == (4, ())
+    assert await audited(bench) == [("node-2", None, "cordoned"), ("node-2", "cordoned", None)], "each change once"
+
+
+async def test_a_job_that_starts_later_avoids_the_node_too(bench: Bench) -> None:
+    bench.agent.nodes = (ONE, TWO)
+    await bench.agent.sync()
+    await bench.post("/nodes/node-1/cordon", 200)
+    controller = await bench.start(workers={"initial": 4, "min": 1, "max": 4})
+    assert controller.acquired is not None
+    assert controller.acquired.desired.avoid_nodes == ("node-1",)
+    assert controller.acquired.desired.workers == 2
+
+
+async def test_the_workers_of_a_drained_node_leave(bench: Bench) -> None:
+    controller = await spread(bench)
+    drained = await bench.post("/nodes/node-2/drain", 202)
+    assert (drained["state"], drained["workers_left"]) == ("draining", 2)
+    await bench.schedule()
+    wishes = await controller.desired()
+    assert [(action.kind, action.worker_id, action.within_s) for action in wishes.actions] == [
+        ("drain", "w3", None),
+        ("drain", "w4", None),
+    ]
+    assert wishes.avoid_nodes == ("node-2",)
+    await bench.loop.run_once()
+    assert await controller.desired() == wishes, "nobody is asked twice"
+    events = (await bench.get("/jobs/digits/events"))["items"]
+    asked = [event["message"] for event in events if event["kind"] == "worker.drain_requested"]
+    assert asked == [f"w{number} is to leave host-2: admin drains the node." for number in (3, 4)]
+    first, second = wishes.actions
+    await controller.report(
+        worker_reports=(*on_nodes(1, 1), worker(4, "node-2")), answers=(ActionAnswer(first.number, "done", "w3 left"),)
+    )
+    assert (await nodes(bench))["node-2"]["workers_left"] == 1
+    await controller.report(
+        worker_reports=on_nodes(1, 1), workers=2, answers=(ActionAnswer(second.number, "done", "w4 left"),)
+    )
+    assert (await nodes(bench))["node-2"]["state"] == "drained"
+    assert (await bench.post("/nodes/node-2/drain", 200))["state"] == "drained"
+    await bench.schedule()
+    wishes = await controller.desired()
+    assert (wishes.workers, wishes.actions) == (2, ())
+
+
+async def test_a_worker_that_comes_up_on_a_draining_node_is_sent_away_as_well(bench: Bench) -> None:
+    controller = await spread(bench)
+    await bench.post("/nodes/node-2/drain", 202)
+    await bench.schedule()
+    await controller.report(worker_reports=(*on_nodes(1, 1, 2, 2), worker(5, "node-2")), workers=5)
+    await bench.schedule()
+    assert [action.worker_id for action in (await controller.desired()).actions] == ["w3", "w4", "w5"]
+
+
+async def test_uncordon_undoes_a_drain(bench: Bench) -> None:
+    controller = await spread(bench)
+    kept = await bench.post(f"/jobs/{controller.job_id}/workers/w1/drain", 202)
+    await bench.post("/nodes/node-2/drain", 202)
+    await bench.schedule()
+    assert len((await controller.desired()).actions) == 3
+    version = (await controller.desired()).version
+    assert (await bench.post("/nodes/node-2/uncordon", 200))["state"] == "ready"
+    wishes = await controller.desired(after=version, wait=5)
+    assert [action.number for action in wishes.actions] == [kept["number"]], "a person's own wish stays"
+    assert wishes.avoid_nodes == ()
+    await bench.schedule()
+    assert len((await controller.desired()).actions) == 1
+
+
+async def test_rays_own_notice_drains_with_a_checkpoint_and_a_deadline(bench: Bench) -> None:
+    controller = await spread(bench)
+    before = await controller.desired()
+    bench.agent.nodes = (ONE, replace(TWO, draining=True, drain_within_s=90.0))
+    await bench.schedule()
+    wishes = await controller.desired()
+    assert [(action.worker_id, action.within_s) for action in wishes.actions] == [("w3", 90.0), ("w4", 90.0)]
+    assert wishes.checkpoint_request == before.checkpoint_request + 1
+    found = (await nodes(bench))["node-2"]
+    assert (found["state"], found["by"], found["drain_within_s"]) == ("draining", "ray", 90.0)
+    bench.agent.nodes = (ONE, replace(TWO, draining=True, drain_within_s=85.0))
+    await bench.schedule()
+    assert await controller.desired() == wishes, "one checkpoint, one drain each"
+
+
+async def test_only_admins_of_the_service_mark_nodes_and_others_jobs_are_not_named(bench: Bench) -> None:
+    await spread(bench)
+    await bench.post("/projects", 201, {"name": "other"})
+    await bench.post("/users", 201, {"name": "eve"})
+    await bench.client.put("/api/v1/projects/other/members/eve", json={"role": "admin"})
+    headers = bearer((await bench.post("/tokens", 201, {"name": "t", "user": "eve"}))["token"])
+    for verb in ("cordon", "uncordon", "drain"):
+        assert (await bench.client.post(f"/api/v1/nodes/node-1/{verb}", headers=headers)).status_code == 403
+    seen = (await bench.client.get("/api/v1/clusters/default/nodes", headers=headers)).json()["items"]
+    assert [(node["workers_left"], node["jobs"]) for node in seen] == [(2, []), (2, [])]
+    assert await audited(bench) == []
+
+
+async def test_marks_of_nodes_that_are_gone_are_dropped_and_a_successor_hears_the_rest(bench: Bench) -> None:
+    controller = await spread(bench)
+    await bench.post("/nodes/node-2/cordon", 200)
+    bench.agent.nodes = (ONE,)
+    await bench.schedule()
+    await bench.post("/nodes/node-1/cordon", 200)
+    assert (await controller.desired()).avoid_nodes == ("node-1",)
+    successor = await bench.controller_of(controller.job_id, process=replace(PROCESS, pid=99))
+    assert (await successor.acquire(gone=1)).desired.avoid_nodes == ("node-1",)
