@@ -19,6 +19,7 @@ from api.app import create_app
 from api.logging import configure_logging
 from rubato.errors import UserError
 from service.database import HomeInUse
+from service.database_file import DatabaseFile, DatabaseLost
 from service.settings import Settings
 
 GRACE_S = 10
@@ -76,6 +77,7 @@ async def serve(settings: Settings) -> bool:
 
     Raises:
         HomeInUse: another service works on the same SQLite database.
+        DatabaseLost: the file of the SQLite database is gone or damaged, at the start or since.
     """
     app = create_app(settings)
     config = uvicorn.Config(
@@ -93,8 +95,23 @@ async def serve(settings: Settings) -> bool:
     server = Server(config)
     server.app = app
     async with app.router.lifespan_context(app):
-        await server.serve()
+        file = app.state.context.database.file
+        watch = None if file is None else asyncio.create_task(_stop_when_lost(file, server))
+        try:
+            await server.serve()
+        finally:
+            if watch is not None:
+                watch.cancel()
+    if file is not None and file.because:
+        raise DatabaseLost(file.because)
     return server.started
+
+
+async def _stop_when_lost(file: DatabaseFile, server: Server) -> None:
+    """Nothing can be stored any more: end, so that everybody sees it."""
+    await file.is_lost.wait()
+    server.app.state.context.hub.close()
+    server.should_exit = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         has_started = asyncio.run(serve(settings))
-    except (HomeInUse, UserError) as error:
+    except (HomeInUse, DatabaseLost, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0 if has_started else 1

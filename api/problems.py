@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from rubato.errors import Finding
 from service.database import DatabaseSilent
+from service.database_file import DatabaseLost
 from service.errors import ErrorKind, ServiceError
 from service.states import IllegalTransition
 
@@ -129,6 +130,9 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case OperationalError() | InterfaceError() | PoolTimeoutError() | DatabaseSilent():
             log.error("database_unavailable", error=str(error).splitlines()[0])
             kind, detail = K.NOT_READY, "The database does not answer; try again shortly."
+        case DatabaseLost():
+            log.critical("database_lost", error=str(error))
+            kind, detail = K.NOT_READY, "The database is gone or damaged: the service stops. Its log says what to do."
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             log.error("disk_full", error=str(error))
             kind, detail = K.NOT_READY, "The disk of the service is full; what was sent is not stored. Make room there."

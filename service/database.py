@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from service.database_file import MARK, DatabaseFile, DatabaseLost
 from service.listen import Replicas
 from service.migrations.upgrade import upgrade_to_head
 from service.models import Base
@@ -49,6 +51,8 @@ class Database:
         self.is_sqlite = url.startswith("sqlite")
         self._replicas = None if self.is_sqlite else Replicas(url, hub)
         self._lock_fd: int | None = None
+        self.file: DatabaseFile | None = None
+        """Of SQLite, once started."""
         # SQLite has one writer at a time anyway. Waiting for it here instead of in SQLite's busy handler is fair, and a
         # writer that never meets SQLITE_BUSY needs no retries.
         self._write_turn: asyncio.Lock | None = asyncio.Lock() if self.is_sqlite else None
@@ -73,13 +77,48 @@ class Database:
 
         Raises:
             HomeInUse: another service holds the lock.
+            DatabaseLost: the file is damaged, or gone although there was one.
         """
         if self.is_sqlite:
             self._lock_fd = hold_file_lock(self._url)
-        async with self._writer.begin() as connection:
-            await connection.run_sync(upgrade_to_head)
+            self.file = self._check_file_before_start(self._lock_fd)
+        with self._judged():
+            async with self._writer.begin() as connection:
+                await connection.run_sync(upgrade_to_head)
+        if self.file is not None and self._lock_fd is not None:
+            self.file.begin()
+            os.pwrite(self._lock_fd, f"{os.getpid()}\n{MARK}\n".encode(), 0)
         if self._replicas is not None:
             self._replicas.start()
+
+    def _check_file_before_start(self, lock_fd: int) -> DatabaseFile:
+        file = DatabaseFile(Path(make_url(self._url).database or ""))
+        try:
+            file.check_before_start(os.pread(lock_fd, 64, 0).decode(errors="replace"))
+        except DatabaseLost:
+            os.close(lock_fd)  # with its mark: the next start is refused as well
+            self._lock_fd = None
+            raise
+        return file
+
+    def check_file(self) -> None:
+        """Look whether the file of SQLite is still there.
+
+        Raises:
+            DatabaseLost: it is not.
+        """
+        if self.file is not None:
+            self.file.check()
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Tell a damaged file from a busy database."""
+        try:
+            yield
+        except DBAPIError as error:
+            if self.file is not None:
+                self.file.judge(error.orig)
+            raise
 
     async def close(self) -> None:
         """Give the connections and the lock back."""
@@ -98,9 +137,11 @@ class Database:
 
         Raises:
             DatabaseSilent: PostgreSQL did not answer in time.
+            DatabaseLost: the file of SQLite is damaged.
         """
         async with self._in_time(), AsyncSession(self._reader, expire_on_commit=False, autoflush=False) as session:
-            yield session
+            with self._judged():
+                yield session
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
@@ -108,6 +149,7 @@ class Database:
 
         Raises:
             DatabaseSilent: PostgreSQL did not answer in time. As after any failure of a commit, it may be stored.
+            DatabaseLost: the file of SQLite is gone or damaged; nothing of it is acknowledged.
         """
         if self._write_turn is not None:
             async with self._write_turn, self._transaction() as session:
@@ -130,10 +172,12 @@ class Database:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
         async with AsyncSession(self._writer, expire_on_commit=False, info=self._info) as session:
-            async with session.begin():
-                yield session
-                if self._replicas is not None:
-                    await self._replicas.tell(session, session.info.get("topics", ()))
+            with self._judged():
+                async with session.begin():
+                    yield session
+                    if self._replicas is not None:
+                        await self._replicas.tell(session, session.info.get("topics", ()))
+            self.check_file()  # what went into a file that nobody can open any more is not stored
             self._hub.publish(session.info.get("topics", ()))
             for tell in session.info.get("after_commit", ()):
                 tell()
@@ -155,14 +199,15 @@ def hold_file_lock(url: str) -> int:
         # flock ends with the process, however it dies: a stale lock cannot stay behind.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").partition("\n")[0] or "unknown"
         os.close(descriptor)
         raise HomeInUse(
             f"another service (pid {holder}) already works on {database}. Stop it first (rubato down), "
             "or give this one another RUBATO_HOME and port."
         ) from None
+    mark = os.pread(descriptor, 64, 0).decode(errors="replace").partition("\n")[2]
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n{mark}".encode(), 0)
     return descriptor
 
 

@@ -16,12 +16,14 @@ class WatchedLoop(SchedulingLoop):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._heartbeat = context.heartbeat
+        self._database = context.database
 
     async def run_once(self, **options: Any) -> None:
         """One round, timed."""
         began = time.perf_counter()
         result = "failed"
         try:
+            self._database.check_file()  # also where nobody writes
             await super().run_once(**options)
             result = "ok"
         finally:

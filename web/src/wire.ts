@@ -123,6 +123,7 @@ export interface Worker {
   state: string;
   phase: string;
   step: number | null;
+  node_id: string;
 }
 
 export interface CheckpointFile {

@@ -69,6 +69,13 @@ class ServiceProcess:
         self._close()
         return code
 
+    def wait(self, timeout_s: float) -> int:
+        """Wait until it ends by itself; gives the exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._close()
+        return code
+
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""
         if self._process is not None:

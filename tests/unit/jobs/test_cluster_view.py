@@ -20,3 +20,13 @@ def test_what_is_free_tells_what_is_used() -> None:
 def test_where_nothing_is_known_nothing_counts_as_used() -> None:
     report = node_report(NODE, None)
     assert (report.cpu_used, report.gpu_used) == (0.0, 0.0)
+
+
+def test_a_node_that_ray_lets_go_is_told_with_the_time_that_is_left() -> None:
+    assert (node_report(NODE, None).draining, node_report(NODE, None).drain_within_s) == (False, None)
+    noticed = node_report(NODE, None, deadline_ms=1_090_000, now_s=1000.0)
+    assert (noticed.draining, noticed.drain_within_s) == (True, 90.0)
+    late = node_report(NODE, None, deadline_ms=990_000, now_s=1000.0)
+    assert (late.draining, late.drain_within_s) == (True, 0.0)
+    unhurried = node_report(NODE, None, deadline_ms=0, now_s=1000.0)
+    assert (unhurried.draining, unhurried.drain_within_s) == (True, None)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jobs import reporter as module
-from jobs.reporter import MAX_LOG_LINES, MAX_SPOOLED_LINES, Reporter
+from jobs.reporter import MAX_ANSWERS, MAX_LOG_LINES, MAX_SPOOLED_LINES, Reporter
 from jobs.service_link import Fenced, Refused, Unreachable
 from rubato.engine.coordinator import Emit, RowsStored
-from rubato.wire.cluster import LogLine, MetricRow, Observed, Outcome, Report, ReportReply
+from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, Report, ReportReply
 
 OBSERVED = Observed("running", "training", 1, 1, 0, 5, 10, 0, 0)
 DONE = Outcome("cancelled")
@@ -175,3 +175,17 @@ def wait(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.005)
     raise AssertionError("it never came to pass")
+
+
+def test_answers_to_actions_are_sent_once_and_before_the_end(service: Service, reporter: Reporter) -> None:
+    answers = [ActionAnswer(number, "done", "it left", "x" * 1000) for number in range(1, MAX_ANSWERS + 4)]
+    for answer in answers:
+        reporter.answer(answer)
+    reporter.observe(OBSERVED, ())
+    service.answers = [Unreachable("away"), Unreachable("away")]
+    reporter.end(DONE)
+    reporter.start()
+    reporter.wait_acknowledged()
+    assert [answer for report in service.taken for answer in report.answers] == answers
+    assert max(len(report.answers) for report in service.taken) == MAX_ANSWERS
+    assert [report.outcome for report in service.taken] == [None, DONE]
