@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select, update
@@ -24,6 +24,7 @@ from service.notify import ALL_JOBS, desired_topic, job_topic, notify
 from service.states import WITH_CONTROLLER
 from service.worker_actions import listed
 
+UNSURE_RETRY = timedelta(seconds=1)
 MAX_DESIRED_WAIT_S = 25.0
 """Below the lease of 30 s, which each poll renews at its start."""
 
@@ -158,7 +159,10 @@ def _check_predecessor_gone(
         return
     free_at = (job.lease_expires_at or now) + context.settings.lease_margin
     if free_at <= now:
-        return
+        interval_s = context.settings.scheduler_interval.total_seconds()
+        if context.heartbeat.why_unsure(now, interval_s) is None:
+            return
+        free_at = now + UNSURE_RETRY  # the silence may be our own: the loop gives the holder a new lease first
     raise ServiceError(
         ErrorKind.LEASE_HELD,
         f"Attempt {predecessor.number} may still be alive (pid {predecessor.pid} on node {predecessor.node_id}). "

@@ -1,9 +1,24 @@
-"""When something that should go on for ever last did."""
+"""When something that should go on for ever last did, and whether the silence of others may be judged by the clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
+
+ABSENCE_S = 5.0
+
+
+def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
+    """Why leases cannot be judged by the time that passed since the last round; None: they can.
+
+    A clock that was set, a machine that slept, a stopped process: the silence then says nothing of the controllers.
+    """
+    if abs(wall_s - steady_s) > ABSENCE_S:
+        return f"the clock jumped by {wall_s - steady_s:.1f} s"
+    if steady_s - interval_s > ABSENCE_S:
+        return f"the service stood still for {steady_s - interval_s:.1f} s"
+    return None
 
 
 class Heartbeat:
@@ -12,6 +27,7 @@ class Heartbeat:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: float | None = None
+        self._vigil: tuple[datetime, float] | None = None
 
     def beat(self) -> None:
         """It goes on."""
@@ -21,3 +37,17 @@ class Heartbeat:
     def age_s(self) -> float | None:
         """Seconds since the last beat; None: there was none."""
         return None if self._last is None else self._clock() - self._last
+
+    def look(self, now: datetime) -> None:
+        """Both clocks were looked at, and leases are right by them."""
+        self._vigil = (now, self._clock())
+
+    def why_unsure(self, now: datetime, interval_s: float) -> str | None:
+        """Why a lease that has run out may not be believed yet: it is not sure that anybody listened meanwhile.
+
+        A request may be the first to run after the process stood still: before the loop, which renews all leases then.
+        """
+        if self._vigil is None:
+            return None
+        wall, steady = self._vigil
+        return decide_absence((now - wall).total_seconds(), self._clock() - steady, interval_s)

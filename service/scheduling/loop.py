@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
 from service.context import Context
+from service.heartbeat import decide_absence
 from service.leases import take_lease
 from service.models import Session, StoredReply
 from service.nodes import has_drains, settle_drains
@@ -32,7 +33,6 @@ from service.states import IllegalTransition
 
 LEASE_NAME = "scheduler"
 QUEUE_INTERVAL_S = 5.0
-ABSENCE_S = 5.0
 HOUSEKEEPING_S = 600.0
 REPLY_LIFETIME = timedelta(hours=24)
 WINDOW = 64
@@ -45,18 +45,6 @@ REST_FACTOR = 20
 core, and a lone wake-up waits for nothing."""
 
 log = structlog.get_logger(__name__)
-
-
-def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
-    """Why leases cannot be judged by the time that passed since the last round; None: they can.
-
-    A clock that was set, a machine that slept, a stopped process: the silence then says nothing of the controllers.
-    """
-    if abs(wall_s - steady_s) > ABSENCE_S:
-        return f"the clock jumped by {wall_s - steady_s:.1f} s"
-    if steady_s - interval_s > ABSENCE_S:
-        return f"the service stood still for {steady_s - interval_s:.1f} s"
-    return None
 
 
 class SchedulingLoop:
@@ -88,6 +76,7 @@ class SchedulingLoop:
                         await rearm_leases(self._context)
                         log.warning("leases_rearmed", because=unheard)
                         unheard = None
+                    self._context.heartbeat.look(wall)
                     with_queue = is_woken or steady >= queue_due_at
                     if with_queue:
                         queue_due_at = steady + queue_interval_s

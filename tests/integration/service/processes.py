@@ -45,6 +45,12 @@ class ServiceProcess:
                 text=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start, and wait until it listens."""
         self._process = self.spawn("--port", "0")

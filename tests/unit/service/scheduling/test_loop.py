@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from service.scheduling.loop import decide_absence
+from service.heartbeat import Heartbeat, decide_absence
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,17 @@ def test_silence_is_not_held_against_controllers_when_it_was_ours(
     wall_s: float, steady_s: float, because: str | None
 ) -> None:
     assert decide_absence(wall_s, steady_s, interval_s=1.0) == because
+
+
+def test_a_request_that_comes_before_the_loop_is_unsure_as_well() -> None:
+    now, steady = datetime(2026, 1, 31, tzinfo=UTC), [100.0]
+    heartbeat = Heartbeat(lambda: steady[0])
+    assert heartbeat.why_unsure(now + timedelta(hours=1), 1.0) is None, "no loop runs here"
+    heartbeat.look(now)
+    steady[0] += 2
+    assert heartbeat.why_unsure(now + timedelta(seconds=2), 1.0) is None
+    assert heartbeat.why_unsure(now + timedelta(hours=1), 1.0) == "the clock jumped by 3598.0 s"
+    steady[0] += 88
+    assert heartbeat.why_unsure(now + timedelta(seconds=90), 1.0) == "the service stood still for 89.0 s"
+    heartbeat.look(now + timedelta(seconds=90))
+    assert heartbeat.why_unsure(now + timedelta(seconds=90), 1.0) is None
