@@ -51,10 +51,10 @@ class ChildPlan:
     environment: Mapping[str, str] = field(repr=False)
     """May hold secrets."""
     command: tuple[str, ...] = CHILD_COMMAND
-    node_id: str = ""
-    """Of its Ray node, if it is on one."""
     forkserver: ForkServer | None = None
     """Forks it, where it can, instead of the command. It has the working folder and the environment."""
+    node_id: str = ""
+    """Of its Ray node, if it is on one."""
 
 
 class ChildSupervisor:

@@ -102,20 +102,21 @@ class Cut:
 
     def __await__(self) -> Generator[Any, None, Any]:
         steps = self._request.__await__()
-        left, is_cut = self._after, False
-        future = steps.send(None)
-        while True:
-            if left == 0 and not is_cut:
-                is_cut = True
-                future = steps.throw(asyncio.CancelledError())
-                continue
-            left -= 1
-            try:
-                yield future
-            except BaseException as error:
-                future = steps.throw(error)
-            else:
-                future = steps.send(None)
+        left, error = self._after, None
+        try:
+            while True:
+                future = steps.send(None) if error is None else steps.throw(error)
+                error = None
+                if left == 0:
+                    error = asyncio.CancelledError()
+                else:
+                    try:
+                        yield future
+                    except BaseException as raised:
+                        error = raised
+                left -= 1
+        except StopIteration as done:
+            return done.value
 
 
 def expect(error: ServiceError, *kinds: ErrorKind) -> None:
