@@ -156,7 +156,11 @@ class ArchiveReader:
         except (OSError, tarfile.TarError) as error:
             raise BackupError(f"{path} cannot be read as a backup: {error}.") from error
         self._path = path
-        self.manifest = self._read_manifest()
+        try:
+            self.manifest = self._read_manifest()
+        except BaseException:
+            self._tar.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import psycopg
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from service.backup.archive import BackupError, Progress
 from service.backup.attempts import statements_after_restore
@@ -35,10 +35,12 @@ class PostgresTools:
     """The client tools, told how to reach one database; the password travels in the environment, never in a command."""
 
     def __init__(self, url: str) -> None:
-        parts = make_url(url).set(drivername="postgresql")
+        parts = make_url(url)
         self._environment = {**os.environ, **({"PGPASSWORD": str(parts.password)} if parts.password else {})}
-        self.uri = parts.set(password=None).render_as_string(hide_password=False)
-        self._full_uri = parts.render_as_string(hide_password=False)
+        self.uri = URL.create(
+            "postgresql", parts.username, None, parts.host, parts.port, parts.database, parts.query
+        ).render_as_string()
+        self._full_uri = parts.set(drivername="postgresql").render_as_string(hide_password=False)
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,18 @@ def take_backup(settings: Settings, target: Path, tell: Progress) -> tuple[Manif
     """
     if not (settings.home / "hmac-key").is_file():
         raise BackupError(f"{settings.home} is no home of a service: it has no hmac-key. Set RUBATO_HOME.")
-    # Beside the backup, where there is room for it.
-    with ArchiveWriter(target) as archive, tempfile.TemporaryDirectory(dir=target.parent, prefix=".rubato-") as folder:
+    with ArchiveWriter(target) as archive, ExitStack() as leaving:
         created_at = datetime.now(UTC)
-        copy = Path(folder) / "database"
+        # Beside the backup, where there is room for it, under a name by which the next one removes what a kill left.
+        copy = target.with_name(f".{target.name}.database")
+        copy.unlink(missing_ok=True)
+        leaving.callback(copy.unlink, missing_ok=True)
         if settings.is_sqlite:
             contents = sqlite.copy_database(sqlite_path(settings), copy, tell)
             archive.add_file(SQLITE_MEMBER, copy)
         else:
             contents = postgres.copy_database(settings.database_url, copy, tell)
             archive.add_file(POSTGRES_MEMBER, copy)
-        copy.unlink()
         for path in key_files(settings.home):
             archive.add_bytes(f"{KEYS}/{path.name}", path.read_bytes())
         archive.add_bytes(CHECKPOINTS_MEMBER, json.dumps(contents.checkpoints).encode())
