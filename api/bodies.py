@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 MAX_DEPTH = 32
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_MAY_BE_UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|\x00")
+"""What such texts need in JSON: an escape, the UTF-8 of half a surrogate pair, or a body in UTF-16 or UTF-32."""
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
 
@@ -55,7 +57,8 @@ def parse_report_json(body: bytes) -> Any:
         ServiceError: invalid_request.
     """
     try:
-        return _cleaned(json.loads(body))
+        data = json.loads(body)
+        return _cleaned(data) if _MAY_BE_UNSTORABLE.search(body) else data
     except (ValueError, RecursionError) as error:
         raise _unreadable("JSON", error) from None
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -211,7 +211,7 @@ def hold_file_lock(url: str) -> int:
     return descriptor
 
 
-def insert_for(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+def insert_for(session: AsyncSession, table: type[Base] | Table) -> sqlite.Insert | postgresql.Insert:
     """An insert that knows ON CONFLICT; both databases have it, SQLAlchemy spells it by dialect."""
     if session.get_bind().dialect.name == "sqlite":
         return sqlite.insert(table)

@@ -14,7 +14,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from rubato.wire.cluster import MetricRow
 from service.clock import parse_or, to_rfc3339
 from service.database import insert_for
-from service.models import Job, Metric
+from service.models import Base, Job, Metric
 from service.rollups import roll_up
 
 
@@ -40,7 +40,7 @@ async def store_metrics(
         for index, row in enumerate(sorted(newest.values(), key=lambda row: row.step))
     ]
     await _upsert(session, values)
-    await roll_up(session, job.id, sorted(newest))
+    await roll_up(session, job.id, [(row["step"], row["time"], row["values"]) for row in values])
     job.latest_metrics = finite(newest[max(newest)].values)
 
 
@@ -71,6 +71,8 @@ def metric_json(row: Metric, names: Collection[str] = ()) -> dict[str, Any]:
 
 def finite(values: dict[str, float]) -> dict[str, float | None]:
     """JSON knows no infinity: what is not finite becomes null, a gap in a chart."""
+    if all(map(math.isfinite, values.values())):
+        return {**values}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
@@ -82,14 +84,15 @@ async def _reserve(session: AsyncSession, job: Job, count: int) -> int:
 
 
 async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
-    statement = insert_for(session, Metric)
+    table = Base.metadata.tables[Metric.__tablename__]
+    statement = insert_for(session, table)
     columns = ("position", "time", "generation", "workers", "attempt", "values")
-    await session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["job_id", "step"],
-            set_={name: statement.excluded[name] for name in columns},
-            where=Metric.attempt <= statement.excluded["attempt"],
-        ),
-        # One statement with parameters, not one with all values in it: the latter would be compiled anew every time.
-        values,
+    upsert = statement.on_conflict_do_update(
+        index_elements=["job_id", "step"],
+        set_={name: statement.excluded[name] for name in columns},
+        where=table.c.attempt <= statement.excluded["attempt"],
     )
+    # Past the session, which would look at every row once more. One statement with parameters, not one with all values
+    # in it: the latter would be compiled anew every time.
+    connection = await session.connection()
+    await connection.execute(upsert, values)

@@ -60,14 +60,33 @@ def width(level: int) -> int:
     return int(BASE * FACTOR**level)
 
 
-def of_row(step: int, time: datetime, values: dict[str, Any]) -> Stretch:
-    """One step; a value that was not finite is no value."""
-    stretch = Stretch(step)
-    for name, value in values.items():
-        if value is not None:
-            extreme = (float(value), step, time.timestamp())
-            stretch.add(name, extreme, extreme)
-    return stretch
+Row = tuple[int, datetime, dict[str, Any]]
+"""A step, its time and its values; one that was not finite is no value."""
+
+
+def of_rows(rows: Iterable[Row], steps: int) -> list[Stretch]:
+    """Buckets of so many steps, from rows in order. What `merge` of single rows would give, at a tenth of its price."""
+    buckets: list[Stretch] = []
+    end = -1
+    for step, time, values in rows:
+        if step >= end:
+            bucket = step // steps
+            end = (bucket + 1) * steps
+            buckets.append(Stretch(bucket * steps))
+            low, high = buckets[-1].low, buckets[-1].high
+        at = time.timestamp()
+        for name, value in values.items():
+            if value is None:
+                continue
+            number = float(value)
+            # Rows come in order: of equal values the earlier step stays.
+            if name not in low:
+                low[name] = high[name] = (number, step, at)
+            elif number < low[name][0]:
+                low[name] = (number, step, at)
+            elif number > high[name][0]:
+                high[name] = (number, step, at)
+    return buckets
 
 
 def merge(stretches: Iterable[Stretch], steps: int) -> list[Stretch]:
@@ -88,14 +107,14 @@ def finished_buckets(steps: Sequence[int]) -> list[int]:
     return sorted(bucket for bucket in touched if (bucket + 1) * BASE <= steps[-1] + 1)
 
 
-async def roll_up(session: AsyncSession, job_id: str, steps: Sequence[int]) -> None:
-    """Write the buckets that the rows of these steps, just stored and in order, completed."""
-    for run in _runs(finished_buckets(steps)):
-        await _roll_up_run(session, job_id, run.start * BASE, run.stop * BASE)
+async def roll_up(session: AsyncSession, job_id: str, rows: Sequence[Row]) -> None:
+    """Write the buckets that these rows, just stored and in order of their steps, completed."""
+    for run in _runs(finished_buckets([step for step, _, _ in rows])):
+        await _roll_up_run(session, job_id, run.start * BASE, run.stop * BASE, rows)
 
 
-async def _roll_up_run(session: AsyncSession, job_id: str, start: int, end: int) -> None:
-    found = merge(await _rows(session, job_id, start, end), BASE)
+async def _roll_up_run(session: AsyncSession, job_id: str, start: int, end: int, fresh: Sequence[Row]) -> None:
+    found = of_rows(await _rows_beside(session, job_id, start, end, fresh), BASE)
     for level in range(LEVELS):
         if not found:
             return
@@ -202,12 +221,27 @@ def _runs(numbers: Iterable[int]) -> Iterator[range]:
 
 
 async def _rows(session: AsyncSession, job_id: str, start: int, stop: int, every: int = 1) -> list[Stretch]:
+    """Each row as a stretch of one step."""
+    return of_rows(await _read_rows(session, job_id, start, stop, every), 1)
+
+
+async def _rows_beside(session: AsyncSession, job_id: str, start: int, stop: int, fresh: Sequence[Row]) -> list[Row]:
+    """All rows of these steps in order, of which those at hand are not read again."""
+    first, last = fresh[0][0], fresh[-1][0]
+    if last - first + 1 != len(fresh):
+        return await _read_rows(session, job_id, start, stop)
+    before = await _read_rows(session, job_id, start, min(first, stop)) if start < first else []
+    after = await _read_rows(session, job_id, max(last + 1, start), stop) if last + 1 < stop else []
+    return [*before, *(row for row in fresh if start <= row[0] < stop), *after]
+
+
+async def _read_rows(session: AsyncSession, job_id: str, start: int, stop: int, every: int = 1) -> list[Row]:
     statement = select(Metric.step, Metric.time, Metric.values).where(Metric.job_id == job_id)
     statement = statement.where(Metric.step >= start, Metric.step < stop)
     if every > 1:
         statement = statement.where(Metric.step % every == 0)
     found = await session.execute(statement.order_by(Metric.step))
-    return [of_row(step, time, values) for step, time, values in found]
+    return [(step, time, values) for step, time, values in found]
 
 
 async def _read_level(session: AsyncSession, job_id: str, level: int, start: int, stop: int) -> list[Stretch]:

@@ -2,6 +2,9 @@
 
 `from_json` is strict about types and collects every finding with its path, so that one reply names all mistakes.
 Unknown keys are an error where `strict` (a user's spec) and ignored otherwise (a newer peer may send more).
+
+Reports carry thousands of rows and lines, and nearly all of them hold. So what is not strict is first read by readers
+that are made once for each type and know no paths; where one of them is not content the whole is read again, slowly.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import difflib
 import functools
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from rubato.errors import Finding, SpecError
@@ -35,11 +39,130 @@ def from_json(cls: type[T], data: Any, *, strict: bool = False) -> T:
     Raises:
         SpecError: with every finding, each naming its path.
     """
+    if not strict:
+        try:
+            return typing.cast(T, _reader(cls)(data))
+        except (_NotSo, SpecError):
+            pass
     findings: list[Finding] = []
     value = _decode(cls, data, "", findings, strict=strict)
     if findings:
         raise SpecError(findings)
     return typing.cast(T, value)
+
+
+Reader = Callable[[Any], Any]
+
+
+class _NotSo(Exception):
+    """A reader is not content; the slow way says why, or is."""
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """What reads plain JSON types as this kind, or raises `_NotSo`; decides exactly as `_decode`."""
+    arguments = typing.get_args(kind)
+    match typing.get_origin(kind):
+        case typing.Union | types.UnionType:
+            choices = [choice for choice in arguments if choice is not type(None)]
+            if len(choices) == 1 and len(choices) < len(arguments):
+                return _read_optional(_reader(choices[0]))
+        case origin if origin is Literal:
+            return _read_literal(arguments)
+        case origin if origin is tuple:
+            return _read_tuple(_reader(arguments[0]))
+        case origin if origin is dict:
+            return _read_dict(_reader(arguments[1]))
+    if kind is Any:
+        return lambda data: data
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind)
+    if kind is float:
+        return _read_float
+    if kind in (str, int, bool):
+        return _read_exactly(kind)
+    return _read_slowly(kind)
+
+
+def _read_exactly(kind: type) -> Reader:
+    def read(data: Any) -> Any:
+        if type(data) is not kind:
+            raise _NotSo
+        return data
+
+    return read
+
+
+def _read_literal(choices: tuple[Any, ...]) -> Reader:
+    known = {(type(choice), choice) for choice in choices}
+
+    def read(data: Any) -> Any:
+        if type(data) not in (str, int, bool) or (type(data), data) not in known:
+            raise _NotSo
+        return data
+
+    return read
+
+
+def _read_float(data: Any) -> Any:
+    if type(data) is float:
+        return data
+    if type(data) is int:
+        return float(data)
+    raise _NotSo
+
+
+def _read_optional(inner: Reader) -> Reader:
+    return lambda data: None if data is None else inner(data)
+
+
+def _read_tuple(inner: Reader) -> Reader:
+    def read(data: Any) -> Any:
+        if type(data) is not list:
+            raise _NotSo
+        return tuple(map(inner, data))
+
+    return read
+
+
+def _read_dict(inner: Reader) -> Reader:
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise _NotSo
+        return {str(key): inner(item) for key, item in data.items()}
+
+    return read
+
+
+def _read_dataclass(kind: Any) -> Reader:
+    fields = dataclasses.fields(kind)
+    if any(field.metadata.get("parse") for field in fields):
+        return _read_slowly(kind)
+    hints = _hints(kind)
+    readers = [(field.name, _reader(hints[field.name])) for field in fields]
+    required = frozenset(
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict or not required <= data.keys():
+            raise _NotSo
+        return kind(**{name: reader(data[name]) for name, reader in readers if name in data})
+
+    return read
+
+
+def _read_slowly(kind: Any) -> Reader:
+    def read(data: Any) -> Any:
+        findings: list[Finding] = []
+        value = _decode(kind, data, "", findings, strict=False)
+        if findings:
+            raise _NotSo
+        return value
+
+    return read
 
 
 def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict: bool) -> Any:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from api.bodies import parse_json, parse_report_json, parse_yaml
@@ -69,3 +71,24 @@ def test_reports_are_cleaned_instead_of_refused() -> None:
     assert data["loss"] != data["loss"]
     assert data["line"] == "a\ufffdb\ufffd"
     assert data["fine"] == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": "x\\u0000y"}',
+        b'{"a": "x\\ud800y"}',
+        b'{"a": "x\\uDFFFy"}',
+        b'{"a": "x\xed\xa0\x80y"}',
+        '{"a": "x\\u0000y"}'.encode("utf-16"),
+        '{"a": "x\\ud800y"}'.encode("utf-32-le"),
+    ],
+)
+def test_what_no_database_takes_is_cleaned_however_it_is_written(body: bytes) -> None:
+    assert parse_report_json(body) == {"a": "x\ufffdy"}
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9 \u2588", "\U0001f600", "\ud55c\uad6d", "back \\\\u0000 slash"])
+def test_other_texts_come_through_as_they_are(text: str) -> None:
+    for is_ascii in (True, False):
+        assert parse_report_json(json.dumps({"a": text}, ensure_ascii=is_ascii).encode()) == {"a": text}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import threading
 from itertools import pairwise
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.wire.cluster import LogLine
-from service.logs import MAX_LINE_CHARS, LogFilter, LogPosition, LogStore
+from service.logs import MAX_LINE_CHARS, LogFilter, LogPosition, LogStore, _encode
 
 ALL = LogFilter()
 START = LogPosition()
@@ -173,3 +174,12 @@ def test_two_appends_at_once_do_not_write_over_each_other(tmp_path: Path, monkey
             slow.join()
     end = store.append("job", START, 1, [line("one"), line("two")])
     assert [item["line"] for item in store.tail("job", end, 10, LogFilter())] == ["one", "two"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.integers(0, 9))
+def test_a_line_is_written_as_json_would_be(text: str, rank: int | None) -> None:
+    written = _encode([line(text, rank)], 3)
+    assert written.endswith(b"\n")
+    assert written.count(b"\n") == 1
+    fields = {"t": "2026-01-31T12:00:00Z", "w": "w1", "r": rank, "a": 3, "s": "stdout", "l": text}
+    assert json.loads(written) == fields

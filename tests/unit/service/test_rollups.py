@@ -8,14 +8,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.rollups import BASE, Stretch, _runs, finished_buckets, merge, of_row
+from service.rollups import BASE, Stretch, _runs, finished_buckets, merge, of_rows
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SIZES = st.lists(st.integers(1, 3 * BASE), min_size=1, max_size=30)
 
 
 def row(step: int, value: float | None) -> Stretch:
-    return of_row(step, NOON, {"loss": value})
+    return of_rows([(step, NOON, {"loss": value})], 1)[0]
 
 
 @given(first=st.integers(0, 3 * BASE), sizes=SIZES)
@@ -53,3 +53,15 @@ def test_runs_are_the_numbers_again(numbers: set[int]) -> None:
     runs = list(_runs(sorted(numbers)))
     assert [number for run in runs for number in run] == sorted(numbers)
     assert all(left.stop < right.start for left, right in pairwise(runs))
+
+
+@given(
+    values=st.lists(st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(-3, 3)), max_size=100),
+    first=st.integers(0, 200),
+    steps=st.integers(1, 50),
+)
+def test_rows_are_gathered_as_their_single_stretches_would_be(
+    values: list[dict[str, float | None]], first: int, steps: int
+) -> None:
+    rows = [(first + index, NOON, row) for index, row in enumerate(values)]
+    assert of_rows(rows, steps) == merge(of_rows(rows, 1), steps)
