@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -37,7 +38,7 @@ async def fill(database: Database, steps: int) -> tuple[str, float]:
     spent = 0.0
     for start in range(0, steps, BATCH):
         batch = range(start, min(start + BATCH, steps))
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"job_id": job_id, "step": step, "position": step + 1, "time": now, "generation": 1, "workers": 1}
             | {"attempt": 1, "values": {name: 1 / (step + index + 1) for index, name in enumerate(NAMES)}}
             for step in batch
@@ -45,7 +46,7 @@ async def fill(database: Database, steps: int) -> tuple[str, float]:
         async with database.write() as session:
             await session.execute(insert(Metric), rows)
             began = time.perf_counter()
-            await roll_up(session, job_id, batch)
+            await roll_up(session, job_id, [(row["step"], now, row["values"]) for row in rows])
             spent += time.perf_counter() - began
     return job_id, spent
 

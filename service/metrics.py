@@ -26,7 +26,7 @@ async def store_metrics(
     if not newest:
         return
     first = await _reserve(session, job, len(newest))
-    values = [
+    values: list[dict[str, Any]] = [
         {
             "job_id": job.id,
             "step": row.step,

@@ -41,7 +41,7 @@ def from_json(cls: type[T], data: Any, *, strict: bool = False) -> T:
     """
     if not strict:
         try:
-            return typing.cast(T, _reader(cls)(data))
+            return typing.cast(T, _reader(typing.cast(Any, cls))(data))
         except (_NotSo, SpecError):
             pass
     findings: list[Finding] = []
