@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from service.listen import Replicas
 from service.migrations.upgrade import upgrade_to_head
 from service.models import Base
 from service.notify import Hub
+from service.sqlite_driver import open_connection
 
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 10
@@ -57,8 +59,9 @@ class Database:
         # writer that never meets SQLITE_BUSY needs no retries.
         self._write_turn: asyncio.Lock | None = asyncio.Lock() if self.is_sqlite else None
         if self.is_sqlite:
-            self._writer = create_async_engine(url, pool_size=1, max_overflow=0)
-            self._reader = create_async_engine(url, pool_size=SQLITE_READERS, max_overflow=0)
+            connect = partial(open_connection, url)
+            self._writer = create_async_engine(url, async_creator=connect, pool_size=1, max_overflow=0)
+            self._reader = create_async_engine(url, async_creator=connect, pool_size=SQLITE_READERS, max_overflow=0)
             _configure_sqlite(self._writer, begin="BEGIN IMMEDIATE")
             _configure_sqlite(self._reader, begin="BEGIN")
         else:
