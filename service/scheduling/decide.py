@@ -11,7 +11,7 @@ from datetime import datetime
 
 from service.scheduling import sentences
 from service.scheduling.capacity import Shape
-from service.scheduling.reclaim import take_back_for_wish, trim_to_quotas
+from service.scheduling.reclaim import has_overtaken, take_back_for_wish, trim_to_quotas
 from service.scheduling.room import Room, Seat, furnish, in_order
 from service.scheduling.serving import Started, Verdict, Waits, serve_queue
 from service.scheduling.sharing import gain, may_grow_at, next_extra, next_useful, paying_count
@@ -190,6 +190,8 @@ def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Deci
         because = seat.because or sentences.bounded(job, job.granted, seat.workers)
         return Resize(job.job_id, seat.workers, seat.standby, because)
     because = _why_not_more(room, seat, job, now)
+    if room.reserved_for is not None and has_overtaken(seat, room.reserved_for):
+        because = "; ".join(part for part in (because, sentences.is_paused_for(room.reserved_for)) if part)
     if seat.workers < job.wish:
         return Keep(job.job_id, sentences.wants_more(job, seat.workers, because))
     tail = f"; {because}" if because else ""

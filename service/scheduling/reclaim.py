@@ -67,7 +67,7 @@ def take_back_for_start(room: Room, job: Waiting, now: datetime) -> Taking | Non
 
     victims = [seat for seat in room.seats if _may_pause(seat, job, now)]
     victims.sort(
-        key=lambda seat: (not _has_overtaken(seat, job), seat.job.priority, -seat.since.timestamp(), seat.job.job_id)
+        key=lambda seat: (not has_overtaken(seat, job), seat.job.priority, -seat.since.timestamp(), seat.job.job_id)
     )
     if cuts_with(victims) is None:
         return None
@@ -116,15 +116,16 @@ def _may_pause(seat: Seat, job: Waiting, now: datetime) -> bool:
     if not isinstance(seat.job, Placed) or seat.is_fixed:
         return False
     is_less = seat.job.is_preemptible and seat.job.priority < job.priority
-    return _has_overtaken(seat, job) or (is_less and now - seat.since >= MIN_RUN)
+    return has_overtaken(seat, job) or (is_less and now - seat.since >= MIN_RUN)
 
 
-def _has_overtaken(seat: Seat, job: Waiting) -> bool:
+def has_overtaken(seat: Seat, job: Waiting) -> bool:
     """It was let in before the queued job, on the condition that it makes way: whatever it is, and however soon."""
     placed = seat.job
     if not isinstance(placed, Placed) or not placed.is_backfilled or placed.ranked_at is None:
         return False
-    return placed.ranked_at > job.ranked_at and job.queued_at < placed.placed_at
+    is_behind = (placed.ranked_at, placed.job_id) > (job.ranked_at, job.job_id)
+    return is_behind and job.queued_at <= placed.placed_at
 
 
 Stage = tuple[Sequence[Seat], Callable[[Room], bool]]

@@ -87,8 +87,13 @@ def goes_first(job: Waiting, workers: int, slots: int, first: Waiting) -> str:
     """It overtakes."""
     return (
         f"starts with {plural(workers, 'worker')} of {job.wish}, free {slots}, before {first.name}, which needs "
-        f"{plural(first.min_workers, 'slot')}; it is paused as soon as {first.name} can start"
+        f"{plural(first.min_workers, 'slot')}; {is_paused_for(first)}"
     )
+
+
+def is_paused_for(first: Waiting) -> str:
+    """What whoever goes first has promised."""
+    return f"it is paused as soon as {first.name} can start"
 
 
 def too_late(first: Waiting) -> str:

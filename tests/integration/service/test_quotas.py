@@ -142,7 +142,7 @@ async def test_a_job_goes_first_makes_way_and_keeps_its_place(bench: Bench) -> N
     bench.clock.advance(1)
     small_id = (await bench.submit("small"))["id"]
     await bench.schedule()
-    assert (await bench.job("large"))["message"] == "needs 4 slots, free 1, held by long and small"
+    assert (await bench.job("large"))["message"] == "needs 4 slots, free 2, held by long"
     small = await bench.controller_of(small_id)
     await small.acquire()
     await small.report(workers=1, worker_reports=(worker(3),))

@@ -38,7 +38,9 @@ describe("reduceJobs", () => {
   });
 
   it("forgets a job that was deleted, and one that it never knew", () => {
-    expect(names(snapshot(a, b), { type: "deleted", id: "job_a" }, { type: "deleted", id: "job_x" })).toEqual(["beta"]);
+    expect(names(snapshot(a, b), { type: "deleted", id: "job_a" }, { type: "deleted", id: "job_x" })).toEqual(
+      ["beta"],
+    );
   });
 
   it("is the same after a reconnect as without one", () => {

@@ -111,7 +111,7 @@ def test_priorities_are_respected_and_nobody_is_paused_where_shrinking_would_do(
         preempts = [one for one in simulation.decisions if isinstance(one, Preempt)]
         for one in preempts:
             job = before[one.job_id]
-            if job.is_backfilled and ranks[one.by] < job.ranked_at:
+            if job.is_backfilled and ranks[one.by] <= job.ranked_at:
                 continue
             assert priority[one.job_id] < priority[one.by]
             assert job.is_preemptible
