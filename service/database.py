@@ -238,6 +238,12 @@ def _configure_sqlite(engine: AsyncEngine, *, begin: str) -> None:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    @event.listens_for(engine.sync_engine, "invalidate")
+    def _on_invalidate(connection: Any, _record: Any, _error: BaseException | None) -> None:
+        # Of a transaction that was cancelled. Closing does not end it as long as anything, such as the traceback, holds
+        # a cursor of it: until that is collected nobody else could write.
+        connection.rollback()
+
     @event.listens_for(engine.sync_engine, "begin")
     def _on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -66,6 +66,7 @@ from service.models import Event, Job, WorkerActionRow
 from service.requests import Asked
 from service.settings import Settings
 from service.startup import Running, run_service
+from tests.cut_off import Cut
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -91,32 +92,6 @@ GUARDS = frozenset(
 
 
 EXAMPLES = settings(max_examples=80, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-class Cut:
-    """Ends a request at one of its awaits, as a killed process does: what follows is only what unwinds."""
-
-    def __init__(self, request: Coroutine[Any, Any, Any], after: int) -> None:
-        self._request = request
-        self._after = after
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        steps = self._request.__await__()
-        left, error = self._after, None
-        try:
-            while True:
-                future = steps.send(None) if error is None else steps.throw(error)
-                error = None
-                if left == 0:
-                    error = asyncio.CancelledError()
-                else:
-                    try:
-                        yield future
-                    except BaseException as raised:
-                        error = raised
-                left -= 1
-        except StopIteration as done:
-            return done.value
 
 
 def expect(error: ServiceError, *kinds: ErrorKind) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -11,13 +13,14 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import OperationalError, StatementError
 
 from service.database import Database, HomeInUse
 from service.migrations.upgrade import alembic_config, head_revision
 from service.models import Base, Package
 from service.notify import Hub, notify
+from tests.cut_off import Cut
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -138,6 +141,33 @@ class TestSqlite:
             await session.flush()
             async with database.read() as reader:
                 assert await reader.get(Package, "a" * 64) is None
+        await database.close()
+
+    async def test_a_cancelled_transaction_lets_the_next_one_write_at_once(self, tmp_path: Path) -> None:
+        """Also while something (here the tracebacks) still holds what it had open in the database."""
+        database = Database(f"sqlite+aiosqlite:///{tmp_path / 'rubato.db'}", Hub(1))
+        await database.start()
+
+        async def write(name: str) -> None:
+            async with database.write() as session:
+                # A statement that has rows left when it is cut off stays open.
+                (await session.scalars(select(Package).order_by(Package.sha256))).all()
+                session.add(Package(sha256=name, bytes=1, num_files=1, created_at=datetime.now(UTC)))
+
+        for name in ("first", "second", "third"):
+            await write(name)
+        held = []
+        gc.disable()
+        try:
+            for after in range(30):
+                try:
+                    await Cut(write(f"{after}"), after)
+                except asyncio.CancelledError as error:
+                    held.append(error)
+                await write(f"then {after}")
+        finally:
+            gc.enable()
+        assert len(held) > 8, "it was cut off at each of its awaits"
         await database.close()
 
     async def test_a_second_one_on_the_file_refuses(self, tmp_path: Path) -> None:
