@@ -36,7 +36,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
 
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
@@ -74,8 +74,9 @@ T = TypeVar("T")
 TIME = "2026-01-31T12:00:00.000000Z"
 LEASE_S = 45.0
 """And its margin."""
-SOMEWHERE = st.integers(0, 24)
-"""Awaits of a request before it is cut off; most take fewer than these."""
+AT_COMMIT = -1
+SOMEWHERE = st.just(AT_COMMIT) | st.integers(0, 24)
+"""Awaits of a request before it is cut off; or while it commits, where nobody can know whether it is stored."""
 EFFECTS: Counter[str] = Counter()
 GUARDS = frozenset(
     {
@@ -118,6 +119,15 @@ class Bench:
     running: Running
     clock: ManualClock
     names: Iterator[int] = field(default_factory=itertools.count)
+    is_committing: bool = False
+    """A transaction of this moment has come to its commit."""
+
+    def watch_commits(self) -> None:
+        """Take note of commits, just before they are sent."""
+
+        @event.listens_for(self.running.context.database._writer.sync_engine, "commit")
+        def on_commit(_connection: Any) -> None:
+            self.is_committing = True
 
     def run(self, request: Awaitable[T]) -> T:
         async def wait() -> T:
@@ -186,8 +196,9 @@ class Protocol(RuleBasedStateMachine):
         """The reply; None where the request was cut off."""
         if after is None:
             return self.call(request)
+        self.bench.is_committing = False
         try:
-            return self.call(Cut(request, after))
+            return self.call(Cut(request, (lambda: self.bench.is_committing) if after == AT_COMMIT else after))
         except asyncio.CancelledError:
             return None
 
@@ -303,6 +314,8 @@ class Protocol(RuleBasedStateMachine):
         one = self._leader(which)
         if one is None:
             return
+        if self.has_cancel and count == 3:
+            ends = "succeeded"  # it had just finished when the cancel came
         if one.unsent is None:
             one.unsent = self._next_report(one, count, ends)
             one.sent.append(one.unsent)
@@ -572,6 +585,7 @@ def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path) -> 
         running = runner.run(stack.enter_async_context(service))
         try:
             Protocol.bench = Bench(runner, running, clock)
+            Protocol.bench.watch_commits()
             run_state_machine_as_test(Protocol, settings=EXAMPLES)
         finally:
             runner.run(stack.aclose())
