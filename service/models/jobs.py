@@ -1,43 +1,23 @@
-"""The tables. Column types work alike on SQLite and PostgreSQL; times are aware and UTC."""
+"""The tables of jobs and of what they leave: attempts, events, metrics, checkpoints, packages."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
-    BigInteger,
-    DateTime,
-    Float,
     ForeignKey,
     Index,
-    Integer,
-    LargeBinary,
-    MetaData,
     String,
-    Text,
     UniqueConstraint,
     false,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.orm import Mapped, mapped_column, validates
 
+from service.models.base import Base
 from service.scheduling.view import ranked_at
 
-NAMING = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-"""Every constraint has a name that migrations on both databases can address."""
-
-Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 NOT_FINAL = "status NOT IN ('succeeded', 'failed', 'cancelled')"
 QUEUED = "status = 'queued'"
 TIMED = "deadline_at IS NOT NULL"
@@ -46,42 +26,6 @@ PLACED = "placed_at IS NOT NULL"
 DELETED = "deleted_at IS NOT NULL"
 HISTORIES = ("logs", "metrics", "events")
 """What a job that has ended may lose by the retention."""
-
-
-class Moment(TypeDecorator[datetime]):
-    """An aware moment: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no type for it."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse naive times; SQLite gets UTC without an offset, so that texts compare."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"naive time {value!r}: pass an aware one")
-        moment = value.astimezone(UTC)
-        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give back UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Base(DeclarativeBase):
-    """Root of all tables."""
-
-    metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {  # noqa: RUF012
-        datetime: Moment(),
-        dict[str, Any]: Json,
-        list[Any]: Json,
-        int: BigInteger(),
-        float: Float(),
-        str: Text(),
-    }
 
 
 class Job(Base):
@@ -379,152 +323,3 @@ class Package(Base):
     bytes: Mapped[int]
     num_files: Mapped[int]
     created_at: Mapped[datetime]
-
-
-class Cluster(Base):
-    """A Ray cluster, as its acting agent last described it."""
-
-    __tablename__ = "clusters"
-
-    id: Mapped[str] = mapped_column(String(63), primary_key=True)
-    agent_id: Mapped[str]
-    agent_lease_expires_at: Mapped[datetime]
-    last_seen: Mapped[datetime]
-    nodes: Mapped[list[Any]]
-    node_marks: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
-    """By node id: what an admin wants of it ({"state": "cordoned" | "draining", "by", "since"})."""
-    run_version: Mapped[int] = mapped_column(default=0)
-    """Grows whenever the list of jobs to run changes."""
-    run_digest: Mapped[str] = mapped_column(String(64), default="")
-
-
-class Project(Base):
-    """What jobs belong to, and people have roles in."""
-
-    __tablename__ = "projects"
-
-    name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    description: Mapped[str] = mapped_column(default="")
-    created_at: Mapped[datetime]
-    max_slots: Mapped[int | None]
-    """Slots that its jobs may hold at the same time; null: as many as there are. So also what follows."""
-    max_queued: Mapped[int | None]
-    """Jobs that may wait when another one is submitted."""
-    max_priority: Mapped[int | None]
-    """Of a job's `scheduling.priority`."""
-
-
-class User(Base):
-    """A person, or a program that acts as one."""
-
-    __tablename__ = "users"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(63), unique=True)
-    is_admin: Mapped[bool] = mapped_column(default=False)
-    """Of the whole service."""
-    created_at: Mapped[datetime]
-    disabled_at: Mapped[datetime | None]
-
-
-class Membership(Base):
-    """A user's role in a project."""
-
-    __tablename__ = "memberships"
-
-    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
-    project: Mapped[str] = mapped_column(ForeignKey("projects.name", ondelete="CASCADE"), primary_key=True)
-    role: Mapped[str] = mapped_column(String(16))
-
-
-class Token(Base):
-    """A bearer token of a user, an agent or a scraper; only its HMAC is kept."""
-
-    __tablename__ = "tokens"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(63))
-    role: Mapped[str] = mapped_column(String(16))
-    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    """Whose it is; null: the home's own, or a machine's."""
-    token_hmac: Mapped[str] = mapped_column(String(64), unique=True)
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
-
-
-class Session(Base):
-    """A signed-in browser, or (kind `login`) a one-time code that becomes one."""
-
-    __tablename__ = "sessions"
-
-    secret_hmac: Mapped[str] = mapped_column(String(64), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(8))
-    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime]
-
-
-class Secret(Base):
-    """What jobs of a project may be given by name; its value can be read with a key outside the database only."""
-
-    __tablename__ = "secrets"
-
-    project: Mapped[str] = mapped_column(ForeignKey("projects.name", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    key_id: Mapped[str] = mapped_column(String(16))
-    """Of the key that it is sealed under."""
-    sealed: Mapped[bytes] = mapped_column(LargeBinary)
-    created_at: Mapped[datetime]
-    updated_at: Mapped[datetime]
-    updated_by: Mapped[str] = mapped_column(String(63))
-
-
-class AttemptSecret(Base):
-    """A secret as an attempt was given it: its workers hold this value, whatever the secret was set to since.
-
-    Kept while the job lives, for workers outlive their attempt, and what they say is searched for it.
-    """
-
-    __tablename__ = "attempt_secrets"
-
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    name: Mapped[str] = mapped_column(String(128), primary_key=True)
-    key_id: Mapped[str] = mapped_column(String(16))
-    sealed: Mapped[bytes] = mapped_column(LargeBinary)
-
-
-class StoredReply(Base):
-    """The reply to a request with an Idempotency-Key, given again when the request is."""
-
-    __tablename__ = "stored_replies"
-
-    actor: Mapped[str] = mapped_column(String(63), primary_key=True)
-    key: Mapped[str] = mapped_column(String(200), primary_key=True)
-    body_sha256: Mapped[str] = mapped_column(String(64))
-    reply: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime]
-
-
-class Lease(Base):
-    """Who acts in a role of which there is one among all replicas."""
-
-    __tablename__ = "leases"
-
-    name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    holder: Mapped[str] = mapped_column(String(63))
-    expires_at: Mapped[datetime]
-
-
-class AuditEntry(Base):
-    """What a person changed; rows are only ever added."""
-
-    __tablename__ = "audit"
-
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
-    time: Mapped[datetime]
-    actor: Mapped[str] = mapped_column(String(63))
-    action: Mapped[str] = mapped_column(String(64))
-    job_id: Mapped[str | None] = mapped_column(String(40))
-    detail: Mapped[dict[str, Any]]
