@@ -219,7 +219,7 @@ async def test_a_restart_gives_every_attempt_a_whole_lease(make_bench: MakeBench
         assert (await bench.job("digits"))["step"] == 9
 
 
-async def test_an_unacknowledged_log_tail_is_cut_at_start(make_bench: MakeBench, database_url: str) -> None:
+async def test_an_unacknowledged_log_tail_is_never_read_and_is_cut(make_bench: MakeBench, database_url: str) -> None:
     async with make_bench(database_url) as bench:
         controller = await bench.start()
         await controller.report(logs=(log_line("kept"),))
@@ -230,11 +230,15 @@ async def test_an_unacknowledged_log_tail_is_cut_at_start(make_bench: MakeBench,
     segment.write_bytes(committed + committed + b'{"half')
     (folder / "00000001.jsonl").write_bytes(b'{"rotated')
     async with make_bench(database_url) as bench:
-        assert segment.read_bytes() == committed
-        assert not (folder / "00000001.jsonl").exists()
+        if bench.settings.is_sqlite:
+            assert segment.read_bytes() == committed
+            assert not (folder / "00000001.jsonl").exists()
+        # Elsewhere another replica may be writing just there: whoever appends next cuts it.
+        assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["kept"]
         controller.client = bench.client
         await controller.report(logs=(log_line("again"),))
         assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["kept", "again"]
+        assert segment.read_bytes().count(b"\n") == 2
 
 
 async def test_a_failed_commit_leaves_no_doubled_log_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
