@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +27,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -45,57 +43,43 @@ from rubato.wire.cluster import (
     ControllerSeen,
     Desired,
     EventReport,
-    NodeReport,
     Observed,
     Outcome,
     ProcessIdentity,
     Report,
     Result,
-    SyncRequest,
     WorkerReport,
 )
 from rubato.wire.status import FINAL, Status
 from service import jobs, wishes, workers
 from service.access import Principal, Role, service_itself
 from service.attempts import acquire, desired, rearm_leases
-from service.clusters import sync
 from service.errors import ErrorKind, ServiceError
 from service.ingest import ingest
 from service.models import Event, Job, WorkerActionRow
 from service.requests import Asked
 from service.settings import Settings
 from service.startup import run_service
-from tests.cut_off import Cut
-from tests.integration.service.protocol_models import Bench, Controller, ManualClock, expect
+from tests.integration.service.protocol_models import (
+    EFFECTS,
+    GUARDS,
+    LEASE_S,
+    SOMEWHERE,
+    Bench,
+    Controller,
+    ManualClock,
+    Played,
+    expect,
+)
 
 pytestmark = pytest.mark.timeout(1800)
 
 T = TypeVar("T")
 TIME = "2026-01-31T12:00:00.000000Z"
-LEASE_S = 45.0
-"""And its margin."""
-AT_COMMIT = -1
-SOMEWHERE = st.just(AT_COMMIT) | st.integers(0, 24)
-"""Awaits of a request before it is cut off; or while it commits, where nobody can know whether it is stored."""
-EFFECTS: Counter[str] = Counter()
-GUARDS = frozenset(
-    {
-        *("acquire cut off, granted", "acquire cut off, nothing stored", "asked again by the same process"),
-        *("lease held by a living process", "granted after the lease", "granted at once: seen to be gone"),
-        *("granted at once: the agent confirmed", "report cut off, stored", "report cut off, nothing stored"),
-        *("report doubled", "late report of a superseded attempt refused", "late report acknowledged, nothing stored"),
-        *("superseded attempt refused a poll", "clock set back", "clock set forward", "service restarted"),
-        *("action cut off, stored", "action cut off, nothing stored", "action asked for again"),
-        *("action done", "action of a predecessor found done", "cancel won over an outcome", "outcome told twice"),
-        *("two controllers asked",),
-    }
-)
-
-
 EXAMPLES = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-class Protocol(RuleBasedStateMachine):
+class Protocol(Played):
     """Two places for controllers, an agent, and people, around one job."""
 
     bench: Bench
@@ -121,40 +105,6 @@ class Protocol(RuleBasedStateMachine):
         self.schedule()
         self.asks_for_an_attempt(0, None, looks=False)
         self.reports(0, 1, None, None)
-
-    # --- requests -----------------------------------------------------------------------------------------------------
-
-    @property
-    def context(self) -> Any:
-        return self.bench.running.context
-
-    def call(self, request: Awaitable[T]) -> T:
-        return self.bench.run(request)
-
-    def cut(self, request: Coroutine[Any, Any, T], after: int | None) -> T | None:
-        """The reply; None where the request was cut off."""
-        if after is None:
-            return self.call(request)
-        self.bench.is_committing = False
-        try:
-            return self.call(Cut(request, (lambda: self.bench.is_committing) if after == AT_COMMIT else after))
-        except asyncio.CancelledError:
-            return None
-
-    def job(self) -> Job:
-        """As it stands once whatever was cut off has been undone or stored: nobody writes beside this."""
-
-        async def look() -> Job:
-            async with self.context.database.write() as session:
-                return await session.get_one(Job, self.job_id)
-
-        return self.call(look())
-
-    def schedule(self, *seen: ControllerSeen) -> None:
-        nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=1e6),)
-        request = SyncRequest("agent", WIRE_VERSION, nodes, seen, after=0, wait=0)
-        self.call(sync(self.context, "default", request))
-        self.call(self.bench.running.scheduling.run_once())
 
     # --- controllers --------------------------------------------------------------------------------------------------
 
@@ -197,7 +147,8 @@ class Protocol(RuleBasedStateMachine):
             if is_stored:
                 # Nobody knows the token: the holder is this process, which must ask again.
                 self.granted.append(stored)
-                one.attempt, one.is_over, one.version = stored, True, 0
+                one.begin(stored)
+                one.is_over = True
                 self.last_renewal = self.bench.clock.now
             return
         self._was_granted(one, reply, before, holder, gone)
@@ -230,8 +181,7 @@ class Protocol(RuleBasedStateMachine):
             assert silence >= LEASE_S, f"granted {silence} s after the holder was heard"
             EFFECTS["granted after the lease"] += 1
         self.granted.append(reply.attempt)
-        one.attempt, one.batch, one.unsent, one.is_over = reply.attempt, 0, None, False
-        one.events, one.sent, one.taken, one.answers, one.acknowledged = [], [], set(), [], 0
+        one.begin(reply.attempt)
         self.last_renewal = self.bench.clock.now
         self._hear(one, reply.desired)
 
@@ -246,7 +196,7 @@ class Protocol(RuleBasedStateMachine):
         which=st.integers(0, 3),
         count=st.integers(0, 3),
         after=st.none() | SOMEWHERE,
-        ends=st.sampled_from([None] * 15 + ["succeeded"]),
+        ends=st.sampled_from([None] * 7 + ["succeeded"]),
     )
     def reports(self, which: int, count: int, after: int | None, ends: str | None) -> None:
         """The next batch, or the last one again until it is acknowledged."""
@@ -259,6 +209,10 @@ class Protocol(RuleBasedStateMachine):
             one.unsent = self._next_report(one, count, ends)
             one.sent.append(one.unsent)
         self._send(one, one.unsent, after)
+
+    @rule(which=st.integers(0, 3), count=st.integers(1, 3), after=st.integers(0, 5))
+    def a_report_is_cut_off_early(self, which: int, count: int, after: int) -> None:
+        self.reports(which, count, after, None)
 
     def _next_report(self, one: Controller, count: int, ends: str | None) -> Report:
         begun = len(one.events)
@@ -402,7 +356,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: not self.has_cancel)
     @rule(chance=st.integers(0, 5))
     def somebody_cancels(self, chance: int) -> None:
-        if chance != 3:  # else nearly every run would end soon
+        if chance < 3:  # else nearly every run would end soon
             return
         try:
             self.call(wishes.cancel(self.context, self.job_id, force=False, asked=Asked(service_itself())))
@@ -410,6 +364,21 @@ class Protocol(RuleBasedStateMachine):
             expect(error, ErrorKind.JOB_FINAL)
         else:
             self.has_cancel = True
+
+    @rule(which=st.integers(0, 3), chance=st.integers(0, 3))
+    def somebody_cancels_as_it_ends(self, which: int, chance: int) -> None:
+        if chance == 3 and self._leader(which) is not None and not self.has_cancel:
+            self.somebody_cancels(5)
+            for _ in range(2):  # what was not acknowledged comes first
+                self.reports(which, 1, None, "succeeded")
+
+    @rule(place=st.integers(0, 1))
+    def a_holder_dies_before_the_eyes_of_the_agent(self, place: int) -> None:
+        holder = self._holder(self.job())
+        if holder is not None:
+            holder.is_alive = False
+            self.the_agent_looks(confirms=True)
+            self.asks_for_an_attempt(place, None, looks=False)
 
     @rule(confirms=st.booleans())
     def the_agent_looks(self, confirms: bool) -> None:
@@ -442,7 +411,7 @@ class Protocol(RuleBasedStateMachine):
     def look(self) -> None:
         if not hasattr(self, "job_id"):
             return
-        job, events = self.job(), self._events()
+        job, events = self.job(), self.events()
         assert self.granted == sorted(set(self.granted))
         assert job.attempt == max(self.granted, default=0)
         assert [event.position for event in events] == list(range(1, job.last_pos + 1)), "a gap"
@@ -457,14 +426,6 @@ class Protocol(RuleBasedStateMachine):
         assert max(self.acted.values(), default=0) <= 1
         self._look_at_the_end(job, events)
         self._look_at_the_fence(job)
-
-    def _events(self) -> list[Event]:
-        async def look() -> list[Event]:
-            async with self.context.database.read() as session:
-                rows = select(Event).where(Event.job_id == self.job_id).order_by(Event.position)
-                return list(await session.scalars(rows))
-
-        return self.call(look())
 
     def _look_at_the_end(self, job: Job, events: list[Event]) -> None:
         ends = [event.data["to"] for event in events if event.kind == "job.status" and event.data["to"] in FINAL]
