@@ -21,18 +21,12 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import delete, select
 
 from rubato.wire import WIRE_VERSION
@@ -61,6 +55,7 @@ from service.requests import Asked
 from service.settings import Settings
 from service.startup import run_service
 from tests.integration.service.protocol_models import (
+    AT_COMMIT,
     EFFECTS,
     GUARDS,
     LEASE_S,
@@ -74,15 +69,12 @@ from tests.integration.service.protocol_models import (
 
 pytestmark = pytest.mark.timeout(1800)
 
-T = TypeVar("T")
 TIME = "2026-01-31T12:00:00.000000Z"
-EXAMPLES = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Protocol(Played):
     """Two places for controllers, an agent, and people, around one job."""
-
-    bench: Bench
 
     @initialize()
     def begin(self) -> None:
@@ -371,6 +363,12 @@ class Protocol(Played):
             self.somebody_cancels(5)
             for _ in range(2):  # what was not acknowledged comes first
                 self.reports(which, 1, None, "succeeded")
+
+    @rule(place=st.integers(0, 1), after=st.sampled_from([0, 1, 2, AT_COMMIT, AT_COMMIT]))
+    def a_successor_is_cut_off(self, place: int, after: int) -> None:
+        if (holder := self._holder(self.job())) is not None:
+            holder.is_alive = False
+        self.asks_for_an_attempt(place, after, looks=True)
 
     @rule(place=st.integers(0, 1))
     def a_holder_dies_before_the_eyes_of_the_agent(self, place: int) -> None:
