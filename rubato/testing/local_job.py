@@ -109,7 +109,7 @@ class LocalJob:
         return [event for event in self._lines("events") if kind in (None, event["kind"])]
 
     def formed(self) -> list[dict[str, Any]]:
-        """Generations so far, without those that moved microbatches from a slow worker: any may be, on a busy machine."""
+        """Generations so far, without those that moved microbatches away from a slow worker: any may come."""
         return [event for event in self.events("generation.formed") if event["data"]["cause"] != "rebalance"]
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
