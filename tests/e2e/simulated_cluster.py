@@ -1,7 +1,8 @@
 """A cluster without Ray for looking at the page: an agent and controllers that train by simulation in a thread.
 
 The service is the real one; only what runs on the cluster is played. A job's config is its script: `steps` and `pace`
-(seconds a step), `has_past` for a past of 1 -> 3 -> 2 workers with a kill, `fail_at` for a step that raises.
+(seconds a step), `has_past` for a past of 1 -> 3 -> 2 workers with a kill, `fail_at` for a step that raises, `say` for
+a text that it prints, tells as an event, names a metric by, and fails with.
 """
 
 from __future__ import annotations
@@ -105,6 +106,9 @@ class SimulatedJob:
         for _ in range(min(self.desired, self.slots)):
             self.add_worker()
         self.form("start", None)
+        if said := self.config.get("say"):
+            self.log(0, said)
+            self.say("user.event", said)
         if has_past:
             self.live_through_the_story()
 
@@ -159,6 +163,8 @@ class SimulatedJob:
         speed = 256 / seconds
         values = {"loss": max(0.01, loss), "samples": 256.0, "step_seconds": seconds, "samples_per_second": speed,
                   "epoch": float(step // 120)}  # fmt: skip
+        if said := self.config.get("say"):
+            values[said[:60]] = 1.0
         if step % 60 == 0:
             values["accuracy"] = 0.985 - 0.6 * math.exp(-step / 90)
         self.see(step=step)
@@ -192,13 +198,15 @@ class SimulatedJob:
                 self.outcome = Outcome("succeeded", result=Result(self.view.step, "9f3c1b07d2a84e6f" * 4))
 
     def fail(self) -> None:
-        for line in TRACEBACK.splitlines():
+        said = self.config.get("say", "")
+        traceback = f"{TRACEBACK} {said}"
+        for line in traceback.splitlines():
             self.log(1, line, "stderr")
         failure = Failure(
             failure_class="user", reason="user_code_error",
-            message="Rank 1 raised RuntimeError in step 83, and so did the worker that tried it again.",
-            worker_id="w2", rank=1, node="node-a", exit_code=1, step=83, microbatch=5, traceback=TRACEBACK,
-            last_output=("step 80  loss 1.0713", "RuntimeError: Sizes of tensors must match"),
+            message=said or "Rank 1 raised RuntimeError in step 83, and so did the worker that tried it again.",
+            worker_id="w2", rank=1, node="node-a", exit_code=1, step=83, microbatch=5, traceback=traceback,
+            last_output=(said, "step 80  loss 1.0713", "RuntimeError: Sizes of tensors must match"),
         )  # fmt: skip
         self.outcome = Outcome("failed", failure=failure)
 

@@ -8,6 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 WIRE = ("rubato.wire", "rubato.errors")
+UNPICKLERS = ("pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
+OWN_PIPES = "rubato/data/segment.py"
+"""Batches from processes that the training process has started itself, over a socket pair."""
 PUBLIC = ("rubato.recipes", "rubato.errors")
 
 
@@ -60,3 +63,16 @@ def test_recipes_use_only_public_names() -> None:
         if is_within(module, ("rubato",)) and module != "rubato" and not is_within(module, PUBLIC)
     ]
     assert inner == []
+
+
+@pytest.mark.parametrize("part", ["service", "api", "jobs", "rubato"])
+def test_nothing_that_comes_from_elsewhere_is_unpickled(part: str) -> None:
+    known = [(file, module) for file, module in imports_of(part) if is_within(module, UNPICKLERS)]
+    assert [one for one in known if one[0] != OWN_PIPES] == []
+    loads = [
+        (str(path.relative_to(ROOT)), node.lineno)
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "numpy.load", "np.load")
+    ]
+    assert loads == []
