@@ -40,10 +40,6 @@ class LocalJob(testing.LocalJob):
         assert not forkserver().failure, "tests would go on, slowly, with fresh processes"
         return super().result()
 
-    def formed(self) -> list[dict[str, Any]]:
-        """Generations, without those that moved microbatches away from a slow worker: any may be, on a busy machine."""
-        return [event for event in self.events("generation.formed") if event["data"]["cause"] != "rebalance"]
-
     def wait_seconds(self, seconds: float) -> None:
         """Let an outage last: nothing happens that could be waited for, but that the run does not end."""
         until = time.monotonic() + seconds

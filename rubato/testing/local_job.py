@@ -108,6 +108,10 @@ class LocalJob:
         """Events so far, of one kind or all."""
         return [event for event in self._lines("events") if kind in (None, event["kind"])]
 
+    def formed(self) -> list[dict[str, Any]]:
+        """Generations so far, without those that moved microbatches away from a slow worker: any may come."""
+        return [event for event in self.events("generation.formed") if event["data"]["cause"] != "rebalance"]
+
     def _lines(self, name: str) -> list[dict[str, Any]]:
         path = self.run.folder / f"{name}.jsonl"
         # The last line may be half written.

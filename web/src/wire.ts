@@ -35,8 +35,6 @@ export function isFinal(status: Status): boolean {
 export interface Failure {
   failure_class: "user" | "infrastructure" | "service";
   reason: string;
-  /** What to do about it. */
-  advice: string;
   message: string;
   worker_id: string | null;
   rank: number | null;
@@ -48,6 +46,9 @@ export interface Failure {
   traceback: string | null;
   last_output: string[];
 }
+
+/** As the API shows it: with what to do about the reason. */
+export type AdvisedFailure = Failure & { advice: string };
 
 export interface Job {
   id: string;
@@ -77,7 +78,7 @@ export interface Job {
   finished_at: string | null;
   updated_at: string;
   result: { step: number; digest: string } | null;
-  failure: Failure | null;
+  failure: AdvisedFailure | null;
   queue: { position: number | null; reason: string } | null;
   spec?: unknown;
 }

@@ -1,7 +1,7 @@
 import { jobPath } from "../router";
 import { parseAnsi } from "../text/ansi";
 import { words } from "../text/format";
-import type { Failure, Job } from "../wire";
+import type { AdvisedFailure, Failure, Job } from "../wire";
 import { Copy } from "./Copy";
 import { LogText } from "./LogText";
 
@@ -12,7 +12,7 @@ const CLASSES: Record<Failure["failure_class"], string> = {
 };
 
 /** Why a job failed, where it began, and what to do. */
-export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
+export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailure }) {
   const where: [string, string | number | null][] = [
     ["First failing rank", failure.rank],
     ["Worker", failure.worker_id],
@@ -38,8 +38,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: Failure }) {
       {failure.traceback && <Output title="Traceback" text={failure.traceback} />}
       {failure.last_output.length > 0 && <Output title="Last lines" text={failure.last_output.join("\n")} />}
       <p class="failure-advice">
-        <strong>What to do</strong>{" "}
-        {failure.advice}{" "}
+        <strong>What to do</strong> {failure.advice}{" "}
         {job.step > 0 && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
         <a href={jobPath(job.id, "logs")}>Logs</a> · <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
       </p>
