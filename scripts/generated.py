@@ -12,6 +12,21 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 
+def keep_page(page: Path, wanted: str, what: str, script: str, arguments: Sequence[str]) -> int:
+    """Write a page; with `--check` only compare, and give 1 where it is stale.
+
+    Args:
+        what: is written, for the message.
+        script: that writes it.
+    """
+    if "--check" not in arguments:
+        page.write_text(wanted)
+    elif not page.exists() or page.read_text() != wanted:
+        print(f"{page.name}: {what} is stale; run: python scripts/{script}", file=sys.stderr)
+        return 1
+    return 0
+
+
 @dataclass(frozen=True)
 class Part:
     """One part of one page, and the script that writes it."""
@@ -22,14 +37,8 @@ class Part:
 
     def keep(self, text: str, arguments: Sequence[str]) -> int:
         """Write the text into the page; with `--check` only compare, and give 1 where it is stale."""
-        present = self.page.read_text()
-        wanted = self._inserted(present, text)
-        if "--check" not in arguments:
-            self.page.write_text(wanted)
-        elif present != wanted:
-            print(f"{self.page.name}: the {self.name} is stale; run: python scripts/{self.script}", file=sys.stderr)
-            return 1
-        return 0
+        wanted = self._inserted(self.page.read_text(), text)
+        return keep_page(self.page, wanted, f"the {self.name}", self.script, arguments)
 
     def _inserted(self, page: str, text: str) -> str:
         begin, end = f"<!-- {self.name}: written by scripts/{self.script} -->", f"<!-- {self.name}: end -->"

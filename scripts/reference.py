@@ -17,7 +17,7 @@ from typing import Any
 
 import typer.core
 import typer.main
-from generated import ROOT
+from generated import ROOT, keep_page
 from pydantic_core import PydanticUndefined
 
 from rubato.cli import app as cli
@@ -190,18 +190,11 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or with `--check` compare them."""
-    stale = []
-    for name, lines in PAGES.items():
-        text = "\n".join(lines()) + "\n"
-        page = FOLDER / name
-        if "--check" not in arguments:
-            page.write_text(text)
-        elif not page.exists() or page.read_text() != text:
-            stale.append(name)
-    if stale:
-        print(f"docs/reference: {', '.join(stale)} stale; run: make docs-fix", file=sys.stderr)
-    return bool(stale)
+    """Write the pages, or with `--check` compare them; 1 where one is stale."""
+    return max(
+        keep_page(FOLDER / name, "\n".join(lines()) + "\n", "this page", "reference.py", arguments)
+        for name, lines in PAGES.items()
+    )
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ class StorageArchive:
             if not self._has_dropped():
                 raise CheckpointError("others that do not count any more could not be deleted")
             self._write(order)
-            if any(order.step > drop.which.after_step for drop in self._drops[num_drops:]):
+            if any(order.step > later.which.after_step for later in self._drops[num_drops:]):
                 # It was on its way, maybe for long, when its state turned out to be wrong.
                 with self._drops_turn:
                     self._num_dropped = min(self._num_dropped, num_drops)

@@ -112,13 +112,11 @@ class Ending:
         if self._is_unsaved_told:
             return
         self._is_unsaved_told = True
-        cause = "the pause was forced" if job.wish.force else "limits.stop_grace was over"
-        when = (
-            "before the pause was forced"
-            if job.wish.force
-            else f"within limits.stop_grace ({job.terms.stop_grace_s:g} s)"
-        )
-        advice = "" if job.wish.force else ". Is the storage reachable, and fast enough for the size of the checkpoint?"
+        if job.wish.force:
+            cause, when, advice = "the pause was forced", "before the pause was forced", ""
+        else:
+            cause, when = "limits.stop_grace was over", f"within limits.stop_grace ({job.terms.stop_grace_s:g} s)"
+            advice = ". Is the storage reachable, and fast enough for the size of the checkpoint?"
         message = (
             f"the checkpoint of step {job.step} was not saved {when}: the job is paused without it, and goes on from "
             f"{_describe_step(job.ledger.committed_step)}{advice}"

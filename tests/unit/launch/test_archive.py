@@ -66,7 +66,7 @@ def test_a_checkpoint_is_committed_told_and_found(tmp_path: Path, posted: Any, m
     archive = make(terms(tmp_path))
     archive.commit(written(tmp_path, 7))
     event, answer = answers(posted, ManifestCommitted)
-    assert (answer.folder, answer.step, answer.error) == ("1-7", 7, "")
+    assert answer == ManifestCommitted("1-7", 7, 4)
     assert isinstance(event, Emit)
     assert event.kind == "checkpoint.committed"
     assert event.data["checkpoint_id"] == "1-7"
