@@ -50,7 +50,7 @@ contract: setup ## Many random requests to every route, as the API describes the
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadgroup
+	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadscope
 
 .PHONY: chaos-short
 chaos-short: setup

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import BaseRoute
 
 from api import page
 from api.auth import authorize
@@ -47,6 +49,15 @@ ROUTERS = (
 )
 
 
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """All routes behind the check of who asks; made once for all applications of a process: it takes a while."""
+    top = APIRouter(dependencies=[Depends(authorize)])
+    for router in ROUTERS:
+        top.include_router(router)
+    return tuple(top.routes)
+
+
 def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = True) -> FastAPI:
     """The whole application; its lifespan starts and stops the service."""
 
@@ -62,7 +73,7 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
         version="1",
         description="Elastic PyTorch training: submit, watch and scale jobs.",
         lifespan=lifespan,
-        dependencies=[Depends(authorize)],
+        routes=list(_routes()),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -70,8 +81,6 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
     )
     app.state.web_dist = settings.web_dist
     install_problems(app)
-    for router in ROUTERS:
-        app.include_router(router)
     app.mount("/assets", Assets(directory=settings.web_dist / "assets", check_dir=False), name="assets")
     app.add_middleware(Gate, settings=settings)
     return app

@@ -58,9 +58,10 @@ def parse_report_json(body: bytes) -> Any:
     """
     try:
         data = json.loads(body)
-        return _cleaned(data) if _MAY_BE_UNSTORABLE.search(body) else data
     except (ValueError, RecursionError) as error:
         raise _unreadable("JSON", error) from None
+    _check_depth(data)
+    return _cleaned(data) if _MAY_BE_UNSTORABLE.search(body) else data
 
 
 def parse_yaml(body: bytes) -> Any:
@@ -140,20 +141,38 @@ _Loader.add_implicit_resolver(
 )
 
 
-def check_json(data: Any, depth: int = 0) -> None:
+def check_json(data: Any) -> None:
     """Refuse what is nested too deep, and texts and numbers that no database or JSON reader takes.
 
     Raises:
         ServiceError: invalid_request.
     """
-    _check_depth(depth)
+    _check_depth(data)
+    _check_values(data)
+
+
+def _check_depth(data: Any) -> None:
+    level = [data] if type(data) in (dict, list) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if type(holder) is dict else holder)
+            if type(item) in (dict, list)
+        ]
+        if not level:
+            return
+    raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _check_values(data: Any) -> None:
     if isinstance(data, dict):
         for key, value in data.items():
-            check_json(key, depth + 1)
-            check_json(value, depth + 1)
+            _check_values(key)
+            _check_values(value)
     elif isinstance(data, list):
         for item in data:
-            check_json(item, depth + 1)
+            _check_values(item)
     elif isinstance(data, str):
         if _clean(data) != data:
             raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a NUL character or half a surrogate pair.")
@@ -165,19 +184,13 @@ def check_json(data: Any, depth: int = 0) -> None:
         )
 
 
-def _check_depth(depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
-
-
-def _cleaned(data: Any, depth: int = 0) -> Any:
-    _check_depth(depth)
+def _cleaned(data: Any) -> Any:
     if isinstance(data, str):
         return _clean(data)
     if isinstance(data, dict):
-        return {_clean(key): _cleaned(value, depth + 1) for key, value in data.items()}
+        return {_clean(key): _cleaned(value) for key, value in data.items()}
     if isinstance(data, list):
-        return [_cleaned(item, depth + 1) for item in data]
+        return [_cleaned(item) for item in data]
     return data
 
 

@@ -110,7 +110,7 @@ class WorkerSupervisor:
         self._has_ended = False
         self._is_gone = False
         self._supervisor_process = identify(os.getpid())
-        self._host, self._node = _own_address()
+        self._host, self._node, self._node_id = _own_place()
         self._door = _door_at(self._host)
         self._child_process: RecordedProcess | None = None
         threading.Thread(target=self._begin, name="begin", daemon=True).start()
@@ -170,7 +170,7 @@ class WorkerSupervisor:
             plan = ChildPlan(
                 *(replace(start, host=self._host), self._node, code, environment),
                 command=self._order.command,
-                node_id=_own_node_id(),
+                node_id=self._node_id,
             )
             with self._lock:
                 self._child = ChildSupervisor(plan, self._take)
@@ -302,15 +302,9 @@ def _door_at(host: str) -> DoorAddress | None:
         return None
 
 
-def _own_address() -> tuple[str, str]:
-    """Address for the other workers, and the host's name for people."""
+def _own_place() -> tuple[str, str, str]:
+    """This node: its address, its name, and its id as Ray, and hence the service, knows it."""
     import ray
 
-    return str(ray.util.get_node_ip_address()), socket.gethostname()  # type: ignore[no-untyped-call]
-
-
-def _own_node_id() -> str:
-    """As Ray, and hence the service, names this node."""
-    import ray
-
-    return str(ray.get_runtime_context().get_node_id())
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return str(address), socket.gethostname(), str(ray.get_runtime_context().get_node_id())

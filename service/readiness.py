@@ -13,9 +13,8 @@ from sqlalchemy import select, text, update
 from service.clusters import is_online
 from service.context import Context
 from service.migrations.upgrade import head_revision, knows_revision
-from service.models import AttemptSecret, Cluster, Lease, Secret
+from service.models import AttemptSecret, Cluster, Lease, Secret, Webhook
 from service.vault import missing_key
-from service.webhooks.tables import Webhook
 
 CHECK_S = 3.0
 """A check without an answer for so long has failed; probes commonly wait five."""

@@ -12,3 +12,6 @@ shared = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same examples", shared, derandomize=True)
 settings.register_profile("new examples", shared, max_examples=1000, print_blob=True)
 settings.load_profile("new examples" if os.environ.get("RUBATO_NEW_EXAMPLES") else "same examples")
+
+# Whoever asks Ray something without a Ray would start one in the process of the tests; asked on purpose, it starts.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alembic import context
 
-import service.webhooks.tables  # noqa: F401 (it belongs to the metadata)
 from service.models import Base
 
 context.configure(

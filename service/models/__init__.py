@@ -38,6 +38,10 @@ from service.models.people import (
     Token,
     User,
 )
+from service.models.webhooks import (
+    Delivery,
+    Webhook,
+)
 
 __all__ = [
     "DELETED",
@@ -54,6 +58,7 @@ __all__ = [
     "Base",
     "Checkpoint",
     "Cluster",
+    "Delivery",
     "Event",
     "Job",
     "Json",
@@ -69,5 +74,6 @@ __all__ = [
     "StoredReply",
     "Token",
     "User",
+    "Webhook",
     "WorkerActionRow",
 ]

@@ -15,14 +15,13 @@ from service.clock import optional_rfc3339, to_rfc3339
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, not_found
 from service.ids import is_id, new_id
-from service.models import Project
+from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
 from service.pages import bad_cursor, cut
 from service.people import audit, check_name, storable
 from service.vault import Sealed, Vault
 from service.webhooks.addresses import check_url
 from service.webhooks.outbox import delivery_row, purpose_of
-from service.webhooks.tables import Delivery, Webhook
 from service.webhooks.topics import TEST_KIND, Topic, trial_message
 
 SECRET_PREFIX = "whsec_"

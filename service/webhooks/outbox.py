@@ -11,12 +11,11 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.ids import new_id
-from service.models import Job
+from service.models import Delivery, Job, Webhook
 from service.notify import WEBHOOKS, notify
 from service.vault import Sealed
 from service.webhooks.retries import DeliveryDecision
 from service.webhooks.sending import Parcel, Sent
-from service.webhooks.tables import Delivery, Webhook
 from service.webhooks.topics import message_of, topics_of
 
 CLAIM_LIFETIME = timedelta(seconds=60)

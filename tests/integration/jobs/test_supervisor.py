@@ -62,7 +62,7 @@ class Controller:
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WorkerSupervisor]]:
-    monkeypatch.setattr(module, "_own_address", lambda: ("127.0.0.1", "host"))
+    monkeypatch.setattr(module, "_own_place", lambda: ("127.0.0.1", "host", "node"))
     monkeypatch.setattr("jobs.package.scratch_root", lambda: tmp_path)
     made: list[WorkerSupervisor] = []
 
@@ -190,11 +190,12 @@ import sys
 from dataclasses import replace
 from jobs import supervisor as module
 from tests.integration.jobs.test_supervisor import ORDER
-module._own_address = lambda: ("127.0.0.1", "host")
-one = module.WorkerSupervisor(replace(ORDER, dead_man_s=1.0))
+module._own_place = lambda: ("127.0.0.1", "host", "node")
+one = module.WorkerSupervisor(replace(ORDER, dead_man_s=3.0))
 events = []
 while not any(isinstance(event.event, module.wire.Spawned) for event in events):
-    events = one.poll(1, 0, 1).events
+    # Shorter than the switch, or the wait itself would be a silence.
+    events = one.poll(1, 0, 0.1).events
 print(next(event.event.pid for event in events if isinstance(event.event, module.wire.Spawned)), flush=True)
 import threading
 threading.Event().wait(60)

@@ -96,7 +96,7 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     made: list[Place] = []
 
     def make(name: str) -> Place:
-        environment: dict[str, str] = {}
+        environment = {"RUBATO_WEBHOOKS": "true"}
         if request.param == "postgres":
             environment["RUBATO_PG_BIN"] = client_tools(request.getfixturevalue("postgres_url"))
             environment["RUBATO_DATABASE_URL"] = request.getfixturevalue("new_postgres")()
@@ -143,6 +143,8 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
     stop, begun = asyncio.Event(), asyncio.Event()
     async with service.client() as client:
         assert (await client.put(f"/api/v1/packages/{sha256}", content=data)).status_code == 201
+        webhook = {"name": "chat", "url": "https://hooks.example.com/rubato", "events": ["status"]}
+        assert (await client.post("/api/v1/projects/default/webhooks", json=webhook)).status_code == 201
         queued = await submit(client, "queued", workers={"initial": 4, "min": 4, "max": 4})
         job_id = await submit(client, "running")
         controller = await controller_of(client, service.agent(client), job_id)
@@ -164,6 +166,8 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
     async with second.client() as client:
         assert {job["id"] for job in await all_jobs(client)} == {queued, job_id} != {told_later}
         assert (await client.head(f"/api/v1/packages/{sha256}")).status_code == 200
+        webhooks = (await client.get("/api/v1/projects/default/webhooks")).json()["items"]
+        assert [item["name"] for item in webhooks] == ["chat"]
         query = {"limit": "10000"}
         rows = (await client.get(f"/api/v1/jobs/{job_id}/metrics", params=query)).json()["items"]
         events = (await client.get(f"/api/v1/jobs/{job_id}/events", params=query)).json()["items"]

@@ -82,7 +82,7 @@ async def run_worker(url: str, controller: SimulatedController) -> list[Any]:
 
 
 async def test_a_canary_is_found_nowhere(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisors, "_own_address", lambda: ("127.0.0.1", "host"))
+    monkeypatch.setattr(supervisors, "_own_place", lambda: ("127.0.0.1", "host", "node"))
     monkeypatch.setattr("jobs.package.scratch_root", lambda: tmp_path)
     async with place.process.client() as client:
         made = await client.put("/api/v1/projects/default/secrets/CANARY", json={"value": CANARY})

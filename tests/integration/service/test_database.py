@@ -167,7 +167,7 @@ class TestSqlite:
                 await write(f"then {after}")
         finally:
             gc.enable()
-        assert len(held) > 8, "it was cut off at each of its awaits"
+        assert 4 < len(held) < 30, "it was cut off at each of its awaits, the last of which came before the last try"
         await database.close()
 
     async def test_a_second_one_on_the_file_refuses(self, tmp_path: Path) -> None:

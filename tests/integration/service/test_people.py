@@ -39,6 +39,7 @@ VIEWERS = {
     "GET /api/v1/jobs",
     "GET /api/v1/events",
     "GET /api/v1/queue",
+    "GET /api/v1/clusters/{cluster_id}/nodes",
     "HEAD /api/v1/packages/{sha256}",
     "GET /api/v1/projects/{project}",
     "GET /api/v1/projects/{project}/secrets",
@@ -66,6 +67,8 @@ EDITORS = {
     f"PATCH {JOB}",
     f"DELETE {JOB}",
     *(f"POST {JOB}/{verb}" for verb in ("clone", "scale", "pause", "resume", "cancel", "checkpoint")),
+    f"GET {JOB}/workers/{{worker_id}}/stack",
+    *(f"POST {JOB}/workers/{{worker_id}}/{verb}" for verb in ("drain", "kill")),
     f"PATCH {CHECKPOINT}",
     f"DELETE {CHECKPOINT}",
 }
@@ -131,6 +134,7 @@ async def test_every_route_with_every_role(bench: Bench) -> None:
     def address(path: str) -> str:
         path = path.replace("{reference}", controller.job_id).replace("{checkpoint_id}", checkpoint)
         path = path.replace("{project}", "default").replace("{user}", "nobody").replace("{sha256}", "0" * 64)
+        path = path.replace("{worker_id}", "1").replace("{cluster_id}", "default")
         return path.replace("{name}", "x").replace("{token_id}", "tok_x")
 
     for route in sorted(routes, key=lambda route: (route.startswith(("DELETE", "POST")), route)):

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.models import Base
+from service.models.base import Base
 
 PENDING = "status = 'pending'"
 
