@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from fastapi import FastAPI
 
 from api.app import create_app
@@ -19,6 +20,14 @@ from tests.postgres import new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
 BASE_URL = "http://127.0.0.1:8642"
+
+# As the service: without the pretty tracebacks, which show what variables hold and take seconds.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture

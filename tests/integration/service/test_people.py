@@ -296,8 +296,7 @@ async def test_an_open_stream_ends_with_its_right(bench: Bench, monkeypatch: pyt
     token = await bench.post("/tokens", 201, {"name": "t", "user": "ada", "expires_in": 3600})
     async with bench.context.database.read() as session:
         caller = await bench.context.authority.recognise(session, token["token"], bench.clock())
-    if how == "expired":
-        monkeypatch.setattr("api.sse.RECHECK_S", 0.05)
+    monkeypatch.setattr("api.sse.RECHECK_S", 0.05)
 
     async def change() -> None:
         match how:
