@@ -22,6 +22,12 @@ class RayNode:
     """A node that is up."""
 
     root: RecordedProcess
+    child: subprocess.Popen[bytes]
+    """The same, as ours."""
+
+    def has_ended(self) -> bool:
+        """Whether `ray start` has."""
+        return self.child.poll() is not None
 
     def processes(self) -> list[RecordedProcess]:
         """All of it that lives: raylet, supervisors, training processes; parents first."""
@@ -68,7 +74,7 @@ def ray_node(home: RunningHome, scratch: Path, slots: int) -> Iterator[RayNode]:
         )
     root = identify(child.pid)
     assert root is not None, (scratch / "ray-node.log").read_text()
-    node = RayNode(root)
+    node = RayNode(root, child)
     try:
         yield node
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.local_job import oracle
 from tests.ray_node import ray_node
 from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
 
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -117,3 +119,22 @@ def test_a_node_is_drained_and_its_workers_go_on_elsewhere(running: RunningHome,
         job.check(digest)
     assert not job.events("worker.lost")
     assert {event.data["cause"] for event in job.formed()} <= {"start", "replace", "scale_up"}
+
+
+def test_training_leaves_a_container_that_is_to_be_stopped(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    """By the hook of its pod; the bits are the oracle's, nobody is lost, and a checkpoint was saved before."""
+    (home,) = nodes_by_id(running)
+    with ray_node(running, tmp_path, slots=2) as node:
+        running.client.operations.cordon(home)
+        job = running.classifier(tmp_path, workers=2)
+        assert home not in {one.raw["node_id"] for one in job.wait_members(2)}
+        running.client.operations.uncordon(home)
+        hook = subprocess.Popen([str(ROOT / "deploy" / "ray-leave"), str(node.root.pid)])
+        job.wait(lambda: node.has_ended(), "the end of Ray's node")
+        assert hook.wait() == 0
+        assert {one.raw["node_id"] for one in job.wait_members(2)} == {home}
+        job.check(digest)
+    assert not job.events("worker.lost")
+    assert {event.data["cause"] for event in job.formed()} <= {"start", "replace", "scale_up"}
+    kinds = [event.kind for event in running.client.events(job.id)]
+    assert kinds.index("checkpoint.committed") < kinds.index("worker.left")

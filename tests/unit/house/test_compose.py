@@ -23,6 +23,7 @@ DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
 SHELL_SCRIPTS = (
     "deploy/make-secrets",
     "deploy/ray-head",
+    "deploy/ray-leave",
     "deploy/service-entrypoint",
     "scripts/setup.sh",
     "scripts/pytest.sh",

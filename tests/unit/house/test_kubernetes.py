@@ -226,6 +226,26 @@ def test_selectors_find_pods_and_ports_have_names(build: Build) -> None:
                     assert any(matches(peer["podSelector"]["matchLabels"], labels) for labels, _ in pods), name
 
 
+def test_budgets_are_over_pods_whose_number_somebody_knows(build: Build) -> None:
+    """Over those of a RayCluster, which has no scale subresource, one would let no node be emptied."""
+    custom = [
+        template["metadata"]["labels"] for name, template, _ in build.pods() if name in build.of_kind("RayCluster")
+    ]
+    assert custom
+    for name, one in build.of_kind("PodDisruptionBudget").items():
+        assert not any(matches(one["spec"]["selector"]["matchLabels"], labels) for labels in custom), name
+
+
+def test_training_leaves_a_pod_before_it_is_stopped(build: Build) -> None:
+    workers = [(template["spec"], one) for _, template, one in build.containers() if one["name"] == "ray-worker"]
+    assert workers
+    for spec, container in workers:
+        (script,) = container["lifecycle"]["preStop"]["exec"]["command"]
+        assert (ROOT / script).is_file()
+        seconds = environment_of(build, container)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
+        assert int(seconds) < spec["terminationGracePeriodSeconds"]
+
+
 def test_the_network_is_closed_but_for_what_is_named(build: Build) -> None:
     policies = build.of_kind("NetworkPolicy").values()
     assert any(policy["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]} for policy in policies)
