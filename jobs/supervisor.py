@@ -168,7 +168,10 @@ class WorkerSupervisor:
                 os.environ, working_dir=code, job_env=self._order.job_env, secrets=secrets, keep_pythonpath=False
             )
             plan = ChildPlan(
-                *(replace(start, host=self._host), self._node, code, environment),
+                replace(start, host=self._host),
+                self._node,
+                code,
+                environment,
                 command=self._order.command,
                 node_id=self._node_id,
             )

@@ -80,7 +80,8 @@ class Chaos:
 
 
 def causes(run: LocalJob) -> list[str]:
-    return [event["data"]["cause"] for event in run.events("generation.formed")]
+    """Of its generations, without those that only move microbatches."""
+    return [event["data"]["cause"] for event in run.formed()]
 
 
 def arm(marker: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_run import causes
 from invariants import check, undisturbed
 from local_job import LocalJob
 from network import COMMAND, NAMESPACES, Network, NoNamespaces, network
@@ -54,10 +55,6 @@ def longest_gap_s(run: LocalJob) -> float:
     """Between two commits."""
     times = [datetime.fromisoformat(row["time"]).timestamp() for row in run.rows()]
     return max(after - before for before, after in itertools.pairwise(times))
-
-
-def causes(run: LocalJob) -> list[str]:
-    return [event["data"]["cause"] for event in run.formed()]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
