@@ -50,7 +50,8 @@ contract: setup ## Many random requests to every route, as the API describes the
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadscope
+	# One more than there are cores: they wait more than they compute.
+	$(PYTEST) tests/integration -q -n $$(($(JOBS) + 1)) --dist loadscope
 
 .PHONY: chaos-short
 chaos-short: setup

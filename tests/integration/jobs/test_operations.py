@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rubato.cli.app import run
 from rubato.client.models import Worker
 from tests.local_job import oracle
 from tests.ray_node import ray_node
-from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)
@@ -121,9 +122,18 @@ def test_a_node_is_drained_and_its_workers_go_on_elsewhere(running: RunningHome,
     assert {event.data["cause"] for event in job.formed()} <= {"start", "replace", "scale_up"}
 
 
+def wait_alone(running: RunningHome) -> str:
+    """The home's own node, once Ray has noticed that others are gone."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(nodes := list(nodes_by_id(running))) > 1:
+        assert time.monotonic() < deadline, nodes
+        time.sleep(0.2)
+    return nodes[0]
+
+
 def test_training_leaves_a_container_that_is_to_be_stopped(running: RunningHome, tmp_path: Path, digest: str) -> None:
     """By the hook of its pod; the bits are the oracle's, nobody is lost, and a checkpoint was saved before."""
-    (home,) = nodes_by_id(running)
+    home = wait_alone(running)
     with ray_node(running, tmp_path, slots=2) as node:
         running.client.operations.cordon(home)
         job = running.classifier(tmp_path, workers=2)

@@ -206,6 +206,8 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
                 assert (await anext(messages)).comment == "connected"
                 assert (await anext(everything)).comment == "connected"
                 waiting = asyncio.create_task(client.get("/api/v1/jobs/digits", params={"wait": 60}))
+                # It came later, and is answered: the one that waits has been read.
+                assert (await client.get("/healthz")).status_code == 200
                 async with asyncio.timeout(15):
                     assert await asyncio.to_thread(process.stop) == 0
                     assert [message async for message in messages][-1].event in ("event", "job")
