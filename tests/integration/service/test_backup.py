@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,7 +28,7 @@ from service.backup.archive import ArchiveReader, BackupError
 from service.backup.postgres import PostgresTools
 from service.backup.restore import restore_backup
 from service.backup.swap import settle_restore
-from service.backup.take import take_backup
+from service.backup.take import sqlite_path, take_backup
 from service.migrations.upgrade import head_revision, upgrade_to_head
 from service.settings import Settings
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
@@ -160,7 +161,7 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
     assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
 
     restored = other.restore(tmp_path / "backup")
-    assert (restored["jobs"], restored["put_aside"]) == (2, None)
+    assert (restored["jobs"], restored["put_aside"]) == (2, [])
     assert (other.home / "token").read_text() == token
     second = other.service()
     async with second.client() as client:
@@ -212,7 +213,8 @@ async def test_attempts_after_a_restore_are_larger_than_any_before_and_old_contr
     for number in (4, 5):
         # The same backup again: what was granted after the first restore is not in it either.
         restored = place.restore(tmp_path / "backup", "--replace")
-        assert restored["put_aside"] in map(str, place.home.glob("replaced-*"))
+        assert set(restored["put_aside"]) <= set(map(str, place.home.glob("replaced-*")))
+        assert len(restored["put_aside"]) == 1
         service = place.service()
         async with service.client() as client:
             for old in (known, unknown, lost):
@@ -279,11 +281,13 @@ async def test_a_restore_refuses_what_lives_what_is_filled_and_what_is_damaged(
     assert "the same kind of database" in done.stderr
 
 
-def make_home(home: Path, mark: str) -> Settings:
+def make_home(home: Path, mark: str, database: Path | None = None) -> Settings:
     """A home without a service: database, key and log say the same word."""
-    settings = Settings(home=home)
+    database = database or home / "rubato.db"
+    settings = Settings(home=home, database_url=f"sqlite+aiosqlite:///{database}")
     (home / "logs" / "job_1").mkdir(parents=True)
-    engine = create_engine(f"sqlite:///{home / 'rubato.db'}")
+    database.parent.mkdir(exist_ok=True)
+    engine = create_engine(f"sqlite:///{database}")
     with engine.begin() as connection:
         upgrade_to_head(connection)
         connection.exec_driver_sql(
@@ -295,8 +299,9 @@ def make_home(home: Path, mark: str) -> Settings:
     return settings
 
 
-def mark_of(home: Path) -> set[str]:
-    with closing(sqlite3.connect(home / "rubato.db")) as database:
+def mark_of(settings: Settings) -> set[str]:
+    home = settings.home
+    with closing(sqlite3.connect(sqlite_path(settings))) as database:
         names = {name for (name,) in database.execute("SELECT name FROM projects") if name != "default"}
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     key, log = home / "hmac-key", home / "logs" / "job_1" / "mark"
@@ -307,13 +312,27 @@ def mark_of(home: Path) -> set[str]:
 STROKES = frozenset({"os.rename", "os.mkdir", "os.remove", "shutil.rmtree", "sqlite3.connect"})
 
 
-def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both(tmp_path: Path) -> None:
+@pytest.fixture(params=["beside the rest", "on another file system"])
+def make_old_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Settings]]:
+    """Makes homes whose databases lie in them, or elsewhere."""
+    if request.param == "beside the rest":
+        yield lambda name: make_home(tmp_path / name, "old")
+        return
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("/dev/shm is no file system of its own here: moves from one to another are NOT tested")
+    with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
+        yield lambda name: make_home(tmp_path / name, "old", Path(elsewhere) / name / "rubato.db")
+
+
+def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both(
+    make_old_home: Callable[[str], Settings], tmp_path: Path
+) -> None:
     backup, quiet = tmp_path / "backup", lambda *_: None
     take_backup(make_home(tmp_path / "new", "new"), backup, quiet)
     seen: list[set[str]] = []
     for k in range(1, 200):
-        home = tmp_path / f"home-{k}"
-        settings = make_home(home, "old")
+        settings = make_old_home(f"home-{k}")
         child = os.fork()
         if child == 0:
             _die_at_stroke(k)
@@ -322,15 +341,17 @@ def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
-            assert mark_of(home) == {"new"}
+            assert mark_of(settings) == {"new"}
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         # What a starting service does first.
-        settle_restore(home)
-        assert not (home / ".restore").exists()
-        seen.append(mark_of(home))
-        restore_backup(settings, backup, replace=True, tell=quiet)
-        assert mark_of(home) == {"new"}
+        settle_restore(settings.home)
+        assert not (settings.home / ".restore").exists()
+        seen.append(mark_of(settings))
+        restored = restore_backup(settings, backup, replace=True, tell=quiet)
+        assert mark_of(settings) == {"new"}
+        aside = {path.name for folder in restored.put_aside for path in Path(folder).iterdir()}
+        assert aside == {"rubato.db", "hmac-key", "logs", "packages"} - (set() if seen[-1] == {"new"} else {"packages"})
     else:
         pytest.fail("it never got through")
     assert len(seen) > 10
