@@ -29,6 +29,8 @@ def backup(
     result = _run("save", file)
     for missing in result["missing"]:
         note(f"not there to be copied: {missing}")
+    if result["keys_elsewhere"]:
+        note(f"not in it are the keys that seal secrets, {result['keys_elsewhere']}: keep a copy of that file as well")
     if as_json:
         put_json(result)
         return

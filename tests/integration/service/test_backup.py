@@ -28,7 +28,7 @@ from service.backup.archive import ArchiveReader, BackupError
 from service.backup.postgres import PostgresTools
 from service.backup.restore import restore_backup
 from service.backup.swap import settle_restore
-from service.backup.take import sqlite_path, take_backup
+from service.backup.take import sqlite_path, summary, take_backup
 from service.migrations.upgrade import head_revision, upgrade_to_head
 from service.settings import Settings
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
@@ -389,6 +389,21 @@ def test_a_killed_backup_leaves_no_file_and_does_not_stop_the_next(tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"home", "backup"}
     with ArchiveReader(tmp_path / "backup") as archive:
         assert archive.manifest.revision == head_revision()
+
+
+def test_earlier_backups_are_no_keys_and_keys_elsewhere_are_told(tmp_path: Path) -> None:
+    settings, target, quiet = make_home(tmp_path / "home", "old"), tmp_path / "home" / "second.backup", lambda *_: None
+    take_backup(settings, settings.home / "first.backup", quiet)
+    (settings.home / "secret-keys").write_text("00")
+    settings = settings.model_copy(update={"secret_keys_file": settings.home / "secret-keys"})
+    manifest, missing = take_backup(settings, target, quiet)
+    assert {member.name for member in manifest.members if member.name.startswith("keys/")} == {
+        "keys/hmac-key",
+        "keys/secret-keys",
+    }
+    assert summary(settings, manifest, missing, target)["keys_elsewhere"] is None
+    settings = settings.model_copy(update={"secret_keys_file": tmp_path / "vault"})
+    assert summary(settings, manifest, missing, target)["keys_elsewhere"] == str(tmp_path / "vault")
 
 
 def test_a_backup_of_an_older_release_is_migrated(tmp_path: Path) -> None:
