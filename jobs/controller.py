@@ -61,8 +61,7 @@ class JobController:
             self._lead()
         except BaseException:
             traceback.print_exc()
-            time.sleep(CRASH_PAUSE_S)
-            os._exit(1)
+            crash()
         handle = ray.get_actor(controller_name(self._job_id), namespace=NAMESPACE)
         handle.leave.remote()
 
@@ -103,6 +102,7 @@ class Leader:
             spec.resources_per_worker,
             self._host.post,
             self._let_go,
+            crash,
         )
         root = open_folder(storage)
         origin = root / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
@@ -221,6 +221,12 @@ def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, stora
         last_step=acquired.last_step,
     )
     return WorkerOrder(start, url, acquired.token, spec.package, spec.env, has_secrets=bool(spec.secrets))
+
+
+def crash() -> None:
+    """End this process: Ray starts the actor again, whose attempt takes the workers over."""
+    time.sleep(CRASH_PAUSE_S)
+    os._exit(1)
 
 
 def say(text: str) -> None:

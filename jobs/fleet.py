@@ -10,6 +10,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -73,14 +74,26 @@ class Adopted:
 
 
 class RayFleet:
-    """The workers of one job, under one attempt."""
+    """The workers of one job, under one attempt.
+
+    Args:
+        post: where what happens goes.
+        on_stale: a newer attempt leads the workers.
+        on_failure: the talk with all of them has ended, by an error that nobody foresaw.
+    """
 
     def __init__(
-        self, template: WorkerOrder, resources: ResourcesSpec, post: Post, on_stale: Callable[[], None]
+        self,
+        template: WorkerOrder,
+        resources: ResourcesSpec,
+        post: Post,
+        on_stale: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self.template = template
         self.post = post
         self.on_stale = on_stale
+        self._on_failure = on_failure
         self.attempt = template.start.attempt
         self._options = worker_options(resources)
         self._avoided: tuple[str, ...] = ()
@@ -176,8 +189,12 @@ class RayFleet:
         timer.start()
 
     def forget(self, incarnation: str) -> None:
-        """A worker is gone."""
-        self._links.pop(incarnation, None)
+        """A worker is gone; from any thread."""
+
+        def drop() -> None:
+            self._links.pop(incarnation, None)
+
+        self.later(drop)
 
     def close(self) -> None:
         """Stop talking; workers are left as they are."""
@@ -191,6 +208,11 @@ class RayFleet:
             except RayError as error:
                 # The cluster itself fails: pending calls fail too, and those who wait for them decide.
                 print(f"fleet: {type(error).__name__}: {error}", file=sys.stderr)
+            except Exception:
+                # Nobody would be heard or told anything any more.
+                traceback.print_exc()
+                self._on_failure()
+                return
 
     def _with_link(self, incarnation: str, task: Callable[[WorkerLink], None]) -> None:
         def run() -> None:
@@ -224,6 +246,7 @@ class WorkerLink:
         self._is_placed = after_seq > 0
         self._is_over = False
         self._doom = ""
+        self._is_withdrawn = False
         self._commands: list[wire.Command] = []
         self._command_seq = 0
         """Commands before the first of `_commands`: all of them were passed on."""
@@ -262,6 +285,7 @@ class WorkerLink:
     def leave_the_queue(self) -> None:
         """End it where it has no place yet: it was asked for before it was known which nodes to avoid."""
         if not self._is_placed and not self._is_over:
+            self._is_withdrawn = self._is_withdrawn or not self._doom
             self.kill("it had no place yet when the nodes that take workers changed", with_stacks=False)
 
     def _on_kill_heard(self, done: Future[Any]) -> None:
@@ -355,7 +379,7 @@ class WorkerLink:
         wait_until_gone(self._processes)
         self._fleet.forget(self._incarnation)
         cause = self._doom or f"its supervisor was lost ({why})"
-        self._fleet.post(wire.Exited(self._incarnation, None, None, cause=cause))
+        self._fleet.post(wire.Exited(self._incarnation, None, None, cause=cause, is_withdrawn=self._is_withdrawn))
 
 
 def wait_until_gone(processes: WorkerProcesses | None, timeout_s: float = CONFIRM_S) -> bool:

@@ -63,7 +63,7 @@ async def desired(context: Context, job_id: str, principal: Principal, after: in
 
     async def look() -> Desired:
         async with context.database.read() as session:
-            return _wishes_of(await find_fenced(session, job_id, principal))
+            return _wishes_of(await find_fenced(session, job_id, principal), context.clock())
 
     return await context.hub.wait_until(
         [desired_topic(job_id)], look, lambda wishes: wishes.version > after, min(wait_s, MAX_DESIRED_WAIT_S)
@@ -222,7 +222,7 @@ async def _grant(
         job_name=job.name,
         spec=await _spec_for_controller(session, job),
         storage=context.settings.storage,
-        desired=_wishes_of(job),
+        desired=_wishes_of(job, now),
         resume_step=job.step,
         restarts=job.restarts,
         scalings=job.scalings,
@@ -249,7 +249,7 @@ async def _spec_for_controller(session: AsyncSession, job: Job) -> dict[str, Any
     return {**job.spec, "checkpoint": {**job.spec["checkpoint"], "resume_from": folder}}
 
 
-def _wishes_of(job: Job) -> Desired:
+def _wishes_of(job: Job, now: datetime) -> Desired:
     """What the controller is told: never more workers than the scheduler gave it slots for."""
     wishes: tuple[RunWish, ...] = ("run", "pause", "stop")
     run = next(wish for wish in wishes if wish == job.desired_run)
@@ -260,6 +260,6 @@ def _wishes_of(job: Job) -> Desired:
         standby=job.granted_standby,
         checkpoint_request=job.checkpoint_request,
         force=job.desired_force,
-        actions=listed(job),
+        actions=tuple(action.told(now) for action in listed(job.desired_actions)),
         avoid_nodes=tuple(job.avoid_nodes),
     )

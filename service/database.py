@@ -80,7 +80,7 @@ class Database:
 
         Raises:
             HomeInUse: another service holds the lock.
-            DatabaseLost: the file is damaged, or gone although there was one.
+            DatabaseLost: the file is damaged, or gone or empty although there was one.
         """
         if self.is_sqlite:
             self._lock_fd = hold_file_lock(self._url)

@@ -33,12 +33,15 @@ class DatabaseFile:
         """Refuse to begin anew where there was a database.
 
         Raises:
-            DatabaseLost: the lock file says so, and the file is not there.
+            DatabaseLost: the lock file says so, and the file is not there, or holds nothing.
         """
-        if MARK in lock_text.splitlines()[1:] and not self.path.exists():
+        if MARK not in lock_text.splitlines()[1:]:
+            return
+        is_there = self.path.exists()
+        if not is_there or self.path.stat().st_size == 0:
             raise self._lose(
-                f"{self.path} is gone, and a service has worked on it before. Put it back from a backup; to begin anew "
-                f"with nothing, remove {self.path}.lock"
+                f"{self.path} is {'empty' if is_there else 'gone'}, and a service has worked on it before. Put it back "
+                f"from a backup; to begin anew with nothing, remove {self.path}.lock"
             )
 
     def begin(self) -> None:

@@ -100,7 +100,8 @@ class Replicas:
         has_own = False
         # Never left half way: what came in one packet would be lost.
         async for notice in connection.notifies(timeout=max(0.0, timeout_s), stop_after=stop_after):
-            sender, *topics = notice.payload.split()
+            # Whoever may connect may send what they like, also nothing.
+            sender, *topics = notice.payload.split() or [""]
             if sender == self._name:
                 # Its topics were told to the waiters of this process already.
                 has_own = True

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
@@ -25,11 +25,13 @@ from service.events import append_event
 from service.models import Attempt, AuditEntry, Cluster, Job
 from service.notify import ALL_JOBS, SCHEDULER, desired_topic, notify
 from service.states import WITH_CONTROLLER
-from service.worker_actions import add_action, listed, withdraw_drains
+from service.worker_actions import Listed, add_action, let_node_go, listed, withdraw_drains
 
 CORDONED, DRAINING = "cordoned", "draining"
 RAY = "ray"
 _LEAVING = ("pausing", "stopping")
+REPORTS_DIFFER = timedelta(seconds=5)
+"""How far two reports of one deadline lie apart: each says how many seconds are left, and travels for a while."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class OnNode:
     status: str
     cluster_id: str
     workers: Sequence[Mapping[str, Any]]
-    acted_on: frozenset[str]
-    """Workers that are to leave or to be killed already."""
+    acted_on: Mapping[str, Listed]
+    """Workers that are to leave or to be killed already, and how."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,18 @@ class WorkerDrain:
     node_id: str
     node_name: str
     by: str
-    within_s: float | None
+    """`RAY`: the cluster takes the node away, whoever else drains it."""
+    due_at: datetime | None
+
+    def is_news(self, pending: Listed | None) -> bool:
+        """Whether it says more than what the worker is asked for already."""
+        if pending is None:
+            return True
+        if pending.kind != "drain" or self.by != RAY:
+            return False
+        if not pending.is_node_let_go or self.due_at is None:
+            return not pending.is_node_let_go
+        return pending.deadline is None or self.due_at < pending.deadline - REPORTS_DIFFER
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -72,26 +85,45 @@ def name_of(node: Mapping[str, Any]) -> str:
 
 
 def decide_drains(clusters: Iterable[Cluster], jobs: Iterable[OnNode]) -> list[WorkerDrain]:
-    """The workers on draining nodes that nobody has asked to leave yet."""
+    """The workers on draining nodes that nobody has asked to leave yet, or not to leave so soon."""
     leaving = {
-        cluster.id: [(node, cluster.node_marks) for node in cluster.nodes if is_draining(node, cluster.node_marks)]
+        cluster.id: [(cluster, node) for node in cluster.nodes if is_draining(node, cluster.node_marks)]
         for cluster in clusters
     }
-    return [
-        WorkerDrain(
-            job.job_id,
-            worker["worker_id"],
-            node["node_id"],
-            name_of(node),
-            marks.get(node["node_id"], {}).get("by", RAY),
-            node.get("drain_within_s"),
+    drains = [
+        (
+            job.acted_on.get(worker["worker_id"]),
+            worker,
+            WorkerDrain(
+                job.job_id,
+                worker["worker_id"],
+                node["node_id"],
+                name_of(node),
+                _drained_by(cluster, node),
+                _due_at(cluster, node),
+            ),
         )
         for job in jobs
         if job.status not in _LEAVING
-        for node, marks in leaving.get(job.cluster_id, [])
+        for cluster, node in leaving.get(job.cluster_id, [])
         for worker in job.workers
-        if is_on_node(worker, node) and worker.get("state") != "draining" and worker["worker_id"] not in job.acted_on
+        if is_on_node(worker, node)
     ]
+    return [
+        drain
+        for pending, worker, drain in drains
+        if drain.is_news(pending) and (pending is not None or worker.get("state") != "draining")
+    ]
+
+
+def _drained_by(cluster: Cluster, node: Mapping[str, Any]) -> str:
+    # The mark may be older, and of a person: what Ray takes away goes nevertheless.
+    return RAY if node.get("draining") else str(cluster.node_marks[node["node_id"]]["by"])
+
+
+def _due_at(cluster: Cluster, node: Mapping[str, Any]) -> datetime | None:
+    left_s = node.get("drain_within_s") if node.get("draining") else None
+    return None if left_s is None else cluster.last_seen + timedelta(seconds=left_s)
 
 
 def node_json(
@@ -114,7 +146,7 @@ def node_json(
         "gpu": node.get("gpu", 0),
         "gpu_used": node.get("gpu_used", 0),
         "state": state,
-        "by": mark.get("by", RAY if node.get("draining") else None),
+        "by": RAY if node.get("draining") else mark.get("by"),
         "since": mark.get("since"),
         "drain_within_s": node.get("drain_within_s"),
         "workers_left": left,
@@ -173,7 +205,8 @@ async def mark_node(context: Context, node_id: str, state: str | None, caller: P
             if state is not None:
                 marks[node_id] = {"state": state, "by": caller.name, "since": to_rfc3339(now)}
             cluster.node_marks = marks
-            await _tell_jobs(session, cluster, node_id, now, withdraws=state != DRAINING)
+            withdraws = state != DRAINING and not node.get("draining")
+            await _tell_jobs(session, cluster, node_id, now, withdraws=withdraws)
             detail = {"cluster": cluster.id, "node": node_id, "name": name_of(node), "from": before, "to": state}
             session.add(AuditEntry(time=now, actor=caller.name, action="node.marked", detail=detail))
             notify(session, SCHEDULER, ALL_JOBS)
@@ -193,38 +226,57 @@ async def wait_drained(context: Context, node_id: str, caller: Principal, wait_s
 
 async def has_drains(session: AsyncSession) -> bool:
     """Whether workers sit on draining nodes that nobody has asked to leave."""
-    return bool(await _find_drains(session))
+    return bool(await _find_drains(session, select(Cluster)))
 
 
 async def settle_drains(session: AsyncSession, now: datetime) -> None:
-    """Ask the workers on draining nodes to leave."""
-    drains = await _find_drains(session)
+    """Ask the workers on draining nodes to leave.
+
+    Locks clusters, then jobs, as whoever marks a node does: an uncordon comes before, or finds the drains to withdraw.
+    """
+    drains = await _find_drains(session, select(Cluster).with_for_update(read=True))
     ids = sorted({drain.job_id for drain in drains})
     rows = select(Job).where(Job.id.in_(ids)).order_by(Job.id).with_for_update()
-    jobs = {job.id: job for job in await session.scalars(rows.execution_options(populate_existing=True))}
-    for job_id in ids:
-        job = jobs.get(job_id)
-        if job is None or job.status not in WITH_CONTROLLER:
+    for job in await session.scalars(rows.execution_options(populate_existing=True)):
+        if job.status not in WITH_CONTROLLER:
             continue
-        taken = _acted_on(job)
-        for drain in drains:
-            if drain.job_id == job_id and drain.worker_id not in taken:
-                await _ask_to_leave(session, job, drain, now)
-        if any(drain.job_id == job_id and drain.by == RAY for drain in drains):
+        acted_on = _acted_on(job.desired_actions)
+        asked = [(drain, acted_on.get(drain.worker_id)) for drain in drains if drain.job_id == job.id]
+        news = [(drain, pending) for drain, pending in asked if drain.is_news(pending)]
+        for drain, pending in news:
+            await _ask_to_leave(session, job, drain, pending, now)
+        if any(drain.by == RAY and not (pending and pending.is_node_let_go) for drain, pending in news):
             # The node goes whether its workers have left or not.
             job.checkpoint_request += 1
-        job.desired_version += 1
-        job.revision += 1
+        if news:
+            job.desired_version += 1
+            job.revision += 1
 
 
-async def _ask_to_leave(session: AsyncSession, job: Job, drain: WorkerDrain, now: datetime) -> None:
-    because = "the cluster lets the node go" if drain.by == RAY else f"{drain.by} drains the node"
-    by = f"{drain.by}, for {because}"
-    row = await add_action(
-        session, job, "drain", drain.worker_id, by=by, now=now, node_id=drain.node_id, within_s=drain.within_s
-    )
+async def _ask_to_leave(
+    session: AsyncSession, job: Job, drain: WorkerDrain, pending: Listed | None, now: datetime
+) -> None:
+    is_node_let_go = drain.by == RAY
+    because = "the cluster lets the node go" if is_node_let_go else f"{drain.by} drains the node"
+    if pending is not None:
+        number = pending.number
+        let_node_go(session, job, pending, drain.due_at)
+    else:
+        by = f"{drain.by}, for {because}"
+        row = await add_action(
+            session,
+            job,
+            "drain",
+            drain.worker_id,
+            by=by,
+            now=now,
+            node_id=drain.node_id,
+            due_at=drain.due_at,
+            is_node_let_go=is_node_let_go,
+        )
+        number = row.number
     message = f"{drain.worker_id} is to leave {drain.node_name}: {because}."
-    data = {"worker_id": drain.worker_id, "number": row.number, "by": drain.by, "node": drain.node_id}
+    data = {"worker_id": drain.worker_id, "number": number, "by": drain.by, "node": drain.node_id}
     await append_event(session, job, EventKind.DRAIN_REQUESTED, message, now=now, data=data)
 
 
@@ -239,28 +291,31 @@ async def _tell_jobs(session: AsyncSession, cluster: Cluster, node_id: str, now:
         notify(session, desired_topic(job.id))
 
 
-async def _find_drains(session: AsyncSession) -> list[WorkerDrain]:
-    clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
-    draining = [one for one in clusters if any(is_draining(node, one.node_marks) for node in one.nodes)]
+async def _find_drains(session: AsyncSession, clusters: Select[Cluster]) -> list[WorkerDrain]:
+    found = (await session.scalars(clusters.order_by(Cluster.id))).all()
+    draining = [one for one in found if any(is_draining(node, one.node_marks) for node in one.nodes)]
     return decide_drains(draining, await _jobs_on(session, [one.id for one in draining])) if draining else []
 
 
 async def _jobs_on(session: AsyncSession, clusters: Sequence[str]) -> list[OnNode]:
     of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
+    # Columns, not rows: specs are large, and this is looked at in each round of the scheduler.
     rows = (
-        select(Job, Attempt.workers)
+        select(Job.id, Job.name, Job.project, Job.status, Job.cluster_id, Attempt.workers, Job.desired_actions)
         .join(Attempt, of_attempt)
         .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER), Job.cluster_id.in_(clusters))
         .order_by(Job.id)
     )
     return [
-        OnNode(job.id, job.name, job.project, job.status, job.cluster_id or "", workers, _acted_on(job))
-        for job, workers in await session.execute(rows)
+        OnNode(job_id, name, project, status, cluster_id or "", workers, _acted_on(actions))
+        for job_id, name, project, status, cluster_id, workers, actions in await session.execute(rows)
     ]
 
 
-def _acted_on(job: Job) -> frozenset[str]:
-    return frozenset(action.worker_id for action in listed(job) if action.kind in ("drain", "kill"))
+def _acted_on(actions: Iterable[Mapping[str, Any]]) -> dict[str, Listed]:
+    """A kill counts before a drain."""
+    found = [action for action in listed(actions) if action.kind in ("drain", "kill")]
+    return {action.worker_id: action for action in sorted(found, key=lambda action: action.kind == "kill")}
 
 
 def _find(clusters: Sequence[Cluster], node_id: str) -> tuple[Cluster, Mapping[str, Any]]:

@@ -6,7 +6,8 @@ transaction changes both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.cluster import ActionAnswer, WorkerAction, WorkerReport
 from rubato.wire.codec import from_json, to_json
-from service.clock import optional_rfc3339, to_rfc3339
+from service.clock import optional_rfc3339, parse_rfc3339, to_rfc3339
 from service.models import Job, WorkerActionRow
 from service.notify import desired_topic, job_topic, notify
 
@@ -25,9 +26,34 @@ MAX_TEXT_CHARS = 128 * 1024
 MAX_MESSAGE_CHARS = 2000
 
 
-def listed(job: Job) -> tuple[WorkerAction, ...]:
-    """What the controller is told."""
-    return tuple(from_json(WorkerAction, item) for item in job.desired_actions)
+@dataclass(frozen=True)
+class Listed:
+    """An action that is not answered yet, as it stands in the job's row."""
+
+    number: int
+    kind: str
+    worker_id: str
+    by: str
+    due_at: str | None = None
+    """Of a drain, RFC 3339: the worker is to be out by then; None: there is no hurry."""
+    is_node_let_go: bool = False
+    """Of a drain: the cluster itself takes the worker's node away, and the job was asked for a checkpoint."""
+
+    @property
+    def deadline(self) -> datetime | None:
+        """`due_at` as a time."""
+        return parse_rfc3339(self.due_at) if self.due_at else None
+
+    def told(self, now: datetime) -> WorkerAction:
+        """As a controller hears it: with the seconds that are left, whichever controller it is."""
+        deadline = self.deadline
+        left_s = None if deadline is None else max(0.0, round((deadline - now).total_seconds(), 1))
+        return WorkerAction(self.number, self.kind, self.worker_id, self.by, left_s)
+
+
+def listed(actions: Iterable[Mapping[str, Any]]) -> tuple[Listed, ...]:
+    """What the actions in a job's row say."""
+    return tuple(from_json(Listed, item) for item in actions)
 
 
 async def find_newest(session: AsyncSession, job_id: str, worker_id: str, kind: str) -> WorkerActionRow | None:
@@ -47,7 +73,8 @@ async def add_action(
     by: str,
     now: datetime,
     node_id: str | None = None,
-    within_s: float | None = None,
+    due_at: datetime | None = None,
+    is_node_let_go: bool = False,
 ) -> WorkerActionRow:
     """List another action; of stacks the worker's older ones are forgotten. The caller raises the version."""
     if kind == "stack":
@@ -69,10 +96,21 @@ async def add_action(
         asked_at=now,
     )
     session.add(row)
-    job.desired_actions = [*job.desired_actions, to_json(WorkerAction(row.number, kind, worker_id, by, within_s))]
+    action = Listed(row.number, kind, worker_id, by, optional_rfc3339(due_at), is_node_let_go)
+    job.desired_actions = [*job.desired_actions, to_json(action)]
     await session.flush()
     notify(session, desired_topic(job.id), job_topic(job.id))
     return row
+
+
+def let_node_go(session: AsyncSession, job: Job, drain: Listed, due_at: datetime | None) -> None:
+    """The node of a worker that is to leave goes as well, whether the worker has left or not. The caller raises the
+    version.
+    """
+    deadlines = [one for one in (due_at, drain.deadline) if one is not None]
+    changed = replace(drain, due_at=optional_rfc3339(min(deadlines, default=None)), is_node_let_go=True)
+    job.desired_actions = [to_json(changed) if item["number"] == drain.number else item for item in job.desired_actions]
+    notify(session, desired_topic(job.id), job_topic(job.id))
 
 
 async def take_answers(
@@ -86,7 +124,7 @@ async def take_answers(
         return
     present = {worker.worker_id for worker in workers if worker.state != "gone"}
     answered = {answer.number: answer for answer in answers}
-    for action in listed(job):
+    for action in listed(job.desired_actions):
         answer = answered.get(action.number)
         if answer is None and action.worker_id not in present:
             answer = ActionAnswer(action.number, "gone", f"{action.worker_id} is no worker of the job any more")
@@ -108,7 +146,7 @@ async def withdraw_drains(session: AsyncSession, job: Job, node_id: str, now: da
 
 async def close_all(session: AsyncSession, job: Job, because: str, now: datetime) -> None:
     """The job has left the cluster: nobody answers any more."""
-    numbers = [action.number for action in listed(job)]
+    numbers = [action.number for action in listed(job.desired_actions)]
     if numbers:
         await _close(session, job, numbers, "gone", because, now)
 

@@ -29,6 +29,8 @@ def backup(
     result = _run("save", file)
     for missing in result["missing"]:
         note(f"not there to be copied: {missing}")
+    if result["keys_elsewhere"]:
+        note(f"not in it are the keys that seal secrets, {result['keys_elsewhere']}: keep a copy of that file as well")
     if as_json:
         put_json(result)
         return
@@ -40,7 +42,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `rubato backup` wrote.")],
     *,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where something is there already; it is put aside in the home.")
+        bool, typer.Option("--replace", help="Also where something is there already; it is put aside beside its place.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,7 +57,8 @@ def restore(
         note(f"checkpoint {name} is not on the storage any more")
     if result["put_aside"]:
         note("What was there before is kept until you remove it:")
-        put(result["put_aside"])
+    for folder in result["put_aside"]:
+        put(folder)
 
 
 def _run(action: str, file: Path, *flags: str) -> dict[str, Any]:

@@ -122,7 +122,8 @@ class WorkerAction:
     by: str
     """Who wants it, for people."""
     within_s: float | None = None
-    """Of a drain: the worker is to be out by then, replaced or not; None: there is no hurry."""
+    """Of a drain: seconds that are left until the worker is to be out, replaced or not; None: there is no hurry. One
+    that is listed may come to have less time."""
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,8 @@ class Exited:
     signal: str | None
     last_output: tuple[str, ...] = ()
     cause: str = ""
+    is_withdrawn: bool = False
+    """Its host took it back before it had a place, and would place another one elsewhere: no loss."""
 
 
 Message = (

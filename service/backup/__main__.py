@@ -73,7 +73,7 @@ def _act(options: argparse.Namespace) -> dict[str, Any]:
         raise BackupError(f"there is no folder {file.parent}.")
     if options.action == "save":
         manifest, missing = take_backup(settings, file, ProgressLines())
-        return summary(manifest, missing, file)
+        return summary(settings, manifest, missing, file)
     return restore_backup(settings, file, replace=options.replace, tell=ProgressLines()).as_json()
 
 

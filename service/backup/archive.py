@@ -12,6 +12,7 @@ import json
 import os
 import tarfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -150,17 +151,15 @@ class ArchiveReader:
     """Reads a backup; nothing in it is believed before its hash was compared."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._tar = tarfile.open(path, mode="r:")  # noqa: SIM115  closed in __exit__
-            self._entries = {entry.name: entry for entry in self._tar.getmembers()}
-        except (OSError, tarfile.TarError) as error:
-            raise BackupError(f"{path} cannot be read as a backup: {error}.") from error
         self._path = path
-        try:
+        with ExitStack() as on_error:
+            try:
+                self._tar = on_error.enter_context(tarfile.open(path, mode="r:"))
+                self._entries = {entry.name: entry for entry in self._tar.getmembers()}
+            except (OSError, tarfile.TarError) as error:
+                raise BackupError(f"{path} cannot be read as a backup: {error}.") from error
             self.manifest = self._read_manifest()
-        except BaseException:
-            self._tar.close()
-            raise
+            on_error.pop_all()
 
     def __enter__(self) -> Self:
         return self

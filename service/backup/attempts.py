@@ -33,17 +33,13 @@ def statements_after_restore(kind: DatabaseKind, raise_by: int) -> list[str]:
     """
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") + ("+00" if kind == "postgresql" else "")
     event = "The service was restored from a backup: what it was told since the backup is gone."
+    data = """'{"attempt": ' || attempt || '}'""" if kind == "sqlite" else "jsonb_build_object('attempt', attempt)"
     return [
         f"UPDATE attempts SET ended_at = '{now}', outcome = 'superseded' WHERE ended_at IS NULL",
         f"UPDATE jobs SET attempt = attempt + {raise_by:d}, last_pos = last_pos + 1, revision = revision + 1, "
         f"desired_version = desired_version + 1, updated_at = '{now}' WHERE {NOT_FINAL}",
         "INSERT INTO events (job_id, position, time, kind, message, data) "
-        f"SELECT id, last_pos, '{now}', 'service.restored', '{event}', '{{\"attempt\": ' || attempt || '}}' "
-        f"FROM jobs WHERE {NOT_FINAL}"
-        if kind == "sqlite"
-        else "INSERT INTO events (job_id, position, time, kind, message, data) "
-        f"SELECT id, last_pos, '{now}', 'service.restored', '{event}', jsonb_build_object('attempt', attempt) "
-        f"FROM jobs WHERE {NOT_FINAL}",
+        f"SELECT id, last_pos, '{now}', 'service.restored', '{event}', {data} FROM jobs WHERE {NOT_FINAL}",
         "INSERT INTO audit (time, actor, action, detail) "
         f"VALUES ('{now}', 'backup', 'service.restored', '{{\"attempts_raised_by\": {raise_by:d}}}')",
     ]

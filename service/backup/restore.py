@@ -35,8 +35,8 @@ class Restored:
     created_at: str
     jobs: int
     attempts_raised_by: int
-    put_aside: str | None
-    """The folder of what was there before."""
+    put_aside: list[str]
+    """The folders of what was there before: one in the home, and one beside a database that lies elsewhere."""
     missing_checkpoints: list[str]
     """Of jobs that go on: known to the backup, and not on the storage any more."""
 
@@ -76,22 +76,23 @@ def restore_backup(settings: Settings, source: Path, *, replace: bool, tell: Pro
         checkpoints = json.loads(archive.read(CHECKPOINTS_MEMBER) or b"[]")
         now = datetime.now(UTC)
         raised = decide_raise(parse_rfc3339(manifest.created_at), now)
-        moves = _file_moves(home, staging)
+        aside = f"replaced-{now:%Y%m%dT%H%M%S%f}"
+        moves = _file_moves(home, staging, aside)
         if settings.is_sqlite:
             sqlite.make_ready(staging / SQLITE_MEMBER, raise_attempts_by=raised, tell=tell)
-            moves += _database_moves(settings, staging / SQLITE_MEMBER)
+            moves += _database_moves(settings, staging / SQLITE_MEMBER, aside)
         else:
             (staging / PENDING).touch()
             sync_folder(staging)
             dump = staging / POSTGRES_MEMBER
             postgres.restore_database(settings.database_url, dump, raise_attempts_by=raised, folder=staging, tell=tell)
-        begin_swap(home, moves, home / f"replaced-{now:%Y%m%dT%H%M%S%f}")
-        aside = finish_swap(home)
+        begin_swap(home, moves)
+        put_aside = finish_swap(home)
     return Restored(
         created_at=manifest.created_at,
         jobs=manifest.num_jobs,
         attempts_raised_by=raised,
-        put_aside=str(aside) if aside.exists() else None,
+        put_aside=[str(folder) for folder in put_aside],
         missing_checkpoints=_missing_checkpoints(settings, checkpoints),
     )
 
@@ -142,7 +143,7 @@ def _refuse_filled(settings: Settings) -> None:
     if found:
         raise BackupError(
             f"there is something already: {', '.join(found)}. `--replace` puts the backup in its place; "
-            "what was in the home is put aside, what was in a PostgreSQL is gone."
+            "what was in files is put aside, what was in a PostgreSQL is gone."
         )
 
 
@@ -150,27 +151,31 @@ def _is_filled(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
-def _file_moves(home: Path, staging: Path) -> list[Move]:
+def _file_moves(home: Path, staging: Path, aside: str) -> list[Move]:
     """Keys one by one: one that the backup does not have stays."""
     for folder in (LOGS, PACKAGES, KEYS):
         (staging / folder).mkdir(exist_ok=True, mode=0o700)
-    keys = [Move(path, home / path.name) for path in sorted((staging / KEYS).iterdir())]
-    return [*keys, Move(staging / LOGS, home / LOGS), Move(staging / PACKAGES, home / PACKAGES)]
+    new = [*sorted((staging / KEYS).iterdir()), staging / LOGS, staging / PACKAGES]
+    return [Move(path, home / path.name, home / aside / path.name) for path in new]
 
 
-def _database_moves(settings: Settings, copy: Path) -> list[Move]:
+def _database_moves(settings: Settings, copy: Path, aside: str) -> list[Move]:
     """The old journals go first: a new database beside an old journal would be taken for that one's."""
     place = sqlite_path(settings)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.parent.stat().st_dev != copy.stat().st_dev:
+    folder = place.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_dev != copy.stat().st_dev:
         # A rename does not cross file systems: beside its place, it is one again.
         beside = place.with_name(f".{place.name}.restored")
         shutil.copyfile(copy, beside)
         with beside.open("rb") as stream:
             os.fsync(stream.fileno())
         copy = beside
-    journals = [Move(None, place.with_name(place.name + suffix)) for suffix in ("-wal", "-shm")]
-    return [*journals, Move(copy, place)]
+    journals = [place.name + suffix for suffix in ("-wal", "-shm")]
+    return [
+        *(Move(None, folder / name, folder / aside / name) for name in journals),
+        Move(copy, place, folder / aside / place.name),
+    ]
 
 
 def _missing_checkpoints(settings: Settings, checkpoints: list[dict[str, Any]]) -> list[str]:

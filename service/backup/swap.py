@@ -24,11 +24,24 @@ SWAP, PENDING, LOCK = "swap.json", "database.pending", ".restore.lock"
 
 @dataclass(frozen=True)
 class Move:
-    """One piece: what is there goes aside, then the new one takes its name."""
+    """One piece: what is there goes aside, then the new one takes its name. All three on one file system."""
 
     new: Path | None
     """None: what is there only goes aside."""
     place: Path
+    aside: Path
+    """In a folder of its own beside the place, which comes to be with the first piece that goes there."""
+
+    def do(self) -> None:
+        """Do what is not done yet: a kill may have come between any two strokes."""
+        if self.new is not None and not self.new.exists():
+            return
+        if self.place.exists():
+            self.aside.parent.mkdir(mode=0o700, exist_ok=True)
+            self.place.rename(self.aside)
+        if self.new is not None:
+            self.new.rename(self.place)
+        sync_folder(self.place.parent)
 
 
 @contextmanager
@@ -70,12 +83,12 @@ def settle_restore(home: Path) -> None:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def begin_swap(home: Path, moves: list[Move], aside: Path) -> None:
+def begin_swap(home: Path, moves: list[Move]) -> None:
     """The point of no return."""
-    data = {
-        "aside": str(aside),
-        "moves": [{"new": str(move.new) if move.new else None, "place": str(move.place)} for move in moves],
-    }
+    data = [
+        {"new": str(move.new) if move.new else None, "place": str(move.place), "aside": str(move.aside)}
+        for move in moves
+    ]
     part = home / STAGING / f".{SWAP}"
     with part.open("w") as stream:
         json.dump(data, stream)
@@ -85,23 +98,13 @@ def begin_swap(home: Path, moves: list[Move], aside: Path) -> None:
     sync_folder(home / STAGING)
 
 
-def finish_swap(home: Path) -> Path:
-    """Do all moves that are not done yet; gives the folder of what was put aside."""
+def finish_swap(home: Path) -> list[Path]:
+    """Do all moves that are not done yet; gives the folders of what was put aside."""
     staging = home / STAGING
     data = json.loads((staging / SWAP).read_text())
-    aside = Path(data["aside"])
-    aside.mkdir(mode=0o700, exist_ok=True)
-    for move in data["moves"]:
-        new, place = Path(move["new"]) if move["new"] else None, Path(move["place"])
-        if new is not None and not new.exists():
-            continue  # done before a kill
-        if place.exists():
-            place.rename(aside / place.name)
-        if new is not None:
-            new.rename(place)
-        sync_folder(place.parent)
+    moves = [Move(Path(one["new"]) if one["new"] else None, Path(one["place"]), Path(one["aside"])) for one in data]
+    for move in moves:
+        move.do()
     shutil.rmtree(staging, ignore_errors=True)
-    if not any(aside.iterdir()):
-        aside.rmdir()
     sync_folder(home)
-    return aside
+    return sorted({move.aside.parent for move in moves if move.aside.exists()})

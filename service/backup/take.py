@@ -94,8 +94,15 @@ def _add_files(archive: ArchiveWriter, settings: Settings, contents: Contents, t
     return missing
 
 
-def summary(manifest: Manifest, missing: list[str], path: Path) -> dict[str, Any]:
+def keys_elsewhere(settings: Settings) -> Path | None:
+    """The file of the keys that seal secrets, where it lies outside of the home: a backup does not hold it."""
+    file = settings.secret_keys_file
+    return None if file is None or file in key_files(settings.home) else file
+
+
+def summary(settings: Settings, manifest: Manifest, missing: list[str], path: Path) -> dict[str, Any]:
     """The result as data."""
+    keys = keys_elsewhere(settings)
     return {
         "file": str(path),
         "created_at": manifest.created_at,
@@ -104,4 +111,5 @@ def summary(manifest: Manifest, missing: list[str], path: Path) -> dict[str, Any
         "jobs": manifest.num_jobs,
         "bytes": manifest.total_bytes,
         "missing": missing,
+        "keys_elsewhere": str(keys) if keys else None,
     }

@@ -112,8 +112,9 @@ class SchedulingLoop:
         async with self._context.database.write() as session:
             if not await take_lease(session, LEASE_NAME, self._holder, now):
                 return
+            if drains:
+                await settle_drains(session, now)  # first: it locks clusters, which come before jobs
             await apply_lapses(session, now, silence)
-            await settle_drains(session, now)
             if with_queue:
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)

@@ -49,6 +49,8 @@ class Actions:
             if action.number not in self._taken:
                 self._taken.add(action.number)
                 self._begin(action, now)
+            elif action.number in self._open and action.kind == "drain":
+                self._hurry(action, now)
         for one in list(self._open.values()):
             if one.action.kind == "stack" and now - one.begun_at > STACKS_S:
                 self._answer(one.action, "failed", f"the supervisor of {one.action.worker_id} did not answer")
@@ -92,11 +94,17 @@ class Actions:
                 worker.is_killed_by_hand = True
                 self._job.kill(worker, f"{action.by} had it killed")
             case "drain":
-                worker.drain = Drain(now, action.within_s)
+                worker.drain = Drain(now).due_within(action.within_s, now)
             case "stack" if worker.is_placed:
                 self._job.send(worker.incarnation, wire.TellStacks(self._job.terms.attempt, action.number))
             case "stack":
                 self._answer(action, "failed", f"{worker.worker_id} waits for a slot: it has no process yet")
+
+    def _hurry(self, action: WorkerAction, now: float) -> None:
+        """Its node may have come to be taken away since."""
+        worker = self._job.roster.get(self._open[action.number].incarnation)
+        if worker is not None and worker.drain is not None:
+            worker.drain = worker.drain.due_within(action.within_s, now)
 
     def _withdraw(self, one: _Open) -> None:
         worker = self._job.roster.get(one.incarnation)

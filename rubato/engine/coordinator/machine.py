@@ -323,7 +323,7 @@ class Coordinator:
         job = self.job
         job.roster.remove(worker.incarnation)
         self._reassign_stripes()
-        is_planned = worker.has_left or self._ending.is_expected(worker)
+        is_planned = worker.has_left or event.is_withdrawn or self._ending.is_expected(worker)
         self._tell_exit(worker, event, is_planned=is_planned)
         self._actions.on_exited(worker, event, is_planned=is_planned)
         if is_planned or self._ending.is_decided:
@@ -354,7 +354,8 @@ class Coordinator:
     def _tell_exit(self, worker: WorkerView, event: wire.Exited, *, is_planned: bool) -> None:
         rank = self.job.rank_of(worker)
         if is_planned:
-            message = f"{worker.worker_id} left" + (f" after step {worker.step}" if worker.step else "")
+            how = f"was withdrawn: {event.cause}" if event.is_withdrawn else "left"
+            message = f"{worker.worker_id} {how}" + (f" after step {worker.step}" if worker.step else "")
             self.job.emit(EventKind.WORKER_LEFT, message, worker_id=worker.worker_id, rank=rank)
             return
         cause = worker.doom or worker.error or event.cause or describe_exit(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rubato.wire.cluster import WorkerReport
@@ -19,12 +19,23 @@ class Drain:
     """A worker is to leave at a boundary, and another one to take its place."""
 
     asked_at: float
-    within_s: float | None = None
-    """After so long at most, whether its replacement is there or not; None: there is no hurry."""
+    pressing_at: float | None = None
+    """From then on it leaves, whether its replacement is there or not; None: there is no hurry."""
+
+    def due_within(self, within_s: float | None, now: float) -> Drain:
+        """The same with a deadline, which only ever comes nearer: half of the time is for the replacement to come, what
+        is left is for the switch.
+        """
+        if within_s is None:
+            return self
+        pressing_at = now + within_s / 2
+        return replace(
+            self, pressing_at=pressing_at if self.pressing_at is None else min(pressing_at, self.pressing_at)
+        )
 
     def is_pressing(self, now: float) -> bool:
-        """Half of its time is over: what is left is for the switch."""
-        return self.within_s is not None and now - self.asked_at >= self.within_s / 2
+        """Whether it leaves also without a replacement."""
+        return self.pressing_at is not None and now >= self.pressing_at
 
 
 @dataclass

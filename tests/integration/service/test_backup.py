@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,9 +26,9 @@ from sqlalchemy import create_engine
 from rubato.wire.cluster import ProcessIdentity
 from service.backup.archive import ArchiveReader, BackupError
 from service.backup.postgres import PostgresTools
-from service.backup.restore import restore_backup
+from service.backup.restore import Restored, restore_backup
 from service.backup.swap import settle_restore
-from service.backup.take import take_backup
+from service.backup.take import sqlite_path, summary, take_backup
 from service.migrations.upgrade import head_revision, upgrade_to_head
 from service.settings import Settings
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
@@ -36,6 +37,10 @@ from tests.simulated_controller import SimulatedController, log_line, metric
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.anyio
+
+
+def quiet(*_: object) -> None:
+    """Nobody looks at the progress."""
 
 
 @dataclass
@@ -71,13 +76,13 @@ class Place:
             text=True,
         )
 
-    def save(self, file: Path) -> dict[str, Any]:
+    def save_by_command(self, file: Path) -> dict[str, Any]:
         """A backup, expected to succeed."""
         return self._result("save", str(file))
 
-    def restore(self, file: Path, *flags: str) -> dict[str, Any]:
+    def restore_by_command(self, file: Path) -> dict[str, Any]:
         """A restore, expected to succeed."""
-        return self._result("restore", str(file), *flags)
+        return self._result("restore", str(file))
 
     def _result(self, *arguments: str) -> dict[str, Any]:
         done = self.call(*arguments)
@@ -85,20 +90,32 @@ class Place:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
+    def save(self, file: Path) -> None:
+        """In this process, which takes no start."""
+        take_backup(self.settings(), file, quiet)
+
+    def restore(self, file: Path, *, replace: bool = False) -> Restored:
+        """In this process, which takes no start."""
+        return restore_backup(self.settings(), file, replace=replace, tell=quiet)
+
     def settings(self) -> Settings:
         """For what is called in this process."""
         return Settings(home=self.home, database_url=self.environment.get("RUBATO_DATABASE_URL", ""))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Place]]:
+def make_place(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[[str], Place]]:
     """Makes places with empty databases, all on one kind."""
     made: list[Place] = []
+    if request.param == "postgres":
+        monkeypatch.setenv("RUBATO_PG_BIN", client_tools(request.getfixturevalue("postgres_url")))
 
     def make(name: str) -> Place:
         environment = {"RUBATO_WEBHOOKS": "true"}
         if request.param == "postgres":
-            environment["RUBATO_PG_BIN"] = client_tools(request.getfixturevalue("postgres_url"))
+            environment["RUBATO_PG_BIN"] = os.environ["RUBATO_PG_BIN"]
             environment["RUBATO_DATABASE_URL"] = request.getfixturevalue("new_postgres")()
         made.append(Place(tmp_path / name / "home", environment))
         return made[-1]
@@ -151,7 +168,7 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
         async with asyncio.TaskGroup() as group:
             reporting = group.create_task(report_steps(controller, stop, begun))
             await begun.wait()
-            result = await asyncio.to_thread(place.save, tmp_path / "backup")
+            result = await asyncio.to_thread(place.save_by_command, tmp_path / "backup")
             stop.set()
         told_later = await submit(client, "after-the-backup")
         token = (place.home / "token").read_text()
@@ -159,8 +176,8 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
     assert (result["jobs"], result["missing"]) == (2, [])
     assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
 
-    restored = other.restore(tmp_path / "backup")
-    assert (restored["jobs"], restored["put_aside"]) == (2, None)
+    restored = other.restore_by_command(tmp_path / "backup")
+    assert (restored["jobs"], restored["put_aside"]) == (2, [])
     assert (other.home / "token").read_text() == token
     second = other.service()
     async with second.client() as client:
@@ -211,8 +228,9 @@ async def test_attempts_after_a_restore_are_larger_than_any_before_and_old_contr
 
     for number in (4, 5):
         # The same backup again: what was granted after the first restore is not in it either.
-        restored = place.restore(tmp_path / "backup", "--replace")
-        assert restored["put_aside"] in map(str, place.home.glob("replaced-*"))
+        restored = place.restore(tmp_path / "backup", replace=True)
+        assert set(restored.put_aside) <= set(map(str, place.home.glob("replaced-*")))
+        assert len(restored.put_aside) == 1
         service = place.service()
         async with service.client() as client:
             for old in (known, unknown, lost):
@@ -245,45 +263,41 @@ async def test_a_restore_refuses_what_lives_what_is_filled_and_what_is_damaged(
     file = tmp_path / "backup"
     place.save(file)
 
-    def refused(at: Place, *arguments: str) -> str:
-        done = at.call(*arguments)
-        assert (done.returncode, done.stdout) == (1, ""), done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stderr.splitlines()[-1]
-
-    assert "exists" in refused(place, "save", str(file))
-    assert "work" in refused(place, "restore", "--replace", str(file))
+    refused = place.call("save", str(file))
+    assert (refused.returncode, refused.stdout) == (1, ""), refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "exists" in refused.stderr.splitlines()[-1]
+    with pytest.raises(BackupError, match="work"):
+        place.restore(file, replace=True)
     assert service.stop() == 0
-    assert "something already" in refused(place, "restore", str(file))
+    with pytest.raises(BackupError, match="something already"):
+        place.restore(file)
 
     data = bytearray(file.read_bytes())
-    for name, harm in (("flipped", len(data) // 2), ("cut", None)):
-        bad = tmp_path / name
-        if harm is None:
-            bad.write_bytes(data[: len(data) * 2 // 3])
-        else:
-            data[harm] ^= 1
-            bad.write_bytes(data)
-            data[harm] ^= 1
-        assert "error: " in refused(place, "restore", "--replace", str(bad))
+    bad = tmp_path / "bad"
+    middle = len(data) // 2
+    for harmed in (data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :], data[: len(data) * 2 // 3]):
+        bad.write_bytes(harmed)
+        with pytest.raises(BackupError):
+            place.restore(bad, replace=True)
         assert not list(place.home.glob("replaced-*"))
     service = place.service()
     async with service.client() as client:
         assert [job["name"] for job in await all_jobs(client)] == ["digits"]
     assert service.stop() == 0
 
-    is_sqlite = other.settings().is_sqlite
-    wrong = {"RUBATO_DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/none" if is_sqlite else ""}
-    done = other.call("restore", str(file), **wrong)
-    assert done.returncode == 1
-    assert "the same kind of database" in done.stderr
+    wrong = "postgresql+psycopg://nobody@127.0.0.1:1/none" if other.settings().is_sqlite else ""
+    with pytest.raises(BackupError, match="the same kind of database"):
+        restore_backup(Settings(home=other.home, database_url=wrong), file, replace=False, tell=quiet)
 
 
-def make_home(home: Path, mark: str) -> Settings:
+def make_home(home: Path, mark: str, database: Path | None = None) -> Settings:
     """A home without a service: database, key and log say the same word."""
-    settings = Settings(home=home)
+    database = database or home / "rubato.db"
+    settings = Settings(home=home, database_url=f"sqlite+aiosqlite:///{database}")
     (home / "logs" / "job_1").mkdir(parents=True)
-    engine = create_engine(f"sqlite:///{home / 'rubato.db'}")
+    database.parent.mkdir(exist_ok=True)
+    engine = create_engine(f"sqlite:///{database}")
     with engine.begin() as connection:
         upgrade_to_head(connection)
         connection.exec_driver_sql(
@@ -295,8 +309,9 @@ def make_home(home: Path, mark: str) -> Settings:
     return settings
 
 
-def mark_of(home: Path) -> set[str]:
-    with closing(sqlite3.connect(home / "rubato.db")) as database:
+def mark_of(settings: Settings) -> set[str]:
+    home = settings.home
+    with closing(sqlite3.connect(sqlite_path(settings))) as database:
         names = {name for (name,) in database.execute("SELECT name FROM projects") if name != "default"}
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     key, log = home / "hmac-key", home / "logs" / "job_1" / "mark"
@@ -307,13 +322,27 @@ def mark_of(home: Path) -> set[str]:
 STROKES = frozenset({"os.rename", "os.mkdir", "os.remove", "shutil.rmtree", "sqlite3.connect"})
 
 
-def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both(tmp_path: Path) -> None:
-    backup, quiet = tmp_path / "backup", lambda *_: None
+@pytest.fixture(params=["beside the rest", "on another file system"])
+def make_old_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Settings]]:
+    """Makes homes whose databases lie in them, or elsewhere."""
+    if request.param == "beside the rest":
+        yield lambda name: make_home(tmp_path / name, "old")
+        return
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("/dev/shm is no file system of its own here: moves from one to another are NOT tested")
+    with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
+        yield lambda name: make_home(tmp_path / name, "old", Path(elsewhere) / name / "rubato.db")
+
+
+def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both(
+    make_old_home: Callable[[str], Settings], tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
     take_backup(make_home(tmp_path / "new", "new"), backup, quiet)
     seen: list[set[str]] = []
     for k in range(1, 200):
-        home = tmp_path / f"home-{k}"
-        settings = make_home(home, "old")
+        settings = make_old_home(f"home-{k}")
         child = os.fork()
         if child == 0:
             _die_at_stroke(k)
@@ -322,15 +351,17 @@ def test_killed_at_any_stroke_a_restore_leaves_the_old_or_the_new_and_never_both
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
-            assert mark_of(home) == {"new"}
+            assert mark_of(settings) == {"new"}
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         # What a starting service does first.
-        settle_restore(home)
-        assert not (home / ".restore").exists()
-        seen.append(mark_of(home))
-        restore_backup(settings, backup, replace=True, tell=quiet)
-        assert mark_of(home) == {"new"}
+        settle_restore(settings.home)
+        assert not (settings.home / ".restore").exists()
+        seen.append(mark_of(settings))
+        restored = restore_backup(settings, backup, replace=True, tell=quiet)
+        assert mark_of(settings) == {"new"}
+        aside = {path.name for folder in restored.put_aside for path in Path(folder).iterdir()}
+        assert aside == {"rubato.db", "hmac-key", "logs", "packages"} - (set() if seen[-1] == {"new"} else {"packages"})
     else:
         pytest.fail("it never got through")
     assert len(seen) > 10
@@ -354,7 +385,7 @@ def _die_at_stroke(k: int) -> None:
 
 
 def test_a_killed_backup_leaves_no_file_and_does_not_stop_the_next(tmp_path: Path) -> None:
-    settings, quiet = make_home(tmp_path / "home", "old"), lambda *_: None
+    settings = make_home(tmp_path / "home", "old")
     child = os.fork()
     if child == 0:
         _die_at_stroke(3)  # the removal of an older copy, two connections: the database is being copied
@@ -370,6 +401,21 @@ def test_a_killed_backup_leaves_no_file_and_does_not_stop_the_next(tmp_path: Pat
         assert archive.manifest.revision == head_revision()
 
 
+def test_earlier_backups_are_no_keys_and_keys_elsewhere_are_told(tmp_path: Path) -> None:
+    settings, target = make_home(tmp_path / "home", "old"), tmp_path / "home" / "second.backup"
+    take_backup(settings, settings.home / "first.backup", quiet)
+    (settings.home / "secret-keys").write_text("00")
+    settings = settings.model_copy(update={"secret_keys_file": settings.home / "secret-keys"})
+    manifest, missing = take_backup(settings, target, quiet)
+    assert {member.name for member in manifest.members if member.name.startswith("keys/")} == {
+        "keys/hmac-key",
+        "keys/secret-keys",
+    }
+    assert summary(settings, manifest, missing, target)["keys_elsewhere"] is None
+    settings = settings.model_copy(update={"secret_keys_file": tmp_path / "vault"})
+    assert summary(settings, manifest, missing, target)["keys_elsewhere"] == str(tmp_path / "vault")
+
+
 def test_a_backup_of_an_older_release_is_migrated(tmp_path: Path) -> None:
     from alembic import command
 
@@ -382,10 +428,10 @@ def test_a_backup_of_an_older_release_is_migrated(tmp_path: Path) -> None:
         command.upgrade(alembic_config(connection), "0001")
     engine.dispose()
     (home / "hmac-key").write_text("old")
-    manifest, _ = take_backup(Settings(home=home), tmp_path / "backup", lambda *_: None)
+    manifest, _ = take_backup(Settings(home=home), tmp_path / "backup", quiet)
     assert manifest.revision == "0001"
     target = Settings(home=tmp_path / "target")
-    restore_backup(target, tmp_path / "backup", replace=False, tell=lambda *_: None)
+    restore_backup(target, tmp_path / "backup", replace=False, tell=quiet)
     with closing(sqlite3.connect(target.home / "rubato.db")) as database:
         assert database.execute("SELECT version_num FROM alembic_version").fetchone() == (head_revision(),)
 
@@ -394,15 +440,16 @@ def test_a_backup_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     settings = make_home(tmp_path / "home", "old")
     with closing(sqlite3.connect(settings.home / "rubato.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
-    take_backup(settings, tmp_path / "backup", lambda *_: None)
+    take_backup(settings, tmp_path / "backup", quiet)
     with pytest.raises(BackupError, match="newer release"):
-        restore_backup(Settings(home=tmp_path / "t"), tmp_path / "backup", replace=False, tell=lambda *_: None)
+        restore_backup(Settings(home=tmp_path / "t"), tmp_path / "backup", replace=False, tell=quiet)
 
 
 async def test_killed_while_postgresql_is_written_it_must_be_run_again(
-    new_postgres: Callable[[], str], postgres_url: str, tmp_path: Path
+    new_postgres: Callable[[], str], postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tools = client_tools(postgres_url)
+    monkeypatch.setenv("RUBATO_PG_BIN", tools)
     place = Place(tmp_path / "one" / "home", {"RUBATO_PG_BIN": tools, "RUBATO_DATABASE_URL": new_postgres()})
     service = place.service()
     try:

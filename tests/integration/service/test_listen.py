@@ -99,6 +99,21 @@ async def test_what_is_rolled_back_is_not_told(replicas: Pair) -> None:
             assert await subscription.wait(3600)
 
 
+async def test_a_word_of_somebody_else_does_not_make_it_deaf(replicas: Pair, database: str) -> None:
+    from service.notify import notify
+
+    first, second = replicas
+    async with await psycopg.AsyncConnection.connect(database.replace("+psycopg", ""), autocommit=True) as stranger:
+        for payload in ("", "' '", "'stranger'"):
+            await stranger.execute(f"NOTIFY rubato{', ' if payload else ''}{payload}".encode())
+    with first.context.hub.subscribe("kept") as subscription:
+        async with second.context.database.write() as session:
+            notify(session, "kept")
+        async with asyncio.timeout(60):
+            assert await subscription.wait(3600)
+    assert first.context.hub.is_fed
+
+
 async def cut_listeners(url: str) -> int:
     """As a network does that goes away for a moment; gives how many connections."""
     query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s"

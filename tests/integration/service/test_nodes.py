@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from rubato.wire.cluster import ActionAnswer, NodeReport
+import service.nodes
+from rubato.wire.cluster import ActionAnswer, Desired, NodeReport
 from tests.simulated_controller import PROCESS, SimulatedController, bearer, worker
 
 if TYPE_CHECKING:
-    from tests.integration.service.conftest import Bench
+    from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
 
@@ -146,19 +151,110 @@ async def test_uncordon_undoes_a_drain(bench: Bench) -> None:
     assert len((await controller.desired()).actions) == 1
 
 
+LET_GO = replace(TWO, draining=True, drain_within_s=90.0)
+
+
+def drains_of(wishes: Desired) -> list[tuple[str, float | None]]:
+    assert {action.kind for action in wishes.actions} <= {"drain"}
+    return [(action.worker_id, action.within_s) for action in wishes.actions]
+
+
 async def test_rays_own_notice_drains_with_a_checkpoint_and_a_deadline(bench: Bench) -> None:
     controller = await spread(bench)
     before = await controller.desired()
-    bench.agent.nodes = (ONE, replace(TWO, draining=True, drain_within_s=90.0))
+    bench.agent.nodes = (ONE, LET_GO)
     await bench.schedule()
     wishes = await controller.desired()
-    assert [(action.worker_id, action.within_s) for action in wishes.actions] == [("w3", 90.0), ("w4", 90.0)]
+    assert drains_of(wishes) == [("w3", 90.0), ("w4", 90.0)]
     assert wishes.checkpoint_request == before.checkpoint_request + 1
     found = (await nodes(bench))["node-2"]
     assert (found["state"], found["by"], found["drain_within_s"]) == ("draining", "ray", 90.0)
-    bench.agent.nodes = (ONE, replace(TWO, draining=True, drain_within_s=85.0))
+    bench.clock.advance(5.0)
+    # Reports travel: the same deadline is never told in the very same words.
+    bench.agent.nodes = (ONE, replace(LET_GO, drain_within_s=84.0))
     await bench.schedule()
-    assert await controller.desired() == wishes, "one checkpoint, one drain each"
+    later = await controller.desired()
+    assert later.version == wishes.version, "one checkpoint, one drain each"
+    assert later.checkpoint_request == wishes.checkpoint_request
+    assert drains_of(later) == [("w3", 85.0), ("w4", 85.0)], "what is left"
+    successor = await bench.controller_of(controller.job_id, process=replace(PROCESS, pid=99))
+    bench.clock.advance(60.0)
+    assert drains_of((await successor.acquire(gone=1)).desired) == [("w3", 25.0), ("w4", 25.0)]
+    bench.clock.advance(60.0)
+    assert drains_of(await successor.desired()) == [("w3", 0.0), ("w4", 0.0)]
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain"])
+async def test_rays_notice_counts_also_on_a_node_that_an_admin_has_marked(bench: Bench, verb: str) -> None:
+    controller = await spread(bench)
+    await bench.client.post(f"/api/v1/nodes/node-2/{verb}")
+    own = (await bench.post(f"/jobs/{controller.job_id}/workers/w3/drain", 202))["number"]
+    await bench.post(f"/jobs/{controller.job_id}/workers/w1/drain", 202)
+    await bench.schedule()
+    before = await controller.desired()
+    assert drains_of(before) == [("w3", None), ("w1", None), *([("w4", None)] if verb == "drain" else [])]
+    bench.agent.nodes = (ONE, LET_GO)
+    await bench.schedule()
+    wishes = await controller.desired(after=before.version, wait=5)
+    assert wishes.version > before.version
+    assert drains_of(wishes) == [("w3", 90.0), ("w1", None), ("w4", 90.0)]
+    assert wishes.actions[0].number == own, "the same wish, in a hurry now"
+    assert wishes.checkpoint_request == before.checkpoint_request + 1
+    assert (await nodes(bench))["node-2"]["by"] == "ray"
+    for _ in range(2):
+        await bench.schedule()
+    assert await controller.desired() == wishes
+    # An admin's mark takes nothing back of what Ray does, and says nothing new.
+    await bench.post("/nodes/node-2/uncordon", 200)
+    await bench.schedule()
+    after = await controller.desired()
+    assert (after.actions, after.checkpoint_request) == (wishes.actions, wishes.checkpoint_request)
+
+
+async def test_a_notice_that_comes_to_have_a_deadline_or_a_nearer_one(bench: Bench) -> None:
+    controller = await spread(bench)
+    told = []
+    for left_s in (None, 90.0, 100.0, 30.0, None):
+        bench.agent.nodes = (ONE, replace(LET_GO, drain_within_s=left_s))
+        await bench.schedule()
+        wishes = await controller.desired()
+        told.append((drains_of(wishes)[0], wishes.checkpoint_request))
+    assert [drain for drain, _ in told] == [("w3", left_s) for left_s in (None, 90.0, 90.0, 30.0, 30.0)]
+    assert len({request for _, request in told}) == 1
+
+
+async def test_an_uncordon_that_comes_between_finds_no_drain_or_withdraws_it(
+    make_bench: MakeBench, new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_postgres()
+    async with (
+        make_bench(url) as bench,
+        await psycopg.AsyncConnection.connect(url.replace("+psycopg", ""), autocommit=True) as eye,
+    ):
+        controller = await spread(bench)
+        await bench.post("/nodes/node-2/drain", 202)
+        read_jobs = service.nodes._jobs_on
+        uncordons: list[asyncio.Task[Any]] = []
+
+        async def until_over_or_waiting(task: asyncio.Task[Any]) -> None:
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            while not task.done() and await (await eye.execute(waiting)).fetchone() is None:
+                await eye.execute("SELECT pg_sleep(0.01)")
+
+        async def interrupted(session: AsyncSession, clusters: Sequence[str]) -> Any:
+            found = await read_jobs(session, clusters)
+            if not uncordons:
+                uncordons.append(asyncio.create_task(bench.post("/nodes/node-2/uncordon", 200)))
+                await until_over_or_waiting(uncordons[0])
+            return found
+
+        monkeypatch.setattr(service.nodes, "_jobs_on", interrupted)
+        async with bench.context.database.write() as session:
+            await service.nodes.settle_drains(session, bench.clock())
+        assert (await uncordons[0])["state"] == "ready"
+        assert (await controller.desired()).actions == ()
+        events = (await bench.get("/jobs/digits/events"))["items"]
+        assert [event["kind"] for event in events].count("worker.drain_requested") == 2, "it came between"
 
 
 async def test_only_admins_of_the_service_mark_nodes_and_others_jobs_are_not_named(bench: Bench) -> None:

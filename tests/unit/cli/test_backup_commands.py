@@ -42,7 +42,7 @@ def test_a_home_is_saved_and_put_back(
 
     monkeypatch.setenv("RUBATO_HOME", str(tmp_path / "other"))
     result = json.loads(rubato("restore", "--json", str(file)).out)
-    assert (result["jobs"], result["put_aside"], result["missing_checkpoints"]) == (0, None, [])
+    assert (result["jobs"], result["put_aside"], result["missing_checkpoints"]) == (0, [], [])
     assert (tmp_path / "other" / "hmac-key").read_text() == "aa"
 
 

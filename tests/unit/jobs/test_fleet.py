@@ -1,8 +1,24 @@
 from __future__ import annotations
 
-from ray._private.label_utils import validate_label_selector
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
-from jobs.fleet import placement_options
+import pytest
+import ray
+from ray._private.label_utils import validate_label_selector
+from ray.exceptions import ActorDiedError
+
+from jobs import fleet as fleet_module
+from jobs.fleet import RayFleet, placement_options
+from jobs.supervisor import WorkerOrder
+from rubato.wire import worker as wire
+from rubato.wire.spec import ResourcesSpec
+
+PATIENCE_S = 60.0
 
 
 def test_nodes_to_avoid_become_a_selector_that_ray_takes() -> None:
@@ -10,3 +26,135 @@ def test_nodes_to_avoid_become_a_selector_that_ray_takes() -> None:
     options = placement_options(("a" * 56, "b" * 56))
     assert options == {"label_selector": {"ray.io/node-id": f"!in({'a' * 56},{'b' * 56})"}}
     assert validate_label_selector(options["label_selector"]) is None
+
+
+class FakeRay:
+    """Actors that wait for a place for ever, and die when they are killed."""
+
+    def __init__(self) -> None:
+        self.made: queue.SimpleQueue[FakeActor] = queue.SimpleQueue()
+        self.error: Exception | None = None
+        """Raised where an actor is to be made."""
+
+    def remote(self, _kind: type) -> Any:
+        return SimpleNamespace(options=self._options)
+
+    def kill(self, actor: FakeActor, *, no_restart: bool) -> None:
+        assert no_restart
+        actor.die()
+
+    def _options(self, **_options: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(remote=self._make)
+
+    def _make(self, order: WorkerOrder) -> FakeActor:
+        actor = FakeActor(order.start.incarnation)
+        self.made.put(actor)
+        return actor
+
+
+class FakeActor:
+    """One that has no place: nothing that it is asked comes back."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.answer: Future[Any] = Future()
+        self.poll = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=lambda: self.answer))
+
+    def die(self) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(ActorDiedError())
+
+
+class Watched:
+    """A fleet on a fake Ray, and what it posts."""
+
+    def __init__(self, ray_: FakeRay) -> None:
+        self.ray = ray_
+        self.posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.has_failed = threading.Event()
+        start = wire.Start(1, "job_1", "", "", {}, "", "", 0)
+        order = WorkerOrder(start, "", "", None, {})
+        self.fleet = RayFleet(order, ResourcesSpec(), self.posted.put, lambda: None, self.has_failed.set)
+
+    def spawn(self, *incarnations: str) -> list[FakeActor]:
+        for incarnation in incarnations:
+            self.fleet.spawn(f"w{incarnation}", incarnation)
+        have_asked = threading.Event()
+        self.fleet.later(have_asked.set)
+        assert have_asked.wait(PATIENCE_S)
+        return [self.ray.made.get(timeout=PATIENCE_S) for _ in incarnations]
+
+    def exits(self, count: int) -> list[wire.Exited]:
+        return sorted((self.posted.get(timeout=PATIENCE_S) for _ in range(count)), key=lambda one: one.incarnation)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    fake = FakeRay()
+    monkeypatch.setattr(ray, "remote", fake.remote)
+    monkeypatch.setattr(ray, "kill", fake.kill)
+    found = Watched(fake)
+    yield found
+    found.fleet.close()
+
+
+def test_workers_without_a_place_are_withdrawn_when_the_nodes_to_avoid_change(watched: Watched) -> None:
+    watched.spawn("1.1", "1.2")
+    watched.fleet.avoid(("node-1",))
+    assert [(one.incarnation, one.is_withdrawn) for one in watched.exits(2)] == [("1.1", True), ("1.2", True)]
+    (lost,) = watched.spawn("1.3")
+    lost.die()
+    (exited,) = watched.exits(1)
+    assert (exited.incarnation, exited.is_withdrawn) == ("1.3", False)
+
+
+def test_one_that_is_withdrawn_twice_is_withdrawn(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    (actor,) = watched.spawn("1.1")
+    monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
+    for nodes in (("node-1",), ("node-1", "node-2")):
+        watched.fleet.avoid(nodes)
+    watched.fleet.later(actor.die)
+    assert [one.is_withdrawn for one in watched.exits(1)] == [True]
+
+
+def test_one_that_is_to_die_anyway_is_not_withdrawn(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    (actor,) = watched.spawn("1.1")
+    # Its end is told only once the nodes have changed as well.
+    monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
+    watched.fleet.kill("1.1", "somebody had it killed", with_stacks=False)
+    watched.fleet.avoid(("node-1",))
+    watched.fleet.later(actor.die)
+    (exited,) = watched.exits(1)
+    assert (exited.cause, exited.is_withdrawn) == ("somebody had it killed", False)
+
+
+def test_a_worker_that_is_lost_meanwhile_does_not_stop_the_talk(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_killing, is_told, told = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(fleet_module, "wait_until_gone", lambda _: is_killing.wait(PATIENCE_S))
+
+    def kill(actor: FakeActor, *, no_restart: bool) -> None:
+        if not is_killing.is_set():
+            is_killing.set()
+            told.extend(watched.exits(1))
+            is_told.set()
+        watched.ray.kill(actor, no_restart=no_restart)
+
+    monkeypatch.setattr(ray, "kill", kill)
+    lost, *_ = watched.spawn("1.1", "1.2", "1.3")
+    lost.die()
+    watched.fleet.avoid(("node-1",))
+    assert is_told.wait(PATIENCE_S)
+    assert [one.incarnation for one in watched.exits(2)] == ["1.2", "1.3"]
+    assert [one.incarnation for one in told] == ["1.1"]
+    watched.spawn("1.4")
+    assert not watched.has_failed.is_set()
+
+
+def test_an_error_that_nobody_foresaw_is_told_and_ends_the_talk(watched: Watched) -> None:
+    watched.ray.error = KeyError("unforeseen")
+    watched.fleet.spawn("w1", "1.1")
+    assert watched.has_failed.wait(PATIENCE_S)

@@ -119,6 +119,14 @@ class Processes:
         worker.say(wire.Exited(worker.incarnation, None, None, cause="its node was lost"))
         return unheard
 
+    def withdraw_unplaced(self) -> int:
+        """The nodes that take workers have changed: those without a place are taken back. Returns how many."""
+        found = [worker for worker in self.workers.values() if not worker.placed and not worker.gone]
+        for worker in found:
+            worker.placed = True
+            worker.say(wire.Exited(worker.incarnation, None, None, cause="it had no place yet", is_withdrawn=True))
+        return len(found)
+
     def differ(self, worker: Worker) -> None:
         """It is told by a comparison that its state is not the others', says so, and ends itself."""
         if worker.alive and worker.record is not None:

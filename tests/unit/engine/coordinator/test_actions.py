@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,30 @@ def test_no_fewer_than_the_minimum_unless_there_is_a_hurry() -> None:
     cluster.now += 5.0
     cluster.run(lambda: pressing in cluster.done)
     assert cluster.done[pressing].state == "done"
+
+
+def test_a_drain_that_comes_to_be_in_a_hurry_does_not_wait_any_more() -> None:
+    cluster = training(2, slots=2, min_workers=2)
+    number = cluster.act("drain", member_ids(cluster)[0])
+    step = cluster.coordinator.job.step
+    cluster.run(lambda: cluster.coordinator.job.step >= step + 20)
+    assert number not in cluster.done
+    asked_at = cluster.now
+    (action,) = cluster.wish.actions
+    cluster.ask(actions=(replace(action, within_s=1000.0),))
+    # A later word of the same deadline, and one of a later deadline, give it no more time.
+    for passed_s, left_s in ((100.0, 900.0), (200.0, 5000.0)):
+        cluster.now = asked_at + passed_s
+        cluster.ask(actions=(replace(action, within_s=left_s),))
+    cluster.now = asked_at + 490.0
+    step = cluster.coordinator.job.step
+    cluster.run(lambda: cluster.coordinator.job.step >= step + 20)
+    assert cluster.now < asked_at + 500.0
+    assert number not in cluster.done, "half of the time is for a replacement to come"
+    cluster.now = asked_at + 501.0
+    cluster.run(lambda: number in cluster.done)
+    assert cluster.done[number].state == "done"
+    assert cluster.now < asked_at + 550.0
 
 
 def test_all_workers_drained_at_once() -> None:

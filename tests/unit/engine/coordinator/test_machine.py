@@ -14,7 +14,7 @@ from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.processes import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
-FAULTS = ("die", "die_two", "die_all", "scale", "checkpoint", "time_jump", "replace")
+FAULTS = ("die", "die_two", "die_all", "scale", "checkpoint", "time_jump", "replace", "withdraw")
 PROPERTIES = settings(max_examples=150, deadline=None)
 ENDLESS = 10**9
 
@@ -37,6 +37,8 @@ def inject(cluster: Cluster, fault: str) -> None:
             cluster.ask(checkpoint_request=cluster.wish.checkpoint_request + 1)
         case "time_jump":
             cluster.now += cluster.random.choice((1.0, 100.0))
+        case "withdraw":
+            cluster.withdraw_unplaced()
         case "replace" if cluster.outcome is None:
             cluster.replace_controller()
 
@@ -320,6 +322,24 @@ def test_scaling_up_waits_for_slots_and_says_so() -> None:
     cluster.run(lambda: cluster.is_settled)
     assert cluster.coordinator.observed().workers == 5
     assert cluster.coordinator.observed().reason == ""
+
+
+def test_workers_that_are_withdrawn_before_they_have_a_place_are_no_losses() -> None:
+    cluster = Cluster(random.Random(6), workers=3, slots=0, max_restarts=0)
+    withdrawn = 0
+    while withdrawn < 30:
+        withdrawn += cluster.withdraw_unplaced()
+        cluster.advance()
+        assert cluster.outcome is None
+    cluster.slots = 3
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "succeeded"
+    kinds = [event.kind for event in cluster.events]
+    assert "worker.lost" not in kinds
+    messages = [event.message for event in cluster.events if event.kind == "worker.left"]
+    assert "w1.1 was withdrawn: it had no place yet" in messages
+    assert sum("withdrawn" in message for message in messages) == withdrawn
 
 
 def test_who_stands_by_waits_a_moment_for_those_that_were_started_with_him() -> None:
