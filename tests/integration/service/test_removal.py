@@ -162,6 +162,22 @@ async def test_what_is_needed_is_not_deleted(bench: Bench) -> None:
     assert names == ["1-50", "1-60"]
 
 
+async def test_a_name_means_the_same_job_when_it_is_sent_again(bench: Bench) -> None:
+    older = await finished(bench)
+    async with await make_user(bench, "eva", default="editor") as editor:
+        for client in (bench.client, editor):
+            newer = await finished(bench)
+            for _ in range(3):
+                assert (await client.delete("/api/v1/jobs/digits")).status_code == 204
+            assert (await bench.job("digits"))["id"] == older
+            await bench.get(f"/jobs/{newer}", 404)
+            await sweep_all(bench)
+            assert await left_of(bench, newer) == []
+            assert len(await left_of(bench, older)) == len(TABLES) + 2
+    await bench.submit()
+    assert "is queued" in (await remove(bench, "digits", 409))["detail"]
+
+
 async def test_what_is_pinned_after_the_look_stays(bench: Bench) -> None:
     job_id = await finished(bench)
     await remove(bench, job_id, 204)
