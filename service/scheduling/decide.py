@@ -114,7 +114,7 @@ def _grant_wish(room: Room, seat: Seat) -> bool:
     missing -= own + count
     if not missing:
         return False
-    if seat.job.project not in room.quotas.reserved_for and room.fits_soon(seat.job) < missing:
+    if room.fits_more_soon(seat.job) < missing:
         taking = take_back_for_wish(room, seat, missing)
         taking.apply(room, sentences.gives_to(seat.job, missing))
     return True
@@ -218,10 +218,10 @@ def _why_not_more(room: Room, seat: Seat, job: Placed, now: datetime) -> str:
         return sentences.kept_for(room.reserved_for, free)
     if moment is not None and now < moment:
         return sentences.not_before(moment)
-    queued = room.quotas.reserved_for.get(job.project)
-    if queued is not None:
-        return sentences.quota_kept_for(queued)
     if room.fits_more(job) < min(free, 1 if count is None else count - seat.workers):
+        queued = room.quotas.reserved_for.get(job.project)
+        if queued is not None and room.quotas.left(job.project):
+            return sentences.quota_kept_for(queued)
         limit = room.quotas.limits[job.project]
         return sentences.uses(job.project, room.quotas.used(job.project), limit)
     if count is not None and free:

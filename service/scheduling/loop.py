@@ -155,7 +155,7 @@ def _may_go_on(seen: Seen, decisions: list[Decision]) -> bool:
 
 
 def _held_projects(seen: Seen, decisions: list[Decision]) -> frozenset[str]:
-    """Projects of which no other job can start: one waits for the quota already."""
+    """Projects of which one waits for the quota already: behind the window nobody of theirs is looked for."""
     held = {one.job_id for one in decisions if isinstance(one, Wait) and one.is_held_by_quota}
     limits = seen.view.max_slots
     return frozenset(

@@ -85,13 +85,13 @@ def take_back_for_wish(room: Room, wanting: Seat, count: int) -> Taking:
     job = wanting.job
     givers = [seat for seat in room.seats if seat is not wanting]
     own = [seat for seat in givers if seat.job.project == job.project]
-    for fewer in range(count, room.fits_soon(job), -1):
+    for fewer in range(count, room.fits_more_soon(job), -1):
 
         def has_quota(trial: Room, wanted: int = fewer) -> bool:
-            return trial.quotas.left_soon(job.project) >= wanted
+            return trial.quotas.left_beside_soon(job.project) >= wanted
 
         def has_room(trial: Room, wanted: int = fewer) -> bool:
-            return trial.fits_soon(job) >= wanted
+            return trial.fits_more_soon(job) >= wanted
 
         cuts = _cut(room, _wish, ((own, has_quota), (givers, has_room)))
         if cuts is not None:

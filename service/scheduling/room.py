@@ -61,8 +61,12 @@ class Room:
         return min(self.soon.fits(job.shape), self.quotas.left_soon(job.project))
 
     def fits_more(self, job: JobView) -> int:
-        """Workers that a running job may get besides: none while a queued one of its project waits for the quota."""
-        return 0 if job.project in self.quotas.reserved_for else self.fits(job)
+        """Workers that a running job may get besides: a queued one of its project keeps its part of the quota."""
+        return min(self.now.fits(job.shape), self.quotas.left_beside(job.project))
+
+    def fits_more_soon(self, job: JobView) -> int:
+        """The same when all that is on its way has come back."""
+        return min(self.soon.fits(job.shape), self.quotas.left_beside_soon(job.project))
 
     def seat(self, job: Waiting, workers: int, now: datetime) -> Seat:
         """Give a queued job its first slots."""

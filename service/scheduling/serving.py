@@ -2,7 +2,7 @@
 
 The first job that does not fit reserves the clusters that it could ever run on, so no stream of small jobs starves a
 large one. Others behind it may use the slots that it cannot start with, on the condition that they make way
-(*backfilling*). A job that only its project's quota stops reserves that quota and nothing else.
+(*backfilling*). Of its project's quota it reserves what it needs; one that only the quota stops reserves nothing else.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _serve(view: View, rooms: dict[str, Room], job: Waiting, now: datetime) -> V
         return _over(job, because, is_hopeless=True) if is_over else Waits(because, is_held_by_quota=True)
     quotas = possible[0].quotas
     before = quotas.reserved_for.get(job.project)
-    if before is not None:
+    if before is not None and quotas.left_beside(job.project) < job.min_workers:
         because = sentences.behind_in_project(job, before)
         return _over(job, because) if is_over else Waits(because, is_held_by_quota=True)
     if open_rooms:
@@ -91,7 +91,7 @@ def _wait_first(rooms: list[Room], roomiest: Room, job: Waiting, now: datetime) 
     because = _make_way(job, rooms, now) or _needs(roomiest, job)
     quotas = roomiest.quotas
     if job.project in quotas.limits:
-        quotas.reserved_for[job.project] = job
+        quotas.reserved_for.setdefault(job.project, job)
     if quotas.left_soon(job.project) < job.min_workers:
         # Slots that it could not take anyway are for others.
         return Waits(because, is_held_by_quota=True)

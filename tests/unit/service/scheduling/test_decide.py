@@ -334,6 +334,11 @@ def test_no_project_gets_more_than_its_quota(view: View) -> None:
 
 
 @given(worlds())
+def test_a_quota_that_is_never_reached_changes_nothing(view: View) -> None:
+    assert decided(replace(view, max_slots={"a": 1000, "b": 1000})) == decided(replace(view, max_slots={}))
+
+
+@given(worlds())
 def test_whoever_went_first_is_paused_once_that_is_enough(view: View) -> None:
     """Slots are free, or lent, as many as the first needs: then it starts, or they are on their way to it."""
     found = decided(view)

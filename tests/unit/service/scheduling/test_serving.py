@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from service.scheduling.view import Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
+from service.scheduling.capacity import Shape
+from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
 from tests.unit.service.scheduling.worlds import NOW, cluster, decided, elastic, placed, waiting
 
 
@@ -78,6 +79,38 @@ class TestQuotas:
         assert found["a"] == Wait("job_a", 1, "needs 2 slots, project vision uses 3 of its 4 slots", True)
         assert found["b"].because == "waits behind a of the same project, which needs 2 slots of the quota of vision"
         assert isinstance(found["c"], Start)
+
+    def test_others_of_the_project_go_first_by_what_the_first_leaves_of_the_quota(self) -> None:
+        mine = {"project": "vision"}
+        queue = (
+            waiting("large", 4, age=9, **mine),
+            waiting("wide", 2, age=8, **mine),
+            waiting("small", 1, age=7, **mine),
+            waiting("late", 1, **mine),
+        )
+        found = decided(self.view(placed("x", 3, **mine), queue=queue, quota=8, slots=6))
+        assert found["large"] == Wait("job_large", 1, "needs 4 slots, free 3, held by x")
+        behind = "waits behind large of the same project, which needs 4 slots of the quota of vision"
+        assert found["wide"] == Wait("job_wide", 2, behind, True)
+        assert isinstance(found["small"], Start)
+        assert found["small"].is_backfilled
+        assert found["late"] == Wait("job_late", 3, behind, True)
+
+    def test_others_of_the_project_grow_by_what_the_first_leaves_of_the_quota(self) -> None:
+        """It waits for GPUs; the quota counts slots of all clusters."""
+        mine = {"project": "vision"}
+        jobs = (placed("x", 2, wish=6, **mine), elastic("y", 2, 8, cluster_id="gpus", **mine))
+        gpus = cluster(4, gpus=4, name="gpus")
+        queue = (waiting("large", 3, shape=Shape(cpu=1, gpu=1), age=9, **mine),)
+        busy = placed("other", 2, cluster_id="gpus", shape=Shape(cpu=1, gpu=1))
+
+        def grown(quota: int) -> Decision:
+            return decided(View((cluster(8), gpus), (*jobs, busy), queue, {"vision": quota}))["x"]
+
+        assert grown(12) == Resize("job_x", 6, 0, "grows from 2 to 6: slots were free")
+        assert grown(9) == Resize("job_x", 4, 0, "grows from 2 to 4 of the 6 it wants: slots were free")
+        kept = "what is left of the quota of project vision is kept for large"
+        assert grown(7) == Keep("job_x", f"wants 6, has 2: {kept}")
 
     def test_a_start_gets_no_more_than_the_quota(self) -> None:
         found = decided(self.view(placed("x", 1, project="vision"), queue=(waiting("a", 1, 8, project="vision"),)))
