@@ -98,9 +98,9 @@ class Room:
             self.soon.take(seat.spots.pop(), seat.job.shape, -1)
             self.quotas.give_back(seat.job.project, 1)
 
-    def others(self, job: JobView) -> list[str]:
-        """The names of the other jobs that hold slots here, each once."""
-        return sorted({seat.job.name for seat in self.seats if seat.job.job_id != job.job_id and seat.spots})
+    def others(self, job: JobView) -> list[JobView]:
+        """The other jobs that hold slots here."""
+        return [seat.job for seat in self.seats if seat.job.job_id != job.job_id and seat.spots]
 
 
 def furnish(view: View) -> dict[str, Room]:

@@ -106,12 +106,12 @@ def _make_way(job: Waiting, rooms: list[Room], now: datetime) -> str:
         taking = take_back_for_start(room, job, now)
         if taking is None:
             continue
-        taking.apply(room, sentences.gives_to(job, job.min_workers))
+        taking.apply(room, lambda giver: sentences.gives_to(giver, job, job.min_workers))
         for seat in taking.paused:
             room.release(seat, len(seat.spots))
             seat.paused_for = job
-        paused = sorted(seat.job.name for seat in room.seats if seat.paused_for is job)
-        shrinking = sorted(seat.job.name for seat in room.seats if _gives_back(seat) and seat.paused_for is None)
+        paused = [seat.job for seat in room.seats if seat.paused_for is job]
+        shrinking = [seat.job for seat in room.seats if _gives_back(seat) and seat.paused_for is None]
         if paused or shrinking:
             return sentences.gets(job, _short(room, job), paused, shrinking)
     return ""
@@ -157,5 +157,5 @@ def _may_go_first(room: Room, job: Waiting) -> bool:
 
 def _why_behind(possible: list[Room], first: Waiting, job: Waiting) -> str:
     if not any(room.fits(job) >= job.min_workers for room in possible):
-        return sentences.behind(first)
-    return sentences.too_late(first) if job.is_preemptible else sentences.not_to_be_paused(first)
+        return sentences.behind(job, first)
+    return sentences.too_late(job, first) if job.is_preemptible else sentences.not_to_be_paused(job, first)

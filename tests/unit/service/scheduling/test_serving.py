@@ -65,6 +65,39 @@ class TestBackfilling:
         assert isinstance(alone, Resize), "once the first has started it is a job like any other"
 
 
+class TestForeignJobs:
+    """They are counted, not named: a sentence goes to everybody in the project of its job."""
+
+    def test_who_waits_hears_how_many_hold_the_slots(self) -> None:
+        jobs = (placed("a", 1), placed("b", 1), *(placed(f"x{index}", 1, project="vision") for index in range(2)))
+        found = decided(View((cluster(4),), jobs, (waiting("large", 4), waiting("small", 1, project="vision"))))
+        assert found["large"].because == "needs 4 slots, free 0, held by a, b and 2 jobs of other projects"
+        assert found["small"].because == "waits behind a job of another project, which needs 4 slots"
+
+    def test_who_goes_first_makes_way_for_a_job_of_another_project(self) -> None:
+        large = waiting("large", 4, age=7200)
+        small = waiting("small", 1, project="vision")
+        found = decided(View((cluster(4),), (placed("digits", 2),), (large, small)))
+        assert found["small"].because == (
+            "starts with 1 worker of 1, free 2, before a job of another project, which needs 4 slots; "
+            "it is paused as soon as a job of another project can start"
+        )
+        lent = placed("small", 1, is_backfilled=True, ranked_at=NOW, project="vision")
+        found = decided(View((cluster(4),), (lent,), (large,)))
+        assert found["large"].because == "needs 4 slots, free 3; a job of another project is being paused for it"
+        one = found["small"]
+        assert isinstance(one, Preempt)
+        assert one.is_for_foreign
+        assert one.because.startswith(
+            "is paused with a checkpoint for a job of another project, which it had overtaken"
+        )
+
+    def test_who_gives_back_hears_of_no_name(self) -> None:
+        found = decided(View((cluster(4),), (elastic("a", 4, 4, wish=1),), (waiting("b", 1, project="vision"),)))
+        assert found["a"].because == "gives workers back: a job of another project needs 1 slot"
+        assert found["b"].because == "needs 1 slot, free 0; a job of another project gives slots back for it"
+
+
 class TestQuotas:
     def view(self, *jobs: Placed, queue: tuple[Waiting, ...] = (), quota: int = 4, slots: float = 10) -> View:
         return View((cluster(slots),), jobs, queue, {"vision": quota})
@@ -164,4 +197,4 @@ class TestQuotas:
     def test_a_job_that_waits_for_slots_is_not_said_to_wait_for_the_quota(self) -> None:
         jobs = (placed("x", 2, project="vision"), placed("y", 8, project="speech"))
         found = decided(self.view(*jobs, queue=(waiting("a", 2, project="vision"),)))
-        assert found["a"] == Wait("job_a", 1, "needs 2 slots, free 0, held by x and y")
+        assert found["a"] == Wait("job_a", 1, "needs 2 slots, free 0, held by x and a job of another project")
