@@ -16,7 +16,7 @@ from service.errors import ErrorKind, ServiceError
 from service.jobs import find
 from service.models import Job, WorkerActionRow
 from service.notify import job_topic
-from service.requests import Asked, answer_once
+from service.requests import Asked, answer_once, check_edition
 from service.states import WITH_CONTROLLER
 from service.wishes import record_wish, refuse_final
 from service.worker_actions import PENDING, action_json, add_action, find_newest
@@ -54,6 +54,7 @@ async def act(context: Context, reference: str, worker_id: str, kind: Kind, *, a
 
     async def run(session: AsyncSession) -> dict[str, Any]:
         job = await find(session, reference, for_update=True)
+        check_edition(job, asked.if_match)
         refuse_final(job, f"told to {kind} a worker")
         newest = await find_newest(session, job.id, worker_id, kind)
         if newest is not None and newest.state in (PENDING, "done"):
@@ -87,10 +88,11 @@ async def read_stack(context: Context, reference: str, worker_id: str, *, asked:
 
     Raises:
         ServiceError: not_found (no such job, or no such worker now), job_final, conflict (the job has no workers, or
-            they could not be had).
+            they could not be had), precondition_failed.
     """
     async with context.database.write() as session:
         job = await find(session, reference, for_update=True)
+        check_edition(job, asked.if_match)
         refuse_final(job, "asked for stacks")
         now, job_id = context.clock(), job.id
         newest = await find_newest(session, job.id, worker_id, "stack")

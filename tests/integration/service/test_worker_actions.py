@@ -70,6 +70,21 @@ async def test_asking_again_or_with_the_same_key_doubles_nothing(bench: Bench) -
     assert (len(wishes.actions), wishes.version) == (1, version)
 
 
+async def test_who_read_an_older_edition_acts_on_no_worker(bench: Bench) -> None:
+    controller = await training(bench)
+    etag = (await bench.job("digits"))["etag"]
+    await bench.post("/jobs/digits/scale", 202, {"workers": 3})
+    asked = (("POST", "drain"), ("POST", "kill"), ("GET", "stack"))
+    for method, verb in asked:
+        url = f"/api/v1{path(controller, 'w1', verb)}"
+        refused = await bench.client.request(method, url, headers={"If-Match": etag}, params={"wait": 0})
+        assert (refused.status_code, refused.json()["code"]) == (412, "precondition_failed"), verb
+    assert (await controller.desired()).actions == ()
+    present = (await bench.job("digits"))["etag"]
+    url = f"/api/v1{path(controller, 'w1', 'drain')}"
+    assert (await bench.client.post(url, headers={"If-Match": present})).status_code == 202
+
+
 async def test_a_worker_that_is_not_there_and_a_job_without_workers(bench: Bench) -> None:
     controller = await training(bench)
     for verb in ("drain", "kill"):
