@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -24,6 +24,8 @@ from service.worker_actions import PENDING, action_json, add_action, find_newest
 Kind = Literal["drain", "kill"]
 STACK_FRESH = timedelta(seconds=5)
 """A stack that is so young answers the next question too: many who look do not stop the process for each."""
+STACK_OVERDUE = timedelta(minutes=1)
+"""One that was asked for so long ago is asked for anew: its answer may have been given up with a refused report."""
 _EVENTS: dict[Kind, EventKind] = {"drain": EventKind.DRAIN_REQUESTED, "kill": EventKind.KILL_REQUESTED}
 _ASKED: dict[Kind, str] = {"drain": "asked {worker} to leave", "kill": "had {worker} killed"}
 
@@ -96,9 +98,7 @@ async def read_stack(context: Context, reference: str, worker_id: str, *, asked:
         refuse_final(job, "asked for stacks")
         now, job_id = context.clock(), job.id
         newest = await find_newest(session, job.id, worker_id, "stack")
-        finished_at = None if newest is None else newest.finished_at
-        is_fresh = finished_at is not None and abs(now - finished_at) <= STACK_FRESH
-        if newest is None or (newest.state != PENDING and not is_fresh):
+        if newest is None or not _may_be_shared(newest, now):
             await _check_worker(session, job, worker_id)
             newest = await add_action(session, job, "stack", worker_id, by=asked.actor, now=now)
             job.desired_version += 1
@@ -118,6 +118,12 @@ async def read_stack(context: Context, reference: str, worker_id: str, *, asked:
         # Also a worker that was lost meanwhile: the message says which.
         raise ServiceError(ErrorKind.CONFLICT, f"There are no stacks of {worker_id}: {row.message}.")
     return Stack(f"{row.message}\n\n{row.text}", is_there=True)
+
+
+def _may_be_shared(stack: WorkerActionRow, now: datetime) -> bool:
+    """Whether it answers another question, too: it is young, or its answer is still to be expected."""
+    since, most = (stack.asked_at, STACK_OVERDUE) if stack.finished_at is None else (stack.finished_at, STACK_FRESH)
+    return abs(now - since) <= most
 
 
 async def _check_worker(session: AsyncSession, job: Job, worker_id: str) -> None:

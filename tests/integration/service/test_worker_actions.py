@@ -175,6 +175,28 @@ async def test_stacks_are_asked_for_awaited_and_shared(bench: Bench) -> None:
     assert problem["detail"] == "There are no stacks of w1: w1 waits for a slot: it has no process yet."
 
 
+async def test_a_stack_whose_answer_was_lost_is_asked_for_anew(bench: Bench) -> None:
+    """A controller gives up the answers of a batch that the service refuses."""
+    controller = await training(bench)
+    url = f"/api/v1{path(controller, 'w1', 'stack')}"
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    (lost,) = (await controller.desired()).actions
+    bench.clock.advance(59)
+    await controller.report(worker_reports=BOTH)
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    assert (await controller.desired()).actions == (lost,), "it may be on its way still"
+    bench.clock.advance(2)
+    await controller.report(worker_reports=BOTH)
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    wishes = await controller.desired()
+    (anew,) = wishes.actions
+    assert anew.number > lost.number
+    answers = (ActionAnswer(lost.number, "done", "late", "late"), ActionAnswer(anew.number, "done", "w1", "stack"))
+    await controller.report(worker_reports=BOTH, answers=answers)
+    assert (await bench.client.get(url)).text == "w1\n\nstack"
+    assert (await controller.desired()).actions == ()
+
+
 async def test_others_workers_are_foreign_and_viewers_only_look(bench: Bench) -> None:
     controller = await training(bench)
     await bench.post("/projects", 201, {"name": "other"})
