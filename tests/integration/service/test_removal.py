@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -283,6 +284,39 @@ async def test_a_storage_that_does_not_answer_holds_up_nothing_else(
     assert await left_of(bench, first) == ["jobs", "checkpoints", str(checkpoints_of(bench, first))]
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, first) == []
+
+
+def test_removals_that_overlap_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "1-50"
+    (folder / "part").mkdir(parents=True)
+    files = [folder / "part" / str(index) for index in range(3)]
+    for file in files:
+        file.write_bytes(b"weights")
+    real = os.unlink
+    overtaken = []
+
+    def unlink(name: str, *, dir_fd: int | None = None) -> None:
+        if not overtaken:
+            overtaken.append(name)
+            real(name, dir_fd=dir_fd)  # the other removal was faster
+        real(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    LocalStored(folder).remove_all()
+    assert overtaken
+    assert not folder.exists()
+    LocalStored(folder).remove_all()
+
+
+async def test_the_row_stays_while_files_are_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = await finished(bench)
+    await remove(bench, job_id, 204)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStored, "remove_all", lambda _: None)
+        await sweep_all(bench)
+        assert "jobs" in await left_of(bench, job_id)
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, job_id) == []
 
 
 async def test_checkpoints_in_an_object_store_go_too(make_bench: MakeBench, tmp_path: Path) -> None:
