@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
 from service.context import Context
+from service.heartbeat import decide_skew
 from service.leases import take_lease
 from service.models import Session, StoredReply
 from service.nodes import has_drains, settle_drains
@@ -46,6 +47,10 @@ core, and a lone wake-up waits for nothing."""
 log = structlog.get_logger(__name__)
 
 
+class ClockOutOfStep(Exception):
+    """This clock and that of the database differ: by it no lease can be judged that another replica wrote."""
+
+
 class SchedulingLoop:
     """Runs a round when something changed, and looks for what the clock brings once a second."""
 
@@ -69,6 +74,7 @@ class SchedulingLoop:
             while not self._context.hub.is_closed:
                 began = time.monotonic()
                 try:
+                    await self._compare_clocks()
                     now = self._context.clock()
                     unheard = heartbeat.why_unsure(now, interval_s) or unheard
                     if unheard is not None:
@@ -85,6 +91,9 @@ class SchedulingLoop:
                 except IllegalTransition as error:
                     # Another replica was faster: look again in the next round.
                     log.warning("scheduling_round_failed", error=str(error))
+                except ClockOutOfStep as error:
+                    unheard = str(error)
+                    log.warning("scheduling_round_failed", error=unheard)
                 except (DBAPIError, OSError) as error:
                     # What is silent to the scheduler took no reports either.
                     unheard = "the database did not answer"
@@ -96,6 +105,19 @@ class SchedulingLoop:
                 rest_s = max(MIN_REST_S, REST_FACTOR * took_s) - (time.monotonic() - began)
                 if is_woken and rest_s > 0:
                     await asyncio.sleep(min(rest_s, interval_s))
+
+    async def _compare_clocks(self) -> None:
+        """Have nothing judged by a clock that differs from that of the database, the one that all replicas see.
+
+        Raises:
+            ClockOutOfStep: it does.
+        """
+        before = self._context.clock()
+        told = await self._context.database.now()
+        because = None if told is None else decide_skew(before, told, self._context.clock())
+        self._context.heartbeat.out_of_step = because
+        if because is not None:
+            raise ClockOutOfStep(because)
 
     async def run_once(self, *, with_queue: bool = True) -> None:
         """One round: what the clock brings, then the queue and the shares."""
