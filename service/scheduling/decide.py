@@ -182,7 +182,7 @@ def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iter
 
 def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Decision:
     if seat.paused_for is not None:
-        told_why = sentences.makes_way_for if job.is_backfilled else sentences.paused_for
+        told_why = sentences.makes_way_for if has_overtaken(seat, seat.paused_for) else sentences.paused_for
         is_foreign = seat.paused_for.project != job.project
         because = told_why(job, seat.paused_for)
         return Preempt(job.job_id, seat.paused_for.job_id, because, is_for_foreign=is_foreign)

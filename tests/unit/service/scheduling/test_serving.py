@@ -47,6 +47,12 @@ class TestBackfilling:
         came = waiting("came", 4, age=60, priority=50, kept_rank=NOW - timedelta(hours=3))
         assert isinstance(decided(View((cluster(4),), (small,), (came,)))["small"], Keep)
 
+    def test_one_that_is_paused_for_its_priority_is_told_so(self) -> None:
+        small = placed("small", 1, is_backfilled=True, ranked_at=NOW)
+        urgent = waiting("urgent", 4, age=60, priority=90)
+        found = decided(View((cluster(4),), (small,), (urgent,)))["small"]
+        assert found.because.startswith("is paused with a checkpoint for urgent (priority 90), which needs 4 slots")
+
     def test_it_does_not_take_what_the_first_is_about_to_start_with(self) -> None:
         jobs = (placed("digits", 2, is_leaving=True),)
         queue = (waiting("large", 4, age=9), waiting("small", 1))
