@@ -103,7 +103,7 @@ class Sweeper:
     async def _try(self, work: Awaitable[None], job_id: str) -> None:
         try:
             await work
-        except (ServiceError, OSError) as error:
+        except (ServiceError, DBAPIError, OSError) as error:
             SWEEP_FAILURES.inc()
             log.warning("sweep_of_job_failed", job=job_id, error=str(error)[:500])
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, select, text
+from sqlalchemy.exc import OperationalError
 
 from rubato.wire.cluster import Outcome, Result
 from service import jobs, sweep
@@ -317,6 +318,28 @@ async def test_the_row_stays_while_files_are_left(bench: Bench, monkeypatch: pyt
         assert "jobs" in await left_of(bench, job_id)
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, job_id) == []
+
+
+async def test_a_job_whose_rows_cannot_be_removed_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await finished(bench, "first"), await finished(bench, "second")
+    await remove(bench, first, 204)
+    await remove(bench, second, 204)
+    real = Sweeper._remove_metrics
+
+    async def fail(sweeper: Sweeper, job_id: str) -> None:
+        if job_id == first:
+            raise OperationalError("DELETE", None, Exception("statement timeout"))
+        await real(sweeper, job_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweeper, "_remove_metrics", fail)
+        await sweep_all(bench)
+        assert "jobs" in await left_of(bench, first)
+        assert await left_of(bench, second) == []
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, first) == []
 
 
 async def test_checkpoints_in_an_object_store_go_too(make_bench: MakeBench, tmp_path: Path) -> None:
