@@ -7,11 +7,12 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, event
+from sqlalchemy import Connection, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -160,6 +161,14 @@ class Database:
         else:
             async with self._in_time(), self._transaction() as session:
                 yield session
+
+    async def now(self) -> datetime | None:
+        """What the clock of the server says; None: a file has none."""
+        if self.is_sqlite:
+            return None
+        async with self.read() as session:
+            told: datetime = (await session.execute(text("SELECT clock_timestamp()"))).scalar_one()
+        return told
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:

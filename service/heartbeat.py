@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 ABSENCE_S = 5.0
+SKEW_S = 5.0
+"""Replicas judge by their own clocks what others wrote by theirs: a lease of 30 s bears that, and NTP keeps to less."""
 
 
 def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
@@ -21,6 +23,15 @@ def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | N
     return None
 
 
+def decide_skew(before: datetime, told: datetime, after: datetime) -> str | None:
+    """Why this clock is not to be trusted beside that of the database, which was read in between; None: it is."""
+    behind_s, ahead_s = (told - after).total_seconds(), (before - told).total_seconds()
+    if max(behind_s, ahead_s) <= SKEW_S:
+        return None
+    what = f"{behind_s:.1f} s behind" if behind_s > ahead_s else f"{ahead_s:.1f} s ahead of"
+    return f"the clock of the service is {what} that of the database"
+
+
 class Heartbeat:
     """Beats of one loop, by the steady clock."""
 
@@ -28,6 +39,8 @@ class Heartbeat:
         self._clock = clock
         self._last: float | None = None
         self._vigil: tuple[datetime, float] | None = None
+        self.out_of_step: str | None = None
+        """Why this clock is not to be trusted beside the database's; None: it is."""
 
     def beat(self) -> None:
         """It goes on."""
@@ -47,6 +60,8 @@ class Heartbeat:
 
         A request may be the first to run after the process stood still: before the loop, which renews all leases then.
         """
+        if self.out_of_step is not None:
+            return self.out_of_step
         if self._vigil is None:
             return None
         wall, steady = self._vigil

@@ -150,7 +150,8 @@ async def find(
 ) -> Job:
     """A job by id, or the newest of a name; locked against other writers where it is to be changed.
 
-    One that was deleted is not there any more, but (`with_deleted`) by its id until the sweep has come by.
+    One that was deleted is not there any more, but for its deletion (`with_deleted`) until the sweep has come by: sent
+    again, that must not mean an older job of the name.
 
     Raises:
         ServiceError: not_found.
@@ -159,7 +160,6 @@ async def find(
         statement = select(Job).where(Job.id == reference)
     else:
         statement = select(Job).where(Job.name == reference).order_by(Job.id.desc()).limit(1)
-        with_deleted = False
     if not with_deleted:
         statement = statement.where(Job.deleted_at.is_(None))
     if projects is not None:

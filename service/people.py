@@ -78,7 +78,7 @@ async def update_project(
 ) -> dict[str, Any]:
     """Change a project's description (None leaves it) and its quota: what is left out stays, null takes a limit away.
 
-    What jobs hold already is not taken from them, but workers that nobody asked for.
+    Nobody is paused by a lower quota: jobs give back spare workers, and elastic ones workers down to their minimum.
 
     Raises:
         ServiceError: not_found.

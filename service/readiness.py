@@ -128,6 +128,10 @@ async def _look_at_secrets(context: Context) -> Check:
 
 
 async def _look_at_scheduler(context: Context) -> Check:
+    out_of_step = context.heartbeat.out_of_step
+    if out_of_step is not None:
+        detail = f"is at rest: {out_of_step}; synchronise both machines (NTP), it then goes on by itself"
+        return Check("scheduler", is_ok=False, detail=detail, is_required=False)
     age = context.heartbeat.age_s
     if age is None:
         return Check("scheduler", is_ok=False, detail="has not run yet", is_required=False)

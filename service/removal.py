@@ -15,7 +15,7 @@ from service.requests import Asked, check_edition
 
 
 async def delete(context: Context, reference: str, *, keep_checkpoints: bool, asked: Asked) -> None:
-    """Delete a job. A second time, while the first is under way, changes nothing.
+    """Delete a job. A second time, by its id or its name, while the first is under way, changes nothing.
 
     Raises:
         ServiceError: not_found, precondition_failed, conflict (it has not ended, a job begins from one of its

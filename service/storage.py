@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -137,9 +138,11 @@ class LocalStored:
             self._sync()
 
     def remove_all(self) -> None:
-        """As `rm -r`."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._path)
+        """As `rm -rf`: also beside another removal of the same folder."""
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(self._path, onexc=_pass_over_missing)
+        else:
+            shutil.rmtree(self._path, onerror=lambda what, path, found: _pass_over_missing(what, path, found[1]))
 
     def folders(self) -> list[str]:
         """In order; links are not followed."""
@@ -159,6 +162,11 @@ class LocalStored:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _pass_over_missing(what: Callable[..., Any], path: str, error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class ObjectStored:
@@ -294,13 +302,21 @@ class StorageDesk:
         """Remove all folders of a job but for pinned ones, one request each; gives the name of each that is gone.
 
         Raises:
-            ServiceError: storage_unreachable.
+            ServiceError: storage_unreachable; also where something else is left in the end.
         """
         folder = self._root / job_id
+
+        def finish() -> None:
+            stored = open_stored(folder)
+            left = [name for name in stored.folders() if not open_stored(folder / name).exists(PIN_NAME)]
+            if left:
+                raise OSError(f"{left[0]} of {job_id} was removed and is still there")
+            stored.remove_if_empty()
+
         for name in await self._ask(lambda: open_stored(folder).folders(), CHANGE_S):
             if await self.change(job_id, name, delete):
                 yield name
-        await self._ask(lambda: open_stored(folder).remove_if_empty(), CHANGE_S)
+        await self._ask(finish, CHANGE_S)
 
     async def _ask(self, work: Callable[[], T], timeout_s: float) -> T:
         if self._asking >= MAX_ASKING:

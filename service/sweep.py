@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,7 +50,8 @@ class LeaseLost(Exception):
 class Retention:
     """How long a part of the history of jobs that have ended is kept."""
 
-    what: str
+    remove: Callable[[str], Awaitable[None]]
+    """Takes that part of a job, by its id."""
     days: float | None
     dropped_at: InstrumentedAttribute[datetime | None]
 
@@ -63,9 +64,9 @@ class Sweeper:
         self._holder = secrets.token_hex(8)
         settings = context.settings
         self._retentions = (
-            Retention("logs", settings.keep_logs_days, Job.logs_dropped_at),
-            Retention("metrics", settings.keep_metrics_days, Job.metrics_dropped_at),
-            Retention("events", settings.keep_events_days, Job.events_dropped_at),
+            Retention(self._remove_logs, settings.keep_logs_days, Job.logs_dropped_at),
+            Retention(self._remove_metrics, settings.keep_metrics_days, Job.metrics_dropped_at),
+            Retention(self._remove_events, settings.keep_events_days, Job.events_dropped_at),
         )
 
     async def run(self) -> None:
@@ -102,7 +103,7 @@ class Sweeper:
     async def _try(self, work: Awaitable[None], job_id: str) -> None:
         try:
             await work
-        except (ServiceError, OSError) as error:
+        except (ServiceError, DBAPIError, OSError) as error:
             SWEEP_FAILURES.inc()
             log.warning("sweep_of_job_failed", job=job_id, error=str(error)[:500])
 
@@ -123,7 +124,7 @@ class Sweeper:
     async def _remove(self, job_id: str, deleted_at: datetime, now: datetime, *, keeps_checkpoints: bool) -> None:
         """Everything of a deleted job. The cheap and certain first: a storage may not answer for days."""
         await self._remove_metrics(job_id)
-        await self._remove_rows(Event, Event.position, job_id, "event_rows")
+        await self._remove_events(job_id)
         await self._remove_logs(job_id)
         if not keeps_checkpoints:
             async for _ in self._context.storage.remove_checkpoints(job_id):
@@ -138,13 +139,7 @@ class Sweeper:
 
     async def _drop(self, job_id: str, retention: Retention, now: datetime) -> None:
         """What the retention no longer keeps of a job."""
-        match retention.what:
-            case "logs":
-                await self._remove_logs(job_id)
-            case "metrics":
-                await self._remove_metrics(job_id)
-            case "events":
-                await self._remove_rows(Event, Event.position, job_id, "event_rows")
+        await retention.remove(job_id)
         async with self._transaction() as session:
             done = {retention.dropped_at: now, Job.updated_at: now, Job.revision: Job.revision + 1}
             mark = update(Job).where(Job.id == job_id).values(done)
@@ -155,6 +150,9 @@ class Sweeper:
         await self._remove_rows(Metric, Metric.step, job_id, "metric_rows")
         # Of a bucket number there is one row a level, at most.
         await self._remove_rows(MetricRollup, MetricRollup.bucket, job_id, "metric_rollups")
+
+    async def _remove_events(self, job_id: str) -> None:
+        await self._remove_rows(Event, Event.position, job_id, "event_rows")
 
     async def _remove_rows(self, table: type[Base], key: InstrumentedAttribute[int], job_id: str, what: str) -> None:
         """All rows of a job, a stretch of keys at a time."""

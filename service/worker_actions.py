@@ -82,6 +82,9 @@ async def add_action(
             WorkerActionRow.job_id == job.id, WorkerActionRow.worker_id == worker_id, WorkerActionRow.kind == kind
         )
         await session.execute(old.execution_options(synchronize_session=False))
+        job.desired_actions = [
+            to_json(action) for action in listed(job) if (action.kind, action.worker_id) != (kind, worker_id)
+        ]
     job.last_action += 1
     row = WorkerActionRow(
         job_id=job.id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,7 +16,7 @@ from service.errors import ErrorKind, ServiceError
 from service.jobs import find
 from service.models import Job, WorkerActionRow
 from service.notify import job_topic
-from service.requests import Asked, answer_once
+from service.requests import Asked, answer_once, check_edition
 from service.states import WITH_CONTROLLER
 from service.wishes import record_wish, refuse_final
 from service.worker_actions import PENDING, action_json, add_action, find_newest
@@ -24,6 +24,8 @@ from service.worker_actions import PENDING, action_json, add_action, find_newest
 Kind = Literal["drain", "kill"]
 STACK_FRESH = timedelta(seconds=5)
 """A stack that is so young answers the next question too: many who look do not stop the process for each."""
+STACK_OVERDUE = timedelta(minutes=1)
+"""One that was asked for so long ago is asked for anew: its answer may have been given up with a refused report."""
 _EVENTS: dict[Kind, EventKind] = {"drain": EventKind.DRAIN_REQUESTED, "kill": EventKind.KILL_REQUESTED}
 _ASKED: dict[Kind, str] = {"drain": "asked {worker} to leave", "kill": "had {worker} killed"}
 
@@ -54,6 +56,7 @@ async def act(context: Context, reference: str, worker_id: str, kind: Kind, *, a
 
     async def run(session: AsyncSession) -> dict[str, Any]:
         job = await find(session, reference, for_update=True)
+        check_edition(job, asked.if_match)
         refuse_final(job, f"told to {kind} a worker")
         newest = await find_newest(session, job.id, worker_id, kind)
         if newest is not None and newest.state in (PENDING, "done"):
@@ -87,16 +90,15 @@ async def read_stack(context: Context, reference: str, worker_id: str, *, asked:
 
     Raises:
         ServiceError: not_found (no such job, or no such worker now), job_final, conflict (the job has no workers, or
-            they could not be had).
+            they could not be had), precondition_failed.
     """
     async with context.database.write() as session:
         job = await find(session, reference, for_update=True)
+        check_edition(job, asked.if_match)
         refuse_final(job, "asked for stacks")
         now, job_id = context.clock(), job.id
         newest = await find_newest(session, job.id, worker_id, "stack")
-        finished_at = None if newest is None else newest.finished_at
-        is_fresh = finished_at is not None and abs(now - finished_at) <= STACK_FRESH
-        if newest is None or (newest.state != PENDING and not is_fresh):
+        if newest is None or not _may_be_shared(newest, now):
             await _check_worker(session, job, worker_id)
             newest = await add_action(session, job, "stack", worker_id, by=asked.actor, now=now)
             job.desired_version += 1
@@ -116,6 +118,12 @@ async def read_stack(context: Context, reference: str, worker_id: str, *, asked:
         # Also a worker that was lost meanwhile: the message says which.
         raise ServiceError(ErrorKind.CONFLICT, f"There are no stacks of {worker_id}: {row.message}.")
     return Stack(f"{row.message}\n\n{row.text}", is_there=True)
+
+
+def _may_be_shared(stack: WorkerActionRow, now: datetime) -> bool:
+    """Whether it answers another question, too: it is young, or its answer is still to be expected."""
+    since, most = (stack.asked_at, STACK_OVERDUE) if stack.finished_at is None else (stack.finished_at, STACK_FRESH)
+    return abs(now - since) <= most
 
 
 async def _check_worker(session: AsyncSession, job: Job, worker_id: str) -> None:

@@ -143,8 +143,9 @@ async def delete_job(
 ) -> Response:
     """Delete a job that has ended: it is gone at once, its rows, logs and checkpoints soon after.
 
-    409 where it has not ended, where a job that has not ended begins from one of its checkpoints, and, unless these are
-    kept, where one is pinned.
+    Sent again it changes nothing, by a name only while the deletion is under way: after that the name means the job
+    before it, so programs send the id. 409 where it has not ended, where a job that has not ended begins from one of
+    its checkpoints, and, unless these are kept, where one is pinned.
     """
     await removal.delete(context, reference, keep_checkpoints=keep_checkpoints, asked=asked)
     return Response(status_code=204)

@@ -189,17 +189,24 @@ class Client:
         """Delete a job that has ended, with its logs, metrics, events and checkpoints.
 
         Args:
-            job: id or name.
+            job: id or name; where a call failed, repeat it with the id that the error tells: a name then means the job
+                before it.
             keep_checkpoints: leave the checkpoints on the storage, where no id leads to them any more.
             if_match: `Job.etag` of the job as you read it: refused where somebody changed the job since.
 
         Raises:
             ApiError: `conflict` (it has not ended, or a checkpoint is needed or pinned), `precondition_failed`,
                 `storage_unreachable`.
+            ServiceUnreachable: no answer; it may be deleted all the same.
         """
+        # By its id: a request that a proxy sends again must not mean another job.
+        job_id = job if job.startswith("job_") else self.job(job).id
         params = {"keep_checkpoints": "true"} if keep_checkpoints else {}
         headers = {} if if_match is None else {"If-Match": if_match}
-        self._transport.send("DELETE", f"{API}/jobs/{job}", params=params, headers=headers, timeout_s=90.0)
+        try:
+            self._transport.send("DELETE", f"{API}/jobs/{job_id}", params=params, headers=headers, timeout_s=90.0)
+        except ServiceUnreachable as error:
+            raise ServiceUnreachable(f"{error}; {job_id} may be deleted or not: ask again by this id") from error
 
     def pause(self, job: str) -> Job:
         """Checkpoint, then stop and keep the job for `resume`."""

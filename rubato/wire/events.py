@@ -20,7 +20,7 @@ class EventKind(StrEnum):
     DRAIN_REQUESTED = "worker.drain_requested"  # worker_id, number, by; node: the one that is drained, if that is why
     KILL_REQUESTED = "worker.kill_requested"  # worker_id, number, by
     GRANTED = "job.granted"  # from, to, from_standby, to_standby: workers that the scheduler gives
-    PREEMPTED = "job.preempted"  # by: the job that needs the slots
+    PREEMPTED = "job.preempted"  # by: the job that needs the slots, where it lies in the same project
     DEADLINE_EXCEEDED = "job.deadline_exceeded"  # seconds
     QUOTA_REACHED = "quota.reached"  # what (logs, metrics), limit: further ones are dropped, the job goes on
     ATTEMPT_ACQUIRED = "attempt.acquired"  # attempt, node, pid

@@ -99,7 +99,8 @@ async def _apply_to_placed(session: AsyncSession, job: Job, decision: Resize | P
         job.desired_version += 1
         _touch(session, job, now)
         await session.flush()
-        await append_event(session, job, EventKind.PREEMPTED, f"{decision.because}.", now=now, data={"by": decision.by})
+        by = {} if decision.is_for_foreign else {"by": decision.by}
+        await append_event(session, job, EventKind.PREEMPTED, f"{decision.because}.", now=now, data=by)
         await settle_status(session, job, now=now, reason=Reason.PREEMPTED.value, because=decision.because)
 
 

@@ -114,9 +114,9 @@ def _grant_wish(room: Room, seat: Seat) -> bool:
     missing -= own + count
     if not missing:
         return False
-    if seat.job.project not in room.quotas.reserved_for and room.fits_soon(seat.job) < missing:
+    if room.fits_more_soon(seat.job) < missing:
         taking = take_back_for_wish(room, seat, missing)
-        taking.apply(room, sentences.gives_to(seat.job, missing))
+        taking.apply(room, lambda giver: sentences.gives_to(giver, seat.job, missing))
     return True
 
 
@@ -182,8 +182,10 @@ def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iter
 
 def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Decision:
     if seat.paused_for is not None:
-        told_why = sentences.makes_way_for if job.is_backfilled else sentences.paused_for
-        return Preempt(job.job_id, seat.paused_for.job_id, told_why(seat.paused_for))
+        told_why = sentences.makes_way_for if has_overtaken(seat, seat.paused_for) else sentences.paused_for
+        is_foreign = seat.paused_for.project != job.project
+        because = told_why(job, seat.paused_for)
+        return Preempt(job.job_id, seat.paused_for.job_id, because, is_for_foreign=is_foreign)
     if job.is_leaving:
         return Keep(job.job_id, sentences.leaving())
     if seat.has_changed:
@@ -191,7 +193,7 @@ def _placed_decision(room: Room, seat: Seat, job: Placed, now: datetime) -> Deci
         return Resize(job.job_id, seat.workers, seat.standby, because)
     because = _why_not_more(room, seat, job, now)
     if room.reserved_for is not None and has_overtaken(seat, room.reserved_for):
-        because = "; ".join(part for part in (because, sentences.is_paused_for(room.reserved_for)) if part)
+        because = "; ".join(part for part in (because, sentences.is_paused_for(job, room.reserved_for)) if part)
     if seat.workers < job.wish:
         return Keep(job.job_id, sentences.wants_more(job, seat.workers, because))
     tail = f"; {because}" if because else ""
@@ -215,15 +217,15 @@ def _why_not_more(room: Room, seat: Seat, job: Placed, now: datetime) -> str:
             return sentences.is_measuring()
     moment = may_grow_at(job)
     if room.reserved_for is not None:
-        return sentences.kept_for(room.reserved_for, free)
+        return sentences.kept_for(job, room.reserved_for, free)
     if moment is not None and now < moment:
         return sentences.not_before(moment)
-    queued = room.quotas.reserved_for.get(job.project)
-    if queued is not None:
-        return sentences.quota_kept_for(queued)
     if room.fits_more(job) < min(free, 1 if count is None else count - seat.workers):
+        queued = room.quotas.reserved_for.get(job.project)
+        if queued is not None and room.quotas.left(job.project):
+            return sentences.quota_kept_for(queued)
         limit = room.quotas.limits[job.project]
         return sentences.uses(job.project, room.quotas.used(job.project), limit)
     if count is not None and free:
         return sentences.next_count(count, free)
-    return sentences.none_free(free, room.others(job), room.cluster.shut)
+    return sentences.none_free(job, free, room.others(job), room.cluster.shut)

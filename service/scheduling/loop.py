@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
 from service.context import Context
-from service.heartbeat import decide_absence
+from service.heartbeat import decide_skew
 from service.leases import take_lease
 from service.models import Session, StoredReply
 from service.nodes import has_drains, settle_drains
@@ -36,7 +36,7 @@ QUEUE_INTERVAL_S = 5.0
 HOUSEKEEPING_S = 600.0
 REPLY_LIFETIME = timedelta(hours=24)
 WINDOW = 64
-"""So many of the queue are looked at: the first that does not fit holds back all behind it anyway."""
+"""So many of the queue are looked at: those behind may go first only once they come into it."""
 MAX_WINDOW = 1024
 """And so many where a cluster has nothing to do for any of those: jobs that fit nowhere must not hide the others."""
 MIN_REST_S = 0.02
@@ -45,6 +45,10 @@ REST_FACTOR = 20
 core, and a lone wake-up waits for nothing."""
 
 log = structlog.get_logger(__name__)
+
+
+class ClockOutOfStep(Exception):
+    """This clock and that of the database differ: by it no lease can be judged that another replica wrote."""
 
 
 class SchedulingLoop:
@@ -63,39 +67,57 @@ class SchedulingLoop:
         # and with replicas for what was woken elsewhere.
         queue_interval_s = QUEUE_INTERVAL_S if settings.is_sqlite else interval_s
         queue_due_at = 0.0
-        wall, steady = self._context.clock(), time.monotonic()
+        heartbeat = self._context.heartbeat
         is_woken = True
         unheard: str | None = None  # why controllers could not renew their leases
         with self._context.hub.subscribe(SCHEDULER) as subscription:
             while not self._context.hub.is_closed:
-                passed = ((self._context.clock() - wall).total_seconds(), time.monotonic() - steady)
-                wall, steady = self._context.clock(), time.monotonic()
+                began = time.monotonic()
                 try:
-                    unheard = decide_absence(*passed, interval_s) or unheard
+                    await self._compare_clocks()
+                    now = self._context.clock()
+                    unheard = heartbeat.why_unsure(now, interval_s) or unheard
                     if unheard is not None:
                         await rearm_leases(self._context)
                         log.warning("leases_rearmed", because=unheard)
                         unheard = None
-                    self._context.heartbeat.look(wall)
-                    with_queue = is_woken or steady >= queue_due_at
+                    # Not before that: where it failed, nobody is sure of any lease.
+                    heartbeat.look(now)
+                    with_queue = is_woken or began >= queue_due_at
                     if with_queue:
-                        queue_due_at = steady + queue_interval_s
+                        queue_due_at = began + queue_interval_s
                     await self.run_once(with_queue=with_queue)
                     await self._clean_up()
                 except IllegalTransition as error:
                     # Another replica was faster: look again in the next round.
                     log.warning("scheduling_round_failed", error=str(error))
+                except ClockOutOfStep as error:
+                    unheard = str(error)
+                    log.warning("scheduling_round_failed", error=unheard)
                 except (DBAPIError, OSError) as error:
                     # What is silent to the scheduler took no reports either.
                     unheard = "the database did not answer"
                     log.warning("scheduling_round_failed", error=repr(error)[:500])
                 except Exception:
                     log.exception("scheduling_round_failed")
-                took_s = time.monotonic() - steady
+                took_s = time.monotonic() - began
                 is_woken = await subscription.wait(interval_s)
-                rest_s = max(MIN_REST_S, REST_FACTOR * took_s) - (time.monotonic() - steady)
+                rest_s = max(MIN_REST_S, REST_FACTOR * took_s) - (time.monotonic() - began)
                 if is_woken and rest_s > 0:
                     await asyncio.sleep(min(rest_s, interval_s))
+
+    async def _compare_clocks(self) -> None:
+        """Have nothing judged by a clock that differs from that of the database, the one that all replicas see.
+
+        Raises:
+            ClockOutOfStep: it does.
+        """
+        before = self._context.clock()
+        told = await self._context.database.now()
+        because = None if told is None else decide_skew(before, told, self._context.clock())
+        self._context.heartbeat.out_of_step = because
+        if because is not None:
+            raise ClockOutOfStep(because)
 
     async def run_once(self, *, with_queue: bool = True) -> None:
         """One round: what the clock brings, then the queue and the shares."""
@@ -156,7 +178,7 @@ def _may_go_on(seen: Seen, decisions: list[Decision]) -> bool:
 
 
 def _held_projects(seen: Seen, decisions: list[Decision]) -> frozenset[str]:
-    """Projects of which no other job can start: one waits for the quota already."""
+    """Projects of which one waits for the quota already: behind the window nobody of theirs is looked for."""
     held = {one.job_id for one in decisions if isinstance(one, Wait) and one.is_held_by_quota}
     limits = seen.view.max_slots
     return frozenset(

@@ -24,7 +24,7 @@ class Quotas:
     soon: dict[str, int] = field(default_factory=dict)
     """The same when all that is being given back has been."""
     reserved_for: dict[str, Waiting] = field(default_factory=dict)
-    """By project the first of its queued jobs that waits: the others of the project get nothing of its quota."""
+    """By project the first of its queued jobs that waits: the others of the project leave it what it needs."""
 
     @classmethod
     def of(cls, limits: Mapping[str, int], placed: Iterable[Placed]) -> Quotas:
@@ -46,6 +46,18 @@ class Quotas:
     def left_soon(self, project: str) -> int:
         """Slots that may be granted when all that is on its way has come back."""
         return max(0, self.soon.get(project, UNLIMITED))
+
+    def left_beside(self, project: str) -> int:
+        """Slots that may be granted now to others than the first that waits."""
+        return max(0, self.left(project) - self._kept(project))
+
+    def left_beside_soon(self, project: str) -> int:
+        """The same when all that is on its way has come back."""
+        return max(0, self.left_soon(project) - self._kept(project))
+
+    def _kept(self, project: str) -> int:
+        first = self.reserved_for.get(project)
+        return 0 if first is None else first.min_workers
 
     def used(self, project: str) -> int:
         """Slots that are held now."""

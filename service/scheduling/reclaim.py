@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from service.scheduling.room import Room, Seat, in_order
 from service.scheduling.sharing import gain, lower_useful
-from service.scheduling.view import Placed, Waiting, rank
+from service.scheduling.view import JobView, Placed, Waiting, rank
 
 MIN_RUN = timedelta(minutes=2)
 """So long a job that got slots is not paused: it started, loaded its checkpoint and got some way."""
@@ -37,11 +37,16 @@ class Taking:
     cuts: tuple[Cut, ...]
     paused: tuple[Seat, ...] = ()
 
-    def apply(self, room: Room, because: str) -> None:
-        """Carry the cuts out on the plan of the round; pauses are for the caller, who knows for whom."""
+    def apply(self, room: Room, because: Callable[[JobView], str]) -> None:
+        """Carry the cuts out on the plan of the round; pauses are for the caller, who knows for whom.
+
+        Args:
+            room: where they are made.
+            because: the sentence for a job that gives.
+        """
         for cut in self.cuts:
             room.shrink(cut.seat, workers=cut.workers, standby=cut.standby)
-            cut.seat.because = because
+            cut.seat.because = because(cut.seat.job)
 
 
 def take_back_for_start(room: Room, job: Waiting, now: datetime) -> Taking | None:
@@ -85,13 +90,13 @@ def take_back_for_wish(room: Room, wanting: Seat, count: int) -> Taking:
     job = wanting.job
     givers = [seat for seat in room.seats if seat is not wanting]
     own = [seat for seat in givers if seat.job.project == job.project]
-    for fewer in range(count, room.fits_soon(job), -1):
+    for fewer in range(count, room.fits_more_soon(job), -1):
 
         def has_quota(trial: Room, wanted: int = fewer) -> bool:
-            return trial.quotas.left_soon(job.project) >= wanted
+            return trial.quotas.left_beside_soon(job.project) >= wanted
 
         def has_room(trial: Room, wanted: int = fewer) -> bool:
-            return trial.fits_soon(job) >= wanted
+            return trial.fits_more_soon(job) >= wanted
 
         cuts = _cut(room, _wish, ((own, has_quota), (givers, has_room)))
         if cuts is not None:

@@ -61,8 +61,12 @@ class Room:
         return min(self.soon.fits(job.shape), self.quotas.left_soon(job.project))
 
     def fits_more(self, job: JobView) -> int:
-        """Workers that a running job may get besides: none while a queued one of its project waits for the quota."""
-        return 0 if job.project in self.quotas.reserved_for else self.fits(job)
+        """Workers that a running job may get besides: a queued one of its project keeps its part of the quota."""
+        return min(self.now.fits(job.shape), self.quotas.left_beside(job.project))
+
+    def fits_more_soon(self, job: JobView) -> int:
+        """The same when all that is on its way has come back."""
+        return min(self.soon.fits(job.shape), self.quotas.left_beside_soon(job.project))
 
     def seat(self, job: Waiting, workers: int, now: datetime) -> Seat:
         """Give a queued job its first slots."""
@@ -94,9 +98,9 @@ class Room:
             self.soon.take(seat.spots.pop(), seat.job.shape, -1)
             self.quotas.give_back(seat.job.project, 1)
 
-    def others(self, job: JobView) -> list[str]:
-        """The names of the other jobs that hold slots here, each once."""
-        return sorted({seat.job.name for seat in self.seats if seat.job.job_id != job.job_id and seat.spots})
+    def others(self, job: JobView) -> list[JobView]:
+        """The other jobs that hold slots here."""
+        return [seat.job for seat in self.seats if seat.job.job_id != job.job_id and seat.spots]
 
 
 def furnish(view: View) -> dict[str, Room]:

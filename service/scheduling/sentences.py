@@ -1,6 +1,7 @@
 """Every sentence of the scheduler, in one place: what a job waits for, why it has so many workers.
 
 A sentence names numbers, jobs and moments, never a time that passes: it is stored, and changes only when the facts do.
+It goes to everybody in the project of its job, so jobs of other projects are counted in it, never named.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     )
 
 
-def behind(first: Waiting) -> str:
+def behind(job: JobView, first: Waiting) -> str:
     """Another one is first."""
-    return f"waits behind {first.name}, which needs {plural(first.min_workers, 'slot')}"
+    return f"waits behind {_name(first, job)}, which needs {plural(first.min_workers, 'slot')}"
 
 
 def free(slots: int) -> str:
@@ -55,15 +56,15 @@ def uses(project: str, used: int, limit: int) -> str:
     return f"project {project} uses {used} of its {plural(limit, 'slot')}"
 
 
-def needs(job: Waiting, short: str, holders: Sequence[str], shut: Sequence[str] = ()) -> str:
+def needs(job: Waiting, short: str, holders: Sequence[JobView], shut: Sequence[str] = ()) -> str:
     """It is the first of the queue, and there is too little."""
-    return f"needs {plural(job.min_workers, 'slot')}, {short}{_held_by(holders)}{_shut(shut)}"
+    return f"needs {plural(job.min_workers, 'slot')}, {short}{_held_by(holders, job)}{_shut(shut)}"
 
 
-def gets(job: Waiting, short: str, paused: Sequence[str], shrinking: Sequence[str]) -> str:
+def gets(job: Waiting, short: str, paused: Sequence[JobView], shrinking: Sequence[JobView]) -> str:
     """Slots are on their way to it."""
-    parts = [f"{_names(paused)} {_is(paused)} being paused"] if paused else []
-    parts += [f"{_names(shrinking)} {_gives(shrinking)} slots back"] if shrinking else []
+    parts = [f"{_names(paused, job)} {_is(paused)} being paused"] if paused else []
+    parts += [f"{_names(shrinking, job)} {_gives(shrinking)} slots back"] if shrinking else []
     return f"needs {plural(job.min_workers, 'slot')}, {short}; {' and '.join(parts)} for it"
 
 
@@ -86,26 +87,26 @@ def behind_in_project(job: Waiting, first: Waiting) -> str:
 def goes_first(job: Waiting, workers: int, slots: int, first: Waiting) -> str:
     """It overtakes."""
     return (
-        f"starts with {plural(workers, 'worker')} of {job.wish}, free {slots}, before {first.name}, which needs "
-        f"{plural(first.min_workers, 'slot')}; {is_paused_for(first)}"
+        f"starts with {plural(workers, 'worker')} of {job.wish}, free {slots}, before {_name(first, job)}, which "
+        f"needs {plural(first.min_workers, 'slot')}; {is_paused_for(job, first)}"
     )
 
 
-def is_paused_for(first: Waiting) -> str:
+def is_paused_for(job: JobView, first: Waiting) -> str:
     """What whoever goes first has promised."""
-    return f"it is paused as soon as {first.name} can start"
+    return f"it is paused as soon as {_name(first, job)} can start"
 
 
-def too_late(first: Waiting) -> str:
+def too_late(job: JobView, first: Waiting) -> str:
     """It could go first, but the first is about to start."""
-    return f"waits behind {first.name}, which gets its {plural(first.min_workers, 'slot')} at any moment"
+    return f"waits behind {_name(first, job)}, which gets its {plural(first.min_workers, 'slot')} at any moment"
 
 
-def not_to_be_paused(first: Waiting) -> str:
+def not_to_be_paused(job: JobView, first: Waiting) -> str:
     """Free slots would do for it, but nobody could take them back."""
     return (
-        f"waits behind {first.name}, which needs {plural(first.min_workers, 'slot')}; it may not go first, because "
-        "scheduling.preemptible is false"
+        f"waits behind {_name(first, job)}, which needs {plural(first.min_workers, 'slot')}; it may not go first, "
+        "because scheduling.preemptible is false"
     )
 
 
@@ -141,9 +142,9 @@ def bounded(job: JobView, before: int, after: int) -> str:
     return f"changes from {before} to {after}: it may have {job.min_workers} to {job.max_workers}"
 
 
-def gives_to(needing: JobView, count: int) -> str:
+def gives_to(job: JobView, needing: JobView, count: int) -> str:
     """Its slots are needed."""
-    return f"gives workers back: {needing.name} needs {plural(count, 'slot')}"
+    return f"gives workers back: {_name(needing, job)} needs {plural(count, 'slot')}"
 
 
 def does_not_pay(before: int, after: int) -> str:
@@ -156,19 +157,19 @@ def lost_slots(job: JobView, after: int, shut: Sequence[str] = ()) -> str:
     return f"wants {job.wish}, is granted {after}: the cluster has lost slots{_shut(shut)}"
 
 
-def paused_for(needing: Waiting) -> str:
+def paused_for(job: JobView, needing: Waiting) -> str:
     """It is preempted."""
     return (
-        f"is paused with a checkpoint for {needing.name} (priority {needing.priority}), which needs "
+        f"is paused with a checkpoint for {_name(needing, job)} (priority {needing.priority}), which needs "
         f"{plural(needing.min_workers, 'slot')}; it comes back to the queue by itself"
     )
 
 
-def makes_way_for(needing: Waiting) -> str:
+def makes_way_for(job: JobView, needing: Waiting) -> str:
     """It overtook that job."""
     return (
-        f"is paused with a checkpoint for {needing.name}, which it had overtaken and which can start with its slots; "
-        "it comes back to its place in the queue by itself"
+        f"is paused with a checkpoint for {_name(needing, job)}, which it had overtaken and which can start with its "
+        "slots; it comes back to its place in the queue by itself"
     )
 
 
@@ -211,16 +212,16 @@ def has_extras(job: JobView, workers: int, because: str) -> str:
 # --- why not more -----------------------------------------------------------------------------------------------------
 
 
-def none_free(free: int, holders: Sequence[str], shut: Sequence[str] = ()) -> str:
+def none_free(job: JobView, free: int, holders: Sequence[JobView], shut: Sequence[str] = ()) -> str:
     """The cluster is full, or what is left is too small."""
-    return f"{plural(free, 'slot')} free{_held_by(holders)}{_shut(shut)}"
+    return f"{plural(free, 'slot')} free{_held_by(holders, job)}{_shut(shut)}"
 
 
-def kept_for(first: Waiting, free: int) -> str:
+def kept_for(job: JobView, first: Waiting, free: int) -> str:
     """A queued job comes first."""
     if free:
-        return f"{plural(free, 'slot')} free, kept for {first.name}, which needs {first.min_workers}"
-    return f"0 slots free, and {first.name}, which needs {first.min_workers}, comes first"
+        return f"{plural(free, 'slot')} free, kept for {_name(first, job)}, which needs {first.min_workers}"
+    return f"0 slots free, and {_name(first, job)}, which needs {first.min_workers}, comes first"
 
 
 def not_before(moment: datetime) -> str:
@@ -257,24 +258,40 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
-def _held_by(holders: Sequence[str]) -> str:
-    return f", held by {_names(holders)}" if holders else ""
+def _held_by(holders: Sequence[JobView], reader: JobView) -> str:
+    return f", held by {_names(holders, reader)}" if holders else ""
 
 
 def _shut(names: Sequence[str]) -> str:
     """Nodes whose slots do not count."""
-    return f"; {_names(names)} {'takes' if len(names) == 1 else 'take'} no new workers" if names else ""
+    return f"; {_list(_few(names))} {'takes' if len(names) == 1 else 'take'} no new workers" if names else ""
 
 
-def _names(names: Sequence[str]) -> str:
-    if len(names) > SHOWN:
-        return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+def _name(job: JobView, reader: JobView) -> str:
+    """A job, as those hear of it who see the reader."""
+    return job.name if job.project == reader.project else "a job of another project"
 
 
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _names(jobs: Sequence[JobView], reader: JobView) -> str:
+    foreign = [job for job in jobs if job.project != reader.project]
+    parts = _few(sorted(job.name for job in jobs if job.project == reader.project))
+    if foreign:
+        parts.append(_name(foreign[0], reader) if len(foreign) == 1 else f"{len(foreign)} jobs of other projects")
+    return _list(parts)
 
 
-def _gives(names: Sequence[str]) -> str:
-    return "gives" if len(names) == 1 else "give"
+def _few(names: Sequence[str]) -> list[str]:
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return [*names[:SHOWN], *more]
+
+
+def _list(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def _is(jobs: Sequence[JobView]) -> str:
+    return "is" if len(jobs) == 1 else "are"
+
+
+def _gives(jobs: Sequence[JobView]) -> str:
+    return "gives" if len(jobs) == 1 else "give"

@@ -2,7 +2,7 @@
 
 The first job that does not fit reserves the clusters that it could ever run on, so no stream of small jobs starves a
 large one. Others behind it may use the slots that it cannot start with, on the condition that they make way
-(*backfilling*). A job that only its project's quota stops reserves that quota and nothing else.
+(*backfilling*). Of its project's quota it reserves what it needs; one that only the quota stops reserves nothing else.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _serve(view: View, rooms: dict[str, Room], job: Waiting, now: datetime) -> V
         return _over(job, because, is_hopeless=True) if is_over else Waits(because, is_held_by_quota=True)
     quotas = possible[0].quotas
     before = quotas.reserved_for.get(job.project)
-    if before is not None:
+    if before is not None and quotas.left_beside(job.project) < job.min_workers:
         because = sentences.behind_in_project(job, before)
         return _over(job, because) if is_over else Waits(because, is_held_by_quota=True)
     if open_rooms:
@@ -91,7 +91,7 @@ def _wait_first(rooms: list[Room], roomiest: Room, job: Waiting, now: datetime) 
     because = _make_way(job, rooms, now) or _needs(roomiest, job)
     quotas = roomiest.quotas
     if job.project in quotas.limits:
-        quotas.reserved_for[job.project] = job
+        quotas.reserved_for.setdefault(job.project, job)
     if quotas.left_soon(job.project) < job.min_workers:
         # Slots that it could not take anyway are for others.
         return Waits(because, is_held_by_quota=True)
@@ -106,12 +106,12 @@ def _make_way(job: Waiting, rooms: list[Room], now: datetime) -> str:
         taking = take_back_for_start(room, job, now)
         if taking is None:
             continue
-        taking.apply(room, sentences.gives_to(job, job.min_workers))
+        taking.apply(room, lambda giver: sentences.gives_to(giver, job, job.min_workers))
         for seat in taking.paused:
             room.release(seat, len(seat.spots))
             seat.paused_for = job
-        paused = sorted(seat.job.name for seat in room.seats if seat.paused_for is job)
-        shrinking = sorted(seat.job.name for seat in room.seats if _gives_back(seat) and seat.paused_for is None)
+        paused = [seat.job for seat in room.seats if seat.paused_for is job]
+        shrinking = [seat.job for seat in room.seats if _gives_back(seat) and seat.paused_for is None]
         if paused or shrinking:
             return sentences.gets(job, _short(room, job), paused, shrinking)
     return ""
@@ -157,5 +157,5 @@ def _may_go_first(room: Room, job: Waiting) -> bool:
 
 def _why_behind(possible: list[Room], first: Waiting, job: Waiting) -> str:
     if not any(room.fits(job) >= job.min_workers for room in possible):
-        return sentences.behind(first)
-    return sentences.too_late(first) if job.is_preemptible else sentences.not_to_be_paused(first)
+        return sentences.behind(job, first)
+    return sentences.too_late(job, first) if job.is_preemptible else sentences.not_to_be_paused(job, first)

@@ -149,6 +149,8 @@ class Preempt:
     by: str
     """Id of the job that needs the slots."""
     because: str
+    is_for_foreign: bool = False
+    """That job lies in another project: who sees this one is not told which it is."""
 
 
 @dataclass(frozen=True)

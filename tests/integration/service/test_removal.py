@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, select, text
+from sqlalchemy.exc import OperationalError
 
 from rubato.wire.cluster import Outcome, Result
 from service import jobs, sweep
@@ -162,6 +164,22 @@ async def test_what_is_needed_is_not_deleted(bench: Bench) -> None:
     assert names == ["1-50", "1-60"]
 
 
+async def test_a_name_means_the_same_job_when_it_is_sent_again(bench: Bench) -> None:
+    older = await finished(bench)
+    async with await make_user(bench, "eva", default="editor") as editor:
+        for client in (bench.client, editor):
+            newer = await finished(bench)
+            for _ in range(3):
+                assert (await client.delete("/api/v1/jobs/digits")).status_code == 204
+            assert (await bench.job("digits"))["id"] == older
+            await bench.get(f"/jobs/{newer}", 404)
+            await sweep_all(bench)
+            assert await left_of(bench, newer) == []
+            assert len(await left_of(bench, older)) == len(TABLES) + 2
+    await bench.submit()
+    assert "is queued" in (await remove(bench, "digits", 409))["detail"]
+
+
 async def test_what_is_pinned_after_the_look_stays(bench: Bench) -> None:
     job_id = await finished(bench)
     await remove(bench, job_id, 204)
@@ -265,6 +283,61 @@ async def test_a_storage_that_does_not_answer_holds_up_nothing_else(
         await sweep_all(bench)
     assert await left_of(bench, second) == [str(checkpoints_of(bench, second))]
     assert await left_of(bench, first) == ["jobs", "checkpoints", str(checkpoints_of(bench, first))]
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, first) == []
+
+
+def test_removals_that_overlap_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "1-50"
+    (folder / "part").mkdir(parents=True)
+    files = [folder / "part" / str(index) for index in range(3)]
+    for file in files:
+        file.write_bytes(b"weights")
+    real = os.unlink
+    overtaken = []
+
+    def unlink(name: str, *, dir_fd: int | None = None) -> None:
+        if not overtaken:
+            overtaken.append(name)
+            real(name, dir_fd=dir_fd)  # the other removal was faster
+        real(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    LocalStored(folder).remove_all()
+    assert overtaken
+    assert not folder.exists()
+    LocalStored(folder).remove_all()
+
+
+async def test_the_row_stays_while_files_are_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = await finished(bench)
+    await remove(bench, job_id, 204)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStored, "remove_all", lambda _: None)
+        await sweep_all(bench)
+        assert "jobs" in await left_of(bench, job_id)
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, job_id) == []
+
+
+async def test_a_job_whose_rows_cannot_be_removed_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await finished(bench, "first"), await finished(bench, "second")
+    await remove(bench, first, 204)
+    await remove(bench, second, 204)
+    real = Sweeper._remove_metrics
+
+    async def fail(sweeper: Sweeper, job_id: str) -> None:
+        if job_id == first:
+            raise OperationalError("DELETE", None, Exception("statement timeout"))
+        await real(sweeper, job_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweeper, "_remove_metrics", fail)
+        await sweep_all(bench)
+        assert "jobs" in await left_of(bench, first)
+        assert await left_of(bench, second) == []
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, first) == []
 

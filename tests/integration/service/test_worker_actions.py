@@ -70,6 +70,21 @@ async def test_asking_again_or_with_the_same_key_doubles_nothing(bench: Bench) -
     assert (len(wishes.actions), wishes.version) == (1, version)
 
 
+async def test_who_read_an_older_edition_acts_on_no_worker(bench: Bench) -> None:
+    controller = await training(bench)
+    etag = (await bench.job("digits"))["etag"]
+    await bench.post("/jobs/digits/scale", 202, {"workers": 3})
+    asked = (("POST", "drain"), ("POST", "kill"), ("GET", "stack"))
+    for method, verb in asked:
+        url = f"/api/v1{path(controller, 'w1', verb)}"
+        refused = await bench.client.request(method, url, headers={"If-Match": etag}, params={"wait": 0})
+        assert (refused.status_code, refused.json()["code"]) == (412, "precondition_failed"), verb
+    assert (await controller.desired()).actions == ()
+    present = (await bench.job("digits"))["etag"]
+    url = f"/api/v1{path(controller, 'w1', 'drain')}"
+    assert (await bench.client.post(url, headers={"If-Match": present})).status_code == 202
+
+
 async def test_a_worker_that_is_not_there_and_a_job_without_workers(bench: Bench) -> None:
     controller = await training(bench)
     for verb in ("drain", "kill"):
@@ -158,6 +173,28 @@ async def test_stacks_are_asked_for_awaited_and_shared(bench: Bench) -> None:
     await controller.report(worker_reports=BOTH, answers=(failed,))
     problem = (await bench.client.get(url)).json()
     assert problem["detail"] == "There are no stacks of w1: w1 waits for a slot: it has no process yet."
+
+
+async def test_a_stack_whose_answer_was_lost_is_asked_for_anew(bench: Bench) -> None:
+    """A controller gives up the answers of a batch that the service refuses."""
+    controller = await training(bench)
+    url = f"/api/v1{path(controller, 'w1', 'stack')}"
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    (lost,) = (await controller.desired()).actions
+    bench.clock.advance(59)
+    await controller.report(worker_reports=BOTH)
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    assert (await controller.desired()).actions == (lost,), "it may be on its way still"
+    bench.clock.advance(2)
+    await controller.report(worker_reports=BOTH)
+    assert (await bench.client.get(url, params={"wait": 0})).status_code == 202
+    wishes = await controller.desired()
+    (anew,) = wishes.actions
+    assert anew.number > lost.number
+    answers = (ActionAnswer(lost.number, "done", "late", "late"), ActionAnswer(anew.number, "done", "w1", "stack"))
+    await controller.report(worker_reports=BOTH, answers=answers)
+    assert (await bench.client.get(url)).text == "w1\n\nstack"
+    assert (await controller.desired()).actions == ()
 
 
 async def test_others_workers_are_foreign_and_viewers_only_look(bench: Bench) -> None:

@@ -178,6 +178,20 @@ def test_delete_says_what_stays_and_which_edition_was_read(tmp_path: Path) -> No
     assert asked == [("DELETE", {}, None), ("DELETE", {"keep_checkpoints": "true"}, '"a"')]
 
 
+def test_delete_means_one_job_however_often_it_is_sent(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path))
+        if request.method == "DELETE":
+            raise httpx.ReadTimeout("no answer", request=request)
+        return httpx.Response(200, json=JOB)
+
+    with client_of(handler, tmp_path) as client, pytest.raises(ServiceUnreachable, match="job_1 may be deleted"):
+        client.delete("digits")
+    assert asked == [("GET", "/api/v1/jobs/digits"), ("DELETE", "/api/v1/jobs/job_1")]
+
+
 def test_too_many_requests_are_sent_again_when_the_service_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -331,6 +332,23 @@ def test_no_project_gets_more_than_its_quota(view: View) -> None:
         before = sum(job.occupied for job in view.placed if job.project == project)
         now = sum(slots for job, slots in after if job.project == project)
         assert now <= max(before, limit)
+
+
+@given(worlds())
+def test_nobody_hears_the_name_of_a_foreign_job(view: View) -> None:
+    jobs = (*view.placed, *view.waiting)
+    found = decided(view)
+    for job in jobs:
+        one = found[job.name]
+        foreign = {other.name for other in jobs if other.project != job.project}
+        assert not foreign & set(re.findall(r"\w+", one.because)), one.because
+        if isinstance(one, Preempt):
+            assert one.is_for_foreign == (one.by.removeprefix("job_") in foreign)
+
+
+@given(worlds())
+def test_a_quota_that_is_never_reached_changes_nothing(view: View) -> None:
+    assert decided(replace(view, max_slots={"a": 1000, "b": 1000})) == decided(replace(view, max_slots={}))
 
 
 @given(worlds())

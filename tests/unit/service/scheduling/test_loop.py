@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.heartbeat import Heartbeat, decide_absence
+from service.heartbeat import Heartbeat, decide_absence, decide_skew
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,20 @@ def test_silence_is_not_held_against_controllers_when_it_was_ours(
     wall_s: float, steady_s: float, because: str | None
 ) -> None:
     assert decide_absence(wall_s, steady_s, interval_s=1.0) == because
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "because"),
+    [
+        pytest.param(0, 0.1, None, id="in step"),
+        pytest.param(-60, 3, None, id="a slow answer"),
+        pytest.param(-40, -39, "the clock of the service is 39.0 s behind that of the database", id="behind"),
+        pytest.param(40, 41, "the clock of the service is 40.0 s ahead of that of the database", id="ahead"),
+    ],
+)
+def test_a_clock_is_compared_with_that_of_the_database(before_s: float, after_s: float, because: str | None) -> None:
+    told = datetime(2026, 1, 31, tzinfo=UTC)
+    assert decide_skew(told + timedelta(seconds=before_s), told, told + timedelta(seconds=after_s)) == because
 
 
 def test_a_request_that_comes_before_the_loop_is_unsure_as_well() -> None:

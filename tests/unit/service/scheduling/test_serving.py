@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from service.scheduling.view import Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
+from service.scheduling.capacity import Shape
+from service.scheduling.view import Decision, Fail, Keep, Placed, Preempt, Resize, Start, View, Wait, Waiting
 from tests.unit.service.scheduling.worlds import NOW, cluster, decided, elastic, placed, waiting
 
 
@@ -46,6 +47,12 @@ class TestBackfilling:
         came = waiting("came", 4, age=60, priority=50, kept_rank=NOW - timedelta(hours=3))
         assert isinstance(decided(View((cluster(4),), (small,), (came,)))["small"], Keep)
 
+    def test_one_that_is_paused_for_its_priority_is_told_so(self) -> None:
+        small = placed("small", 1, is_backfilled=True, ranked_at=NOW)
+        urgent = waiting("urgent", 4, age=60, priority=90)
+        found = decided(View((cluster(4),), (small,), (urgent,)))["small"]
+        assert found.because.startswith("is paused with a checkpoint for urgent (priority 90), which needs 4 slots")
+
     def test_it_does_not_take_what_the_first_is_about_to_start_with(self) -> None:
         jobs = (placed("digits", 2, is_leaving=True),)
         queue = (waiting("large", 4, age=9), waiting("small", 1))
@@ -64,6 +71,39 @@ class TestBackfilling:
         assert isinstance(alone, Resize), "once the first has started it is a job like any other"
 
 
+class TestForeignJobs:
+    """They are counted, not named: a sentence goes to everybody in the project of its job."""
+
+    def test_who_waits_hears_how_many_hold_the_slots(self) -> None:
+        jobs = (placed("a", 1), placed("b", 1), *(placed(f"x{index}", 1, project="vision") for index in range(2)))
+        found = decided(View((cluster(4),), jobs, (waiting("large", 4), waiting("small", 1, project="vision"))))
+        assert found["large"].because == "needs 4 slots, free 0, held by a, b and 2 jobs of other projects"
+        assert found["small"].because == "waits behind a job of another project, which needs 4 slots"
+
+    def test_who_goes_first_makes_way_for_a_job_of_another_project(self) -> None:
+        large = waiting("large", 4, age=7200)
+        small = waiting("small", 1, project="vision")
+        found = decided(View((cluster(4),), (placed("digits", 2),), (large, small)))
+        assert found["small"].because == (
+            "starts with 1 worker of 1, free 2, before a job of another project, which needs 4 slots; "
+            "it is paused as soon as a job of another project can start"
+        )
+        lent = placed("small", 1, is_backfilled=True, ranked_at=NOW, project="vision")
+        found = decided(View((cluster(4),), (lent,), (large,)))
+        assert found["large"].because == "needs 4 slots, free 3; a job of another project is being paused for it"
+        one = found["small"]
+        assert isinstance(one, Preempt)
+        assert one.is_for_foreign
+        assert one.because.startswith(
+            "is paused with a checkpoint for a job of another project, which it had overtaken"
+        )
+
+    def test_who_gives_back_hears_of_no_name(self) -> None:
+        found = decided(View((cluster(4),), (elastic("a", 4, 4, wish=1),), (waiting("b", 1, project="vision"),)))
+        assert found["a"].because == "gives workers back: a job of another project needs 1 slot"
+        assert found["b"].because == "needs 1 slot, free 0; a job of another project gives slots back for it"
+
+
 class TestQuotas:
     def view(self, *jobs: Placed, queue: tuple[Waiting, ...] = (), quota: int = 4, slots: float = 10) -> View:
         return View((cluster(slots),), jobs, queue, {"vision": quota})
@@ -78,6 +118,38 @@ class TestQuotas:
         assert found["a"] == Wait("job_a", 1, "needs 2 slots, project vision uses 3 of its 4 slots", True)
         assert found["b"].because == "waits behind a of the same project, which needs 2 slots of the quota of vision"
         assert isinstance(found["c"], Start)
+
+    def test_others_of_the_project_go_first_by_what_the_first_leaves_of_the_quota(self) -> None:
+        mine = {"project": "vision"}
+        queue = (
+            waiting("large", 4, age=9, **mine),
+            waiting("wide", 2, age=8, **mine),
+            waiting("small", 1, age=7, **mine),
+            waiting("late", 1, **mine),
+        )
+        found = decided(self.view(placed("x", 3, **mine), queue=queue, quota=8, slots=6))
+        assert found["large"] == Wait("job_large", 1, "needs 4 slots, free 3, held by x")
+        behind = "waits behind large of the same project, which needs 4 slots of the quota of vision"
+        assert found["wide"] == Wait("job_wide", 2, behind, True)
+        assert isinstance(found["small"], Start)
+        assert found["small"].is_backfilled
+        assert found["late"] == Wait("job_late", 3, behind, True)
+
+    def test_others_of_the_project_grow_by_what_the_first_leaves_of_the_quota(self) -> None:
+        """It waits for GPUs; the quota counts slots of all clusters."""
+        mine = {"project": "vision"}
+        jobs = (placed("x", 2, wish=6, **mine), elastic("y", 2, 8, cluster_id="gpus", **mine))
+        gpus = cluster(4, gpus=4, name="gpus")
+        queue = (waiting("large", 3, shape=Shape(cpu=1, gpu=1), age=9, **mine),)
+        busy = placed("other", 2, cluster_id="gpus", shape=Shape(cpu=1, gpu=1))
+
+        def grown(quota: int) -> Decision:
+            return decided(View((cluster(8), gpus), (*jobs, busy), queue, {"vision": quota}))["x"]
+
+        assert grown(12) == Resize("job_x", 6, 0, "grows from 2 to 6: slots were free")
+        assert grown(9) == Resize("job_x", 4, 0, "grows from 2 to 4 of the 6 it wants: slots were free")
+        kept = "what is left of the quota of project vision is kept for large"
+        assert grown(7) == Keep("job_x", f"wants 6, has 2: {kept}")
 
     def test_a_start_gets_no_more_than_the_quota(self) -> None:
         found = decided(self.view(placed("x", 1, project="vision"), queue=(waiting("a", 1, 8, project="vision"),)))
@@ -131,4 +203,4 @@ class TestQuotas:
     def test_a_job_that_waits_for_slots_is_not_said_to_wait_for_the_quota(self) -> None:
         jobs = (placed("x", 2, project="vision"), placed("y", 8, project="speech"))
         found = decided(self.view(*jobs, queue=(waiting("a", 2, project="vision"),)))
-        assert found["a"] == Wait("job_a", 1, "needs 2 slots, free 0, held by x and y")
+        assert found["a"] == Wait("job_a", 1, "needs 2 slots, free 0, held by x and a job of another project")

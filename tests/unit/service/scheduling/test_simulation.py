@@ -133,7 +133,12 @@ def test_who_waits_hears_what_for(simulation: Simulation) -> None:
             if isinstance(one, Wait):
                 told = any(name in one.because for name in names - {one.job_id})
                 told = told or "of its" in one.because
-                assert told or "whole cluster" in one.because or "free" in one.because, one
+                assert (
+                    told
+                    or "of another project" in one.because
+                    or "whole cluster" in one.because
+                    or "free" in one.because
+                ), one
             if isinstance(one, Keep) and one.because.startswith("wants"):
                 words = ("free", "may grow again", "of its", "is kept for")
                 assert any(word in one.because for word in words), one
