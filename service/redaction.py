@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -34,18 +35,22 @@ class Redactor:
 
     def __init__(self, values: Mapping[str, Sequence[str]], *, is_blind: bool = False) -> None:
         self._names = {form: name for name, known in values.items() for value in known for form in forms_of(value)}
-        self._is_blind = is_blind
-        # The longest first: of two secrets one may contain the other.
-        ordered = sorted(self._names, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self.is_blind = is_blind
+        self.num_chars = sum(map(len, self._names))
+        """What it holds in memory, about."""
+        # Not one alternation of all forms: a regex tries thousands of them at each place, a dictionary none.
+        self._by_head = _by_beginning(self._names, MIN_CHARS)
+        self._by_stub = _by_beginning(self._names, MIN_PREFIX)
+        self._longest = max(map(len, self._names), default=0)
+        self._head = _pattern_of(self._by_head)
 
     def text(self, text: str) -> str:
         """A text without secrets."""
-        if self._is_blind:
+        if self.is_blind:
             return WITHHELD if text else ""
-        if self._pattern is None:
+        if not self._names:
             return text
-        text = self._pattern.sub(lambda match: _mark(self._names[match.group()]), text)
+        text = self._without_forms(text)
         cut = _CUT.search(text)
         return text if cut is None else self._without_beginning(text[: cut.start()]) + cut.group()
 
@@ -75,7 +80,7 @@ class Redactor:
 
     def _event(self, event: EventReport) -> EventReport:
         # Blind or not, the service reads some of the data itself: checkpoints are found by what their events say.
-        data = event.data if self._is_blind and event.kind.startswith("checkpoint.") else self.data(event.data)
+        data = event.data if self.is_blind and event.kind.startswith("checkpoint.") else self.data(event.data)
         return replace(event, message=self.text(event.message), data=data)
 
     def _failure(self, failure: Failure) -> Failure:
@@ -91,17 +96,29 @@ class Redactor:
 
     def _key(self, name: str) -> str:
         """Names of fields are the program's own; where nothing can be told from a secret they stay."""
-        return name if self._is_blind else self.text(name)
+        return name if self.is_blind else self.text(name)
+
+    def _without_forms(self, text: str) -> str:
+        """From left to right; where several forms begin, the longest counts: a secret may contain another."""
+        pieces: list[str] = []
+        begin = at = 0
+        while (head := self._head.search(text, at)) is not None:
+            at = head.start()
+            form = next((form for form in self._by_head.get(head.group(), ()) if text.startswith(form, at)), None)
+            if form is None:
+                at += 1
+            else:
+                pieces += (text[begin:at], _mark(self._names[form]))
+                begin = at = at + len(form)
+        return "".join((*pieces, text[begin:]))
 
     def _without_beginning(self, text: str) -> str:
         """A line that was cut may end within a secret."""
         text = text.rstrip("\ufffd")
-        for form, name in self._names.items():
-            start = text.find(form[:MIN_PREFIX], max(0, len(text) - len(form)))
-            while start >= 0:
+        for start in range(max(0, len(text) - self._longest), len(text) - MIN_PREFIX + 1):
+            for form in self._by_stub.get(text[start : start + MIN_PREFIX], ()):
                 if form.startswith(text[start:]):
-                    return text[:start] + _mark(name)
-                start = text.find(form[:MIN_PREFIX], start + 1)
+                    return text[:start] + _mark(self._names[form])
         return text
 
 
@@ -114,6 +131,20 @@ def forms_of(value: str) -> Iterator[str]:
         for form in (*printed, *in_addresses):
             if len(form) >= MIN_CHARS:
                 yield form
+
+
+def _by_beginning(forms: Iterable[str], length: int) -> dict[str, list[str]]:
+    """Forms by their first characters, of each the longest first."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for form in sorted(forms, key=len, reverse=True):
+        found[form[:length]].append(form)
+    return dict(found)
+
+
+def _pattern_of(heads: Iterable[str]) -> re.Pattern[str]:
+    """Finds all places where one of these texts, of one length, may stand: each character is one that some text has there."""
+    classes = ("".join(map(re.escape, sorted(set(column)))) for column in zip(*heads, strict=True))
+    return re.compile("".join(f"[{characters}]" for characters in classes), re.DOTALL)
 
 
 def _mark(name: str) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rubato.launch.output import MAX_LINE_BYTES, LineSplitter
 from rubato.wire.cluster import EventReport, Failure, MetricRow, Outcome, Report
 from rubato.wire.codec import to_json
-from service.redaction import MIN_CHARS, MIN_PREFIX, WITHHELD, Redactor
+from service.redaction import MIN_CHARS, MIN_PREFIX, WITHHELD, Redactor, forms_of
 from tests.simulated_controller import RUNNING, TIME, log_line
 
 CANARY = "s3cr3t-canary-value"
@@ -33,6 +33,18 @@ def test_a_value_is_replaced_by_its_name_wherever_it_stands() -> None:
 
 def test_of_two_that_contain_each_other_the_longer_one_wins() -> None:
     assert redactor(A="password", B="password-and-more").text("is password-and-more") == "is [secret B]"
+
+
+LETTERS = st.text("ab-]^\n", min_size=MIN_CHARS, max_size=12)
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=5), st.lists(st.text("ab-]^\n", max_size=30), min_size=1, max_size=5))
+def test_it_finds_what_an_alternation_of_all_forms_would(values: list[str], texts: list[str]) -> None:
+    forms = sorted({form for value in values for form in forms_of(value)}, key=len, reverse=True)
+    oracle = re.compile("|".join(map(re.escape, forms)))
+    clean = Redactor({"S": values})
+    for text in (*texts, *(f"{text}{value}{text}" for text in texts for value in values)):
+        assert clean.text(text) == oracle.sub("[secret S]", text)
 
 
 AWKWARD = 'pa"ss\\wörd/with $igns & spaces'
