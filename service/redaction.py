@@ -142,7 +142,7 @@ def _by_beginning(forms: Iterable[str], length: int) -> dict[str, list[str]]:
 
 
 def _pattern_of(heads: Iterable[str]) -> re.Pattern[str]:
-    """Finds all places where one of these texts, of one length, may stand: each character is one that some text has there."""
+    """Finds where one of these texts, of one length, may stand: each character is one that some text has there."""
     classes = ("".join(map(re.escape, sorted(set(column)))) for column in zip(*heads, strict=True))
     return re.compile("".join(f"[{characters}]" for characters in classes), re.DOTALL)
 

@@ -20,7 +20,7 @@ from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
-from service.job_secrets import seal_anew
+from service.job_secrets import Redactors, seal_anew
 from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import Job
@@ -80,12 +80,14 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
     database = Database(settings.database_url, hub, info={ARE_ON: settings.webhooks})
     await database.start()
     try:
+        vault = open_vault(settings.home, settings.secret_keys_file)
         context = Context(
             settings=settings,
             database=database,
             hub=hub,
             authority=Authority(load_key(settings.home)),
-            vault=open_vault(settings.home, settings.secret_keys_file),
+            vault=vault,
+            redactors=Redactors(vault),
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
