@@ -15,13 +15,16 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from rubato.wire.cluster import EventReport, Failure, Report
+from rubato.wire.cluster import ActionAnswer, EventReport, Failure, Report
+from rubato.wire.events import EventKind
 
 MIN_CHARS = 8
 """A shorter value would be found in half of all words; secrets of jobs have at least so many."""
 MIN_PREFIX = 4
 """Of a line that was cut at its end, so many characters of a secret are taken for its beginning."""
 WITHHELD = "[withheld: this job has secrets, and the service has not the key to tell them from the rest]"
+_READ_BY_SERVICE = frozenset({EventKind.CHECKPOINT_COMMITTED, EventKind.CHECKPOINT_DELETED})
+"""Kinds of events whose data hold no text but ids, hashes and names."""
 _CUT = re.compile(r" \.\.\. \([0-9]+ bytes cut\)$")
 
 
@@ -65,7 +68,7 @@ class Redactor:
         return data
 
     def report(self, report: Report) -> Report:
-        """A report without secrets: its lines, its events, and what it says of a failure."""
+        """A report without secrets: its lines, its events, its answers, and what it says of a failure."""
         outcome = report.outcome
         if outcome is not None and outcome.failure is not None:
             outcome = replace(outcome, failure=self._failure(outcome.failure))
@@ -75,13 +78,18 @@ class Redactor:
             events=tuple(self._event(event) for event in report.events),
             metrics=tuple(replace(row, values=self._named(row.values)) for row in report.metrics),
             logs=tuple(replace(line, line=self.text(line.line)) for line in report.logs),
+            answers=tuple(self._answer(answer) for answer in report.answers),
             outcome=outcome,
         )
 
     def _event(self, event: EventReport) -> EventReport:
         # Blind or not, the service reads some of the data itself: checkpoints are found by what their events say.
-        data = event.data if self.is_blind and event.kind.startswith("checkpoint.") else self.data(event.data)
+        data = event.data if self.is_blind and event.kind in _READ_BY_SERVICE else self.data(event.data)
         return replace(event, message=self.text(event.message), data=data)
+
+    def _answer(self, answer: ActionAnswer) -> ActionAnswer:
+        # The lines of a stack are source code, which may hold a value as it stands.
+        return replace(answer, message=self.text(answer.message), text=self.text(answer.text))
 
     def _failure(self, failure: Failure) -> Failure:
         return replace(

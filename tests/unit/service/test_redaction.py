@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rubato.launch.output import MAX_LINE_BYTES, LineSplitter
-from rubato.wire.cluster import EventReport, Failure, MetricRow, Outcome, Report
+from rubato.wire.cluster import ActionAnswer, EventReport, Failure, MetricRow, Outcome, Report
 from rubato.wire.codec import to_json
 from service.redaction import MIN_CHARS, MIN_PREFIX, WITHHELD, Redactor, forms_of
 from tests.simulated_controller import RUNNING, TIME, log_line
@@ -95,9 +95,11 @@ REPORT = Report(
     events=(
         EventReport(1, TIME, "user.event", f"said {CANARY}", data={"a": [{CANARY: CANARY, "n": 1}], "b": None}),
         EventReport(2, TIME, "checkpoint.committed", CANARY, data={"checkpoint_id": "1-10"}),
+        EventReport(3, TIME, "checkpoint.failed", CANARY, data={"checkpoint_id": "1-20", "cause": CANARY}),
     ),
     metrics=(MetricRow(1, TIME, 1, 1, {"loss": 0.5, CANARY: 1.0}),),
     logs=(log_line(f"line {CANARY}"),),
+    answers=(ActionAnswer(1, "done", f"it stands in {CANARY}", text=f'File "x.py", line 1\n  sign_in("{CANARY}")'),),
     outcome=Outcome(
         "failed",
         failure=Failure("user", "user_code_error", CANARY, traceback=CANARY, last_output=("fine", CANARY)),
@@ -120,4 +122,7 @@ def test_without_the_values_all_text_is_withheld_and_what_the_service_reads_stay
     assert clean.outcome.failure is not None
     assert clean.outcome.failure.last_output == (WITHHELD, WITHHELD)
     assert clean.events[1].data == {"checkpoint_id": "1-10"}
+    assert clean.events[2].data == {"checkpoint_id": WITHHELD, "cause": WITHHELD}
+    assert (clean.answers[0].number, clean.answers[0].state) == (1, "done")
+    assert (clean.answers[0].message, clean.answers[0].text) == (WITHHELD, WITHHELD)
     assert clean.metrics[0].values["loss"] == 0.5
