@@ -7,23 +7,28 @@ import base64
 import hashlib
 import hmac
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from datetime import datetime
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, event, select
 from standardwebhooks import Webhook as Verifier
 
 from rubato.wire.cluster import Failure, Outcome
 from service.models import Delivery, Webhook
-from service.webhooks.dispatch import REST, Dispatcher
+from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, claim, forget_old, settle
 from service.webhooks.retries import MAX_TRIES, DeliveryDecision
-from service.webhooks.sending import Sender, Sent
+from service.webhooks.sending import Parcel, Sender, Sent
+from service.webhooks.turns import MAX_WEBHOOKS, REST
 from tests.https_server import HOST, HttpsServer, https_server
 from tests.integration.service.processes import ServiceProcess, submit
 from tests.simulated_controller import log_line
@@ -298,6 +303,89 @@ async def test_a_test_is_tried_once_and_waited_for(bench: Bench, server: HttpsSe
         )
     assert json.loads(server.received[0].body)["data"] == {"project": "default", "webhook": "team"}
     assert (await bench.post(f"{WEBHOOKS}/nope/test", 404))["code"] == "not_found"
+
+
+class FakeSender(Sender):
+    """Delivers to paths but those below `/dead`, which fail at once, or hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []
+        self.alive = asyncio.Event()
+        """Something arrived."""
+        self.may_fail = asyncio.Event()
+        self.may_fail.set()
+
+    async def send(self, parcel: Parcel, secret: str, now: datetime) -> Sent:
+        path = urlsplit(parcel.url).path
+        self.sent.append(path)
+        if path.startswith("/dead"):
+            await self.may_fail.wait()
+            return Sent(None, "There was no answer within 10 s.")
+        self.alive.set()
+        return Sent(204)
+
+
+async def test_endpoints_that_hang_do_not_take_the_turns_of_the_others(bench: Bench, server: HttpsServer) -> None:
+    for number in range(MAX_WEBHOOKS + 1):
+        await add(bench, server, "status", name=f"dead-{number}", path=f"/dead/{number}")
+    await add(bench, server, "status", name="well", path="/well")
+    for number in range(3):
+        await bench.submit(f"job-{number}")
+        await bench.post(f"/jobs/job-{number}/cancel", 202)
+    sender = FakeSender()
+    loop = Dispatcher(bench.context, sender)
+    await loop.run_once()
+    assert len(sender.sent) == MAX_WEBHOOKS
+    bench.clock.advance(REST.total_seconds())
+    sender.may_fail.clear()
+    sender.alive.clear()
+    running = asyncio.ensure_future(loop.run_once())
+    try:
+        async with asyncio.timeout(60):
+            await sender.alive.wait()
+    finally:
+        sender.may_fail.set()
+        await running
+    assert f"/dead/{MAX_WEBHOOKS}" in sender.sent, "each has its turn, also among those that fail"
+
+
+async def test_a_test_goes_before_what_waits(bench: Bench, server: HttpsServer) -> None:
+    await add(bench, server, "status")
+    await bench.submit()
+    await bench.post("/jobs/digits/cancel", 202)
+    await bench.post(f"{WEBHOOKS}/team/test", 202, wait=0)
+    server.answers = [500]
+    await dispatcher(bench, server).run_once()
+    assert kinds(server) == ["webhook.test"]
+
+
+async def test_what_is_due_is_found_by_an_index(make_bench: MakeBench, server: HttpsServer) -> None:
+    looks: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+        if "deliveries" in statement and statement.startswith("SELECT"):
+            looks.append((statement, parameters))
+
+    async with make_bench("", webhooks=True, webhook_networks=(HERE,)) as bench:
+        await add(bench, server, "status")
+        await bench.submit()
+        await bench.schedule()
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            await dispatcher(bench, server).run_once()
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        with closing(sqlite3.connect(bench.settings.home / "rubato.db")) as database:
+            plans = [
+                database.execute(f"EXPLAIN QUERY PLAN {look}", parameters).fetchall() for look, parameters in looks
+            ]
+    assert len(server.received) == 1
+    assert plans
+    for plan in plans:
+        steps = [step for *_, step in plan]
+        assert any("ix_deliveries_pending" in step for step in steps), steps
+        assert not any("TEMP B-TREE" in step or "SCAN deliveries" in step for step in steps), steps
 
 
 async def test_off_is_off(make_bench: MakeBench, server: HttpsServer, database_url: str) -> None:
