@@ -130,10 +130,14 @@ class Redactor:
         return text
 
 
+def lines_of(value: str) -> list[str]:
+    """As they come out of a program: one of less than `MIN_CHARS` characters is not recognised."""
+    return [line.strip() for line in re.split(r"[\r\n]+", value)]
+
+
 def forms_of(value: str) -> Iterator[str]:
     """How a value may stand in a text."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", value)]
-    for known in {value, value.strip(), *lines}:
+    for known in {value, value.strip(), *lines_of(value)}:
         printed = (known, json.dumps(known)[1:-1], json.dumps(known, ensure_ascii=False)[1:-1], repr(known)[1:-1])
         in_addresses = (quote(known), quote(known, safe=""), quote_plus(known))
         for form in (*printed, *in_addresses):

@@ -85,6 +85,8 @@ async def test_a_secret_is_set_listed_and_removed_and_never_shown(bench: Bench) 
     [
         ("TOKEN", "short"),
         ("TOKEN", " " * 20),
+        ("TOKEN", "abc\ndef\nghi\njkl"),
+        ("TOKEN", "1234567\r\n"),
         ("TOKEN", "x" * 16385),
         ("no-name", CANARY),
         ("1X", CANARY),
