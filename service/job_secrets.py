@@ -127,15 +127,6 @@ async def values_of(session: AsyncSession, vault: Vault, job: Job) -> dict[str, 
     return {name: _open(vault, job.project, row) for name, row in rows.items()}
 
 
-async def seal_anew(session: AsyncSession, vault: Vault) -> None:
-    """Seal under the first key what lies under another one that is still there, so that one can be taken away."""
-    for secret in (await session.scalars(select(Secret).where(Secret.key_id != vault.key_id))).all():
-        _seal_anew(vault, secret.project, secret)
-    given = select(AttemptSecret, Job.project).join(Job, Job.id == AttemptSecret.job_id)
-    for row, project in (await session.execute(given.where(AttemptSecret.key_id != vault.key_id))).all():
-        _seal_anew(vault, project, row)
-
-
 def purpose_of(project: str, name: str) -> str:
     """What a sealed secret is bound to."""
     return f"secret:{project}:{name}"
@@ -155,10 +146,5 @@ def _advice(name: str, project: str) -> str:
     return f"the project {project!r} has no secret {name!r}; set it with `rubato secret set {name} --project {project}`"
 
 
-def _seal_anew(vault: Vault, project: str, row: Secret | AttemptSecret) -> None:
-    sealed = vault.seal_anew(Sealed(row.key_id, row.sealed), purpose_of(project, row.name))
-    row.key_id, row.sealed = sealed.key_id, sealed.data
-
-
-def _open(vault: Vault, project: str, row: Secret | AttemptSecret) -> str:
+def _open(vault: Vault, project: str, row: AttemptSecret) -> str:
     return vault.open(Sealed(row.key_id, row.sealed), purpose_of(project, row.name))

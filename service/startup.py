@@ -20,18 +20,18 @@ from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
-from service.job_secrets import Redactors, seal_anew
+from service.job_secrets import Redactors
 from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
 from service.packages import PackageStore
+from service.rotation import seal_anew
 from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
 from service.sweep import Sweeper
 from service.vault import open_vault
-from service.webhooks import manage as webhooks
 from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import ARE_ON
 from service.webhooks.sending import Sender
@@ -124,7 +124,6 @@ async def _prepare(context: Context) -> str:
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
-        await webhooks.seal_anew(session, context.vault)
     await rearm_leases(context)
     context.packages.remove_parts()
     if context.settings.is_sqlite:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psycopg
 import pytest
 from sqlalchemy import func, select
 
@@ -17,7 +19,8 @@ from service.job_secrets import MAX_JOB_BYTES
 from service.models import AttemptSecret, Base, Secret
 from service.project_secrets import MAX_CHARS
 from service.redaction import WITHHELD, Redactor
-from service.vault import Sealed, Vault
+from service.rotation import seal_anew
+from service.vault import KEY_FILE, Sealed, Vault
 from tests.integration.service.test_people import make_user
 from tests.simulated_controller import SimulatedController, bearer, log_line
 
@@ -316,6 +319,42 @@ async def test_keys_are_rotated_by_restarts(keyed: Any) -> None:
         bench.clock.advance(60)  # the scheduler before this one has its lease no more
         controller = await bench.start("again", secrets=["TOKEN"])
         assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}
+
+
+async def test_a_value_cannot_be_set_while_it_is_sealed_anew(
+    make_bench: MakeBench, new_postgres: Callable[[], str]
+) -> None:
+    """With replicas the first one that knows the new key starts while another one takes requests."""
+    url = new_postgres()
+    refused: list[str] = []
+
+    class BusyVault(Vault):
+        def seal_anew(self, sealed: Sealed, purpose: str) -> Sealed:
+            with psycopg.connect(url.replace("+psycopg", ""), options="-c lock_timeout=1s") as other:
+                try:
+                    other.execute("UPDATE secrets SET updated_by = 'somebody'")
+                except psycopg.errors.LockNotAvailable:
+                    refused.append(purpose)
+            return super().seal_anew(sealed, purpose)
+
+    async with make_bench(url) as bench:
+        await put(bench.client, CANARY)
+        before = (bench.settings.home / KEY_FILE).read_text().strip()
+        async with bench.context.database.write() as session:
+            await seal_anew(session, BusyVault([bytes.fromhex(NEW), bytes.fromhex(before)]))
+    assert refused == ["secret:default:TOKEN"]
+
+
+async def test_attempts_that_were_given_the_same_have_the_same_after_a_rotation(keyed: Any) -> None:
+    async with keyed(OLD) as bench:
+        await put(bench.client, CANARY)
+        controller = await bench.start(secrets=["TOKEN"])
+        process = ProcessIdentity("node-1", "boot-1", 1, 1)
+        await SimulatedController(bench.client, controller.job_id, controller.ticket, process=process).acquire(gone=1)
+    async with keyed(NEW, OLD) as bench, bench.context.database.read() as session:
+        given = (await session.scalars(select(AttemptSecret.sealed))).all()
+    assert len(given) == 2
+    assert len(set(given)) == 1, "a redactor opens them once"
 
 
 async def test_a_wrong_key_is_told_and_stops_nothing_else(keyed: Any) -> None:
