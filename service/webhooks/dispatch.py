@@ -52,8 +52,9 @@ class Dispatcher:
             with self._context.hub.subscribe(WEBHOOKS) as subscription:
                 while not self._context.hub.is_closed:
                     try:
-                        await self._begin_what_is_due()
+                        # First: what waited for weeks while webhooks were off is no news.
                         await self._clean_up()
+                        await self._begin_what_is_due()
                     except (DBAPIError, OSError, DatabaseSilent) as error:
                         log.warning("webhook_round_failed", error=repr(error)[:500])
                     except Exception:
@@ -120,9 +121,13 @@ class Dispatcher:
     async def _clean_up(self) -> None:
         if self._cleaned_at is not None and time.monotonic() - self._cleaned_at < HOUSEKEEPING_S:
             return
+        while await self._forget_some():
+            pass
         self._cleaned_at = time.monotonic()
+
+    async def _forget_some(self) -> bool:
         async with self._context.database.write() as session:
-            await forget_old(session, self._context.clock())
+            return await forget_old(session, self._context.clock())
 
     async def _end(self) -> None:
         tasks = list(self._tasks.values())

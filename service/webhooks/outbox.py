@@ -21,6 +21,8 @@ from service.webhooks.topics import TEST_KIND, message_of, topics_of
 CLAIM_LIFETIME = timedelta(seconds=60)
 """Much longer than a try: a delivery whose replica died in it is taken up by another one after that."""
 RETENTION = timedelta(days=7)
+ROWS = 2_000
+"""Forgotten in one transaction: nobody waits long for the database's writer."""
 ARE_ON = "webhooks"
 """What a session knows of the settings: whether events are told at all."""
 # Literals: a prepared statement does not find the partial indexes by a parameter.
@@ -47,14 +49,15 @@ async def put_events(session: AsyncSession, job: Job, events: Sequence[Mapping[s
     told = [(event, topics) for event in events if (topics := topics_of(event["kind"], event["data"]))]
     if not told:
         return
-    webhooks = (await session.execute(select(Webhook.id, Webhook.events).where(Webhook.project == job.project))).all()
+    found = select(Webhook.id, Webhook.events).where(Webhook.project == job.project).order_by(Webhook.id)
+    # Locked: one that is deleted meanwhile would take the job's events down with its deliveries.
+    webhooks = (await session.execute(found.with_for_update(read=True, key_share=True))).all()
     shown = {"id": job.id, "name": job.name, "project": job.project}
-    rows = [
-        delivery_row(webhook_id, job.id, event["kind"], message_of(shown, event), now)
-        for event, topics in told
-        for webhook_id, wanted in webhooks
-        if topics & set(wanted)
-    ]
+    rows: list[dict[str, Any]] = []
+    for event, topics in told:
+        wanting = [webhook_id for webhook_id, wanted in webhooks if topics & set(wanted)]
+        body = message_of(shown, event) if wanting else ""
+        rows += (delivery_row(webhook_id, job.id, event["kind"], body, now) for webhook_id in wanting)
     if rows:
         await session.execute(insert(Delivery), rows)
         notify(session, WEBHOOKS)
@@ -125,9 +128,11 @@ async def settle(session: AsyncSession, claimed: Claim, sent: Sent, decision: De
     notify(session, WEBHOOKS)
 
 
-async def forget_old(session: AsyncSession, now: datetime) -> None:
-    """Remove deliveries that nobody looks up any more."""
-    await session.execute(delete(Delivery).where(Delivery.created_at < now - RETENTION))
+async def forget_old(session: AsyncSession, now: datetime) -> bool:
+    """Remove some of the deliveries that nobody looks up any more, the oldest first; gives whether more may be left."""
+    old = select(Delivery.id).where(Delivery.created_at < now - RETENTION).order_by(Delivery.created_at).limit(ROWS)
+    gone = delete(Delivery).where(Delivery.id.in_(old)).execution_options(synchronize_session=False)
+    return (await session.execute(gone)).rowcount >= ROWS  # type: ignore[attr-defined, no-any-return]
 
 
 def purpose_of(webhook_id: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
+import psycopg
 import pytest
 from sqlalchemy import Engine, event, select
 from standardwebhooks import Webhook as Verifier
@@ -459,6 +460,49 @@ async def test_deliveries_are_kept_for_a_while(bench: Bench, server: HttpsServer
             await forget_old(session, bench.clock())
         assert await deliveries(bench) == kept
         bench.clock.advance(2)
+
+
+async def test_a_webhook_that_is_deleted_meanwhile_takes_no_report_down(
+    make_bench: MakeBench, new_postgres: Callable[[], str], server: HttpsServer
+) -> None:
+    url = new_postgres()
+    async with make_bench(url, webhooks=True, webhook_networks=(HERE,)) as bench:
+        await add(bench, server, "failure")
+        await add(bench, server, "failure", name="stays")
+        controller = await bench.start()
+        address = url.replace("+psycopg", "")
+        with psycopg.connect(address) as deleting, psycopg.connect(address, autocommit=True) as watching:
+            deleting.execute("DELETE FROM webhooks WHERE name = 'team'")
+            report = asyncio.ensure_future(controller.report(events=(controller.event("worker.lost"),)))
+            while not watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
+                assert not report.done()
+                await asyncio.sleep(0)
+            deleting.commit()
+            await report
+        assert [one["type"] for one in await deliveries(bench, "stays")] == ["worker.lost"]
+
+
+async def test_what_is_too_old_is_forgotten_in_stretches_and_not_sent_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, server: HttpsServer
+) -> None:
+    await add(bench, server, "status")
+    for index in range(3):
+        await bench.submit(f"job-{index}")
+        await bench.post(f"/jobs/job-{index}/cancel", 202)
+    assert len(before := await deliveries(bench)) > 4
+    bench.clock.advance(RETENTION.total_seconds() + 1)  # webhooks were off for so long
+    monkeypatch.setattr("service.webhooks.outbox.ROWS", 2)
+    async with bench.context.database.write() as session:
+        assert await forget_old(session, bench.clock()), "there are more"
+    assert len(await deliveries(bench)) == len(before) - 2
+    sender = FakeSender()
+    running = asyncio.ensure_future(Dispatcher(bench.context, sender).run())
+    while await deliveries(bench):
+        assert not running.done()
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert sender.sent == []
 
 
 async def test_of_two_replicas_each_delivery_has_one(
