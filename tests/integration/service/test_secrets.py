@@ -228,6 +228,21 @@ async def test_values_are_opened_once_for_an_attempt_and_not_for_each_report(
     assert lines == ["[secret TOKEN]"] * 6
 
 
+@pytest.mark.parametrize(("bound", "value"), [("MAX_KEPT", 1), ("KEPT_CHARS", len(CANARY))])
+async def test_what_is_kept_for_reports_is_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    monkeypatch.setattr(f"service.job_secrets.{bound}", value)
+    await put(bench.client, CANARY)
+    controllers = [await bench.start(name, secrets=["TOKEN"]) for name in ("one", "two")]
+    for controller in controllers:
+        await controller.report(logs=(log_line(CANARY),))
+        assert len(bench.context.redactors._kept) == 1
+    await controllers[0].report(logs=(log_line(CANARY),))
+    lines = [item["line"] for item in (await bench.get("/jobs/one/logs"))["items"]]
+    assert lines == ["[secret TOKEN]"] * 2, "what was dropped is made again"
+
+
 async def test_whoever_writes_does_not_wait_for_a_long_redaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await put(bench.client, CANARY)
     controller = await bench.start(secrets=["TOKEN"])
