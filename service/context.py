@@ -8,6 +8,7 @@ from service.auth import Authority
 from service.clock import Clock
 from service.database import Database
 from service.heartbeat import Heartbeat
+from service.job_secrets import Redactors
 from service.limits import Limits
 from service.logs import LogStore
 from service.notify import Hub
@@ -26,6 +27,7 @@ class Context:
     hub: Hub
     authority: Authority
     vault: Vault
+    redactors: Redactors
     logs: LogStore
     packages: PackageStore
     storage: StorageDesk

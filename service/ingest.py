@@ -26,7 +26,6 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
 from service.events import append_event, append_reported
 from service.ids import new_id
-from service.job_secrets import redactor_of
 from service.jobs import find
 from service.logs import LogPosition
 from service.metrics import finite, store_metrics
@@ -51,6 +50,8 @@ async def ingest(context: Context, job_id: str, report: Report, principal: Princ
     if principal.job_id != job_id:
         raise ServiceError(ErrorKind.FORBIDDEN, "The token is for another job.")
     _check_numbers(report)
+    # Before anything of it is looked at: what is not in the report any more can be stored, shown and sent.
+    report = await _redacted(context, report, principal)
     now = context.clock()
     async with context.database.write() as session:
         job = await find(session, job_id, for_update=True)
@@ -75,13 +76,16 @@ async def ingest(context: Context, job_id: str, report: Report, principal: Princ
         return ReportReply(ack=report.batch, time=to_rfc3339(now))
 
 
+async def _redacted(context: Context, report: Report, principal: Principal) -> Report:
+    """The report without the job's secrets: before the writer's turn, and in a thread, for it may have many lines."""
+    assert principal.job_id is not None
+    redactor = await context.redactors.find(context.database, principal.job_id, principal.attempt)
+    return report if redactor is None else await asyncio.to_thread(redactor.report, report)
+
+
 async def _store(
     context: Context, session: AsyncSession, job: Job, attempt: Attempt, report: Report, now: datetime
 ) -> None:
-    redactor = await redactor_of(session, context.vault, job)
-    if redactor is not None:
-        # Before anything of it is looked at: what is not in the report any more can be stored, shown and sent.
-        report = redactor.report(report)
     fresh = _fresh_events(report.events, attempt.last_seq)
     attempt.last_batch = report.batch
     attempt.last_report_at = now

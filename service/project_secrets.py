@@ -17,7 +17,7 @@ from service.job_secrets import purpose_of
 from service.models import Project, Secret
 from service.pages import cut
 from service.people import audit, storable
-from service.redaction import MIN_CHARS
+from service.redaction import MIN_CHARS, lines_of
 
 MAX_CHARS = 16 * 1024
 """Room for a private key with its certificates; the system bounds an environment variable at 128 KiB."""
@@ -78,8 +78,9 @@ def _check(name: str, value: str) -> None:
     if not is_secret_name(name):
         rule = f"must be the name of an environment variable, of at most {MAX_SECRET_NAME} characters"
         findings.append(Finding("name", rule))
-    if not (len(value.strip()) >= MIN_CHARS and len(value) <= MAX_CHARS):
-        rule = f"must have {MIN_CHARS} to {MAX_CHARS} characters: a shorter one could not be taken out of logs"
+    if len(value) > MAX_CHARS or all(len(line) < MIN_CHARS for line in lines_of(value)):
+        rule = f"must have {MIN_CHARS} to {MAX_CHARS} characters, {MIN_CHARS} of them in one line: "
+        rule += "a shorter one could not be taken out of logs"
         findings.append(Finding("value", rule))
     if findings:
         summary = "; ".join(map(str, findings))

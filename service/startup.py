@@ -20,18 +20,18 @@ from service.clock import Clock, utc_now
 from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
-from service.job_secrets import seal_anew
+from service.job_secrets import Redactors
 from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
 from service.packages import PackageStore
+from service.rotation import seal_anew
 from service.rounds import WatchedLoop
 from service.settings import Settings
 from service.storage import StorageDesk, open_store
 from service.sweep import Sweeper
 from service.vault import open_vault
-from service.webhooks import manage as webhooks
 from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import ARE_ON
 from service.webhooks.sending import Sender
@@ -80,12 +80,14 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
     database = Database(settings.database_url, hub, info={ARE_ON: settings.webhooks})
     await database.start()
     try:
+        vault = open_vault(settings.home, settings.secret_keys_file)
         context = Context(
             settings=settings,
             database=database,
             hub=hub,
             authority=Authority(load_key(settings.home)),
-            vault=open_vault(settings.home, settings.secret_keys_file),
+            vault=vault,
+            redactors=Redactors(vault),
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
@@ -122,7 +124,6 @@ async def _prepare(context: Context) -> str:
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
-        await webhooks.seal_anew(session, context.vault)
     await rearm_leases(context)
     context.packages.remove_parts()
     if context.settings.is_sqlite:

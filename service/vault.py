@@ -25,6 +25,8 @@ KEY_FILE = "secret-keys"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 """What AES-GCM wants. Random ones are good for 2^32 texts under one key."""
+SEAL_BYTES = NONCE_BYTES + 16
+"""By which a sealed text is longer: the nonce and the tag."""
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
 
 

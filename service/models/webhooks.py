@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.models.base import Base
 
 PENDING = "status = 'pending'"
+PENDING_TEST = "status = 'pending' AND kind = 'webhook.test'"
 
 
 class Webhook(Base):
@@ -56,10 +57,18 @@ class Delivery(Base):
 
     __table_args__ = (
         Index(
-            "ix_deliveries_next_at",
+            "ix_deliveries_pending",
+            "webhook_id",
             "next_at",
+            "id",
             sqlite_where=text(PENDING),
             postgresql_where=text(PENDING),
+        ),
+        Index(
+            "ix_deliveries_pending_test",
+            "webhook_id",
+            sqlite_where=text(PENDING_TEST),
+            postgresql_where=text(PENDING_TEST),
         ),
         Index("ix_deliveries_webhook_id_id", "webhook_id", "id"),
         Index("ix_deliveries_created_at", "created_at"),

@@ -82,7 +82,9 @@ def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
     meant = _meant_by(address)
     if any(meant.version == network.version and meant in network for network in networks):
         return True
-    return meant.is_global and not meant.is_multicast
+    # Python counts site-local and IPv4-compatible addresses as global; the latter are among the reserved ones.
+    is_old = isinstance(meant, ipaddress.IPv6Address) and meant.is_site_local
+    return meant.is_global and not (meant.is_multicast or meant.is_reserved or is_old)
 
 
 def _meant_by(address: Address) -> Address:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -22,13 +22,12 @@ from service.vault import VaultShut
 from service.webhooks.outbox import Claim, claim, due_webhooks, forget_old, settle
 from service.webhooks.retries import decide_delivery
 from service.webhooks.sending import Sender, Sent
+from service.webhooks.turns import MAX_WEBHOOKS, LastTry, choose_webhooks
 
-MAX_WEBHOOKS = 8
-"""So many are delivered to at once."""
 MAX_ROW = 50
 """After so many deliveries in a row a webhook makes room for another one."""
-REST = timedelta(seconds=5)
-"""For so long an endpoint is left alone after a try that failed, whatever else waits for it."""
+KNOWN = timedelta(days=1)
+"""For so long it remembers what came of the last try; the longest wait between two is a quarter of it."""
 INTERVAL_S = 1.0
 """How often it looks when nothing wakes it."""
 MIN_REST_S = 0.05
@@ -44,8 +43,7 @@ class Dispatcher:
         self._context = context
         self._sender = sender
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._rests: dict[str, datetime] = {}
-        """Webhooks whose last try failed, and until when they are left alone."""
+        self._last_tries: dict[str, LastTry] = {}
         self._cleaned_at: float | None = None
 
     async def run(self) -> None:
@@ -54,8 +52,9 @@ class Dispatcher:
             with self._context.hub.subscribe(WEBHOOKS) as subscription:
                 while not self._context.hub.is_closed:
                     try:
-                        await self._begin_what_is_due()
+                        # First: what waited for weeks while webhooks were off is no news.
                         await self._clean_up()
+                        await self._begin_what_is_due()
                     except (DBAPIError, OSError, DatabaseSilent) as error:
                         log.warning("webhook_round_failed", error=repr(error)[:500])
                     except Exception:
@@ -72,14 +71,13 @@ class Dispatcher:
         await asyncio.gather(*self._tasks.values())
 
     async def _begin_what_is_due(self) -> None:
-        room = MAX_WEBHOOKS - len(self._tasks)
-        if room <= 0:
+        if len(self._tasks) >= MAX_WEBHOOKS:
             return
         now = self._context.clock()
-        self._rests = {webhook_id: until for webhook_id, until in self._rests.items() if until > now}
+        self._last_tries = {one: last for one, last in self._last_tries.items() if last.at > now - KNOWN}
         async with self._context.database.read() as session:
-            due = await due_webhooks(session, now, self._tasks.keys() | self._rests.keys(), room)
-        for webhook_id in due:
+            due = await due_webhooks(session, now)
+        for webhook_id in choose_webhooks(due, self._tasks.keys(), self._last_tries, now):
             self._tasks[webhook_id] = asyncio.create_task(self._deliver_to(webhook_id))
 
     async def _deliver_to(self, webhook_id: str) -> None:
@@ -99,8 +97,9 @@ class Dispatcher:
                 claimed = await claim(session, webhook_id, self._context.clock())
             if claimed is None:
                 return
-            if not await self._try(claimed):
-                self._rests[webhook_id] = self._context.clock() + REST
+            is_delivered = await self._try(claimed)
+            self._last_tries[webhook_id] = LastTry(self._context.clock(), has_failed=not is_delivered)
+            if not is_delivered:
                 return
 
     async def _try(self, claimed: Claim) -> bool:
@@ -122,9 +121,13 @@ class Dispatcher:
     async def _clean_up(self) -> None:
         if self._cleaned_at is not None and time.monotonic() - self._cleaned_at < HOUSEKEEPING_S:
             return
+        while await self._forget_some():
+            pass
         self._cleaned_at = time.monotonic()
+
+    async def _forget_some(self) -> bool:
         async with self._context.database.write() as session:
-            await forget_old(session, self._context.clock())
+            return await forget_old(session, self._context.clock())
 
     async def _end(self) -> None:
         tasks = list(self._tasks.values())

@@ -19,7 +19,6 @@ from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
 from service.pages import bad_cursor, cut
 from service.people import audit, check_name, storable
-from service.vault import Sealed, Vault
 from service.webhooks.addresses import check_url
 from service.webhooks.outbox import delivery_row, purpose_of
 from service.webhooks.topics import TEST_KIND, Topic, trial_message
@@ -144,13 +143,6 @@ async def list_deliveries(
         rows = (await session.scalars(statement.limit(limit + 1))).all()
     page, next_cursor = cut(rows, limit, lambda delivery: delivery.id)
     return [delivery_json(delivery) for delivery in page], next_cursor
-
-
-async def seal_anew(session: AsyncSession, vault: Vault) -> None:
-    """Seal signing secrets under the first key, where they lie under another one that is still there."""
-    for webhook in (await session.scalars(select(Webhook).where(Webhook.key_id != vault.key_id))).all():
-        sealed = vault.seal_anew(Sealed(webhook.key_id, webhook.sealed), purpose_of(webhook.id))
-        webhook.key_id, webhook.sealed = sealed.key_id, sealed.data
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:

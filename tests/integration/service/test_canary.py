@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -20,10 +21,10 @@ from jobs import supervisor as supervisors
 from jobs.supervisor import WorkerOrder, WorkerSupervisor
 from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Failure, LogLine, Outcome
+from rubato.wire.cluster import ActionAnswer, Failure, LogLine, Outcome
 from tests.canary import CANARY, SAID, check_nowhere
 from tests.integration.service.processes import ServiceProcess, controller_of, submit
-from tests.simulated_controller import SimulatedController
+from tests.simulated_controller import SimulatedController, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +82,18 @@ async def run_worker(url: str, controller: SimulatedController) -> list[Any]:
     return events
 
 
+async def asked_stack(client: httpx.AsyncClient, controller: SimulatedController, said: str) -> str:
+    """What somebody is shown who asks where a worker stands, whose source says so much."""
+    await controller.report(worker_reports=(worker(1),))
+    asking = asyncio.ensure_future(client.get(f"/api/v1/jobs/{controller.job_id}/workers/w1/stack"))
+    while not (actions := (await controller.desired()).actions):
+        assert not asking.done(), asking.result().text
+        await asyncio.sleep(0)
+    answer = ActionAnswer(actions[0].number, "done", said, text=said)
+    await controller.report(worker_reports=(worker(1),), answers=(answer,))
+    return (await asking).raise_for_status().text
+
+
 async def test_a_canary_is_found_nowhere(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisors, "_own_place", lambda: ("127.0.0.1", "host", "node"))
     monkeypatch.setattr("jobs.package.scratch_root", lambda: tmp_path)
@@ -95,6 +108,7 @@ async def test_a_canary_is_found_nowhere(place: Place, tmp_path: Path, monkeypat
         said = [event for event in events if isinstance(event, OutputLine)]
         assert any(CANARY in event.line for event in said), "it was given it, and told"
         await controller.report(logs=tuple(LogLine("w1", 0, one.time, one.stream, one.line) for one in said))
+        stack = await asked_stack(client, controller, exited.last_output[-1])
         failure = Failure("user", "user_code_error", exited.last_output[-1], last_output=exited.last_output)
         lost = controller.event("worker.lost", f"It ended: {exited.last_output[-1]}", cause=list(exited.last_output))
         await controller.report(events=(lost,), outcome=Outcome("failed", failure=failure))
@@ -102,9 +116,10 @@ async def test_a_canary_is_found_nowhere(place: Place, tmp_path: Path, monkeypat
         paths = ("", "/events", "/logs?tail=100", "/attempts", "/workers", "/explain")
         replies = [made] + [await client.get(f"/api/v1/jobs/digits{path}") for path in paths]
         replies += [await client.get(f"/api/v1/{path}") for path in ("audit", "projects/default/secrets", "jobs")]
-        shown = "".join(json.dumps(reply.raise_for_status().json(), ensure_ascii=False) for reply in replies)
+        shown = stack + "".join(json.dumps(reply.raise_for_status().json(), ensure_ascii=False) for reply in replies)
         lines = [item["line"] for item in replies[3].json()["items"]]
     assert SAID in lines
+    assert "[secret CANARY]" in stack
     assert {"plain [secret CANARY]", "[secret CANARY] in pieces"} <= set(lines)
     assert any(line.startswith(".....") and "[secret CANARY] ... (" in line for line in lines), "one was cut within it"
     assert "ValueError: cannot sign in with [secret CANARY]" in shown

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psycopg
 import pytest
 from sqlalchemy import func, select
 
-from rubato.wire.cluster import Failure, Outcome, ProcessIdentity
+from rubato.wire.cluster import Failure, Outcome, ProcessIdentity, Report
+from service.job_secrets import MAX_JOB_BYTES
 from service.models import AttemptSecret, Base, Secret
-from service.redaction import WITHHELD
+from service.project_secrets import MAX_CHARS
+from service.redaction import WITHHELD, Redactor
+from service.rotation import seal_anew
+from service.vault import KEY_FILE, Sealed, Vault
 from tests.integration.service.test_people import make_user
 from tests.simulated_controller import SimulatedController, bearer, log_line
 
@@ -80,6 +88,8 @@ async def test_a_secret_is_set_listed_and_removed_and_never_shown(bench: Bench) 
     [
         ("TOKEN", "short"),
         ("TOKEN", " " * 20),
+        ("TOKEN", "abc\ndef\nghi\njkl"),
+        ("TOKEN", "1234567\r\n"),
         ("TOKEN", "x" * 16385),
         ("no-name", CANARY),
         ("1X", CANARY),
@@ -192,6 +202,90 @@ async def test_what_a_job_says_is_stored_without_them(bench: Bench) -> None:
         assert await session.scalar(select(func.count()).select_from(AttemptSecret)) == 0, "an ended job needs none"
 
 
+async def test_values_are_opened_once_for_an_attempt_and_not_for_each_report(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def open_and_count(vault: Vault, sealed: Sealed, purpose: str) -> str:
+        opened.append(purpose)
+        return really_open(vault, sealed, purpose)
+
+    really_open = Vault.open
+    monkeypatch.setattr(Vault, "open", open_and_count)
+    await put(bench.client, CANARY)
+    controller = await bench.start(secrets=["TOKEN"])
+    for attempt in (1, 2):
+        assert controller.acquired is not None
+        if attempt == 2:
+            process = ProcessIdentity("node-1", "boot-1", 1, 1)
+            controller = SimulatedController(bench.client, controller.job_id, controller.ticket, process=process)
+            await controller.acquire(gone=1)
+        for _ in range(3):
+            await controller.report(logs=(log_line(CANARY),))
+        assert opened == ["secret:default:TOKEN"] * attempt, "two attempts that were given the same have one value"
+    lines = [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]]
+    assert lines == ["[secret TOKEN]"] * 6
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MAX_KEPT", 1), ("KEPT_CHARS", len(CANARY))])
+async def test_what_is_kept_for_reports_is_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    monkeypatch.setattr(f"service.job_secrets.{bound}", value)
+    await put(bench.client, CANARY)
+    controllers = [await bench.start(name, secrets=["TOKEN"]) for name in ("one", "two")]
+    for controller in controllers:
+        await controller.report(logs=(log_line(CANARY),))
+        assert len(bench.context.redactors._kept) == 1
+    await controllers[0].report(logs=(log_line(CANARY),))
+    lines = [item["line"] for item in (await bench.get("/jobs/one/logs"))["items"]]
+    assert lines == ["[secret TOKEN]"] * 2, "what was dropped is made again"
+
+
+async def test_whoever_writes_does_not_wait_for_a_long_redaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(bench.client, CANARY)
+    controller = await bench.start(secrets=["TOKEN"])
+    begun, may_end = threading.Event(), threading.Event()
+
+    def redact_slowly(redactor: Redactor, report: Report) -> Report:
+        begun.set()
+        # Where it stood in the way of others, this ends by itself, and so does the test.
+        assert may_end.wait(60), "nobody else could write"
+        return really_redact(redactor, report)
+
+    really_redact = Redactor.report
+    monkeypatch.setattr(Redactor, "report", redact_slowly)
+    report = asyncio.ensure_future(controller.report(logs=(log_line(CANARY),)))
+    assert await asyncio.to_thread(begun.wait, 60)
+    assert (await put(bench.client, LATER, "OTHER")).status_code == 201
+    may_end.set()
+    await report
+    assert [item["line"] for item in (await bench.get("/jobs/digits/logs"))["items"]] == ["[secret TOKEN]"]
+
+
+async def test_the_secrets_of_a_job_are_bounded_together(bench: Bench) -> None:
+    names = [f"KEY_{number}" for number in range(5)]
+    for name in names:
+        assert (await put(bench.client, "x" * MAX_CHARS, name)).status_code == 201
+    spec = {"name": "digits", "recipe": "image-classifier", "secrets": names}
+    (finding,) = (await bench.post("/jobs", 422, spec))["errors"]
+    assert finding["path"] == "secrets"
+    too_large = f"the secrets of a job may have {MAX_JOB_BYTES} bytes in all, and these have {5 * MAX_CHARS}"
+    assert finding["message"].startswith(too_large)
+    controller = await bench.start(secrets=names[:4])
+    await put(bench.client, "ü" * MAX_CHARS, names[0])
+    assert controller.acquired is not None
+    process = ProcessIdentity("node-1", "boot-1", 1, 1)
+    successor = SimulatedController(bench.client, controller.job_id, controller.ticket, process=process)
+    await successor.acquire(gone=controller.acquired.attempt)
+    refused = await fetch(successor)
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert too_large in refused.json()["detail"]
+    await successor.report(logs=(log_line("x" * MAX_CHARS),))
+    assert (await bench.get("/jobs/digits/logs"))["items"][0]["line"] != "x" * MAX_CHARS, "the workers before hold it"
+
+
 async def test_a_secret_that_was_deleted_fails_the_next_attempt_only(bench: Bench) -> None:
     await put(bench.client, CANARY)
     controller = await bench.start(secrets=["TOKEN"])
@@ -240,6 +334,42 @@ async def test_keys_are_rotated_by_restarts(keyed: Any) -> None:
         bench.clock.advance(60)  # the scheduler before this one has its lease no more
         controller = await bench.start("again", secrets=["TOKEN"])
         assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}
+
+
+async def test_a_value_cannot_be_set_while_it_is_sealed_anew(
+    make_bench: MakeBench, new_postgres: Callable[[], str]
+) -> None:
+    """With replicas the first one that knows the new key starts while another one takes requests."""
+    url = new_postgres()
+    refused: list[str] = []
+
+    class BusyVault(Vault):
+        def seal_anew(self, sealed: Sealed, purpose: str) -> Sealed:
+            with psycopg.connect(url.replace("+psycopg", ""), options="-c lock_timeout=1s") as other:
+                try:
+                    other.execute("UPDATE secrets SET updated_by = 'somebody'")
+                except psycopg.errors.LockNotAvailable:
+                    refused.append(purpose)
+            return super().seal_anew(sealed, purpose)
+
+    async with make_bench(url) as bench:
+        await put(bench.client, CANARY)
+        before = (bench.settings.home / KEY_FILE).read_text().strip()
+        async with bench.context.database.write() as session:
+            await seal_anew(session, BusyVault([bytes.fromhex(NEW), bytes.fromhex(before)]))
+    assert refused == ["secret:default:TOKEN"]
+
+
+async def test_attempts_that_were_given_the_same_have_the_same_after_a_rotation(keyed: Any) -> None:
+    async with keyed(OLD) as bench:
+        await put(bench.client, CANARY)
+        controller = await bench.start(secrets=["TOKEN"])
+        process = ProcessIdentity("node-1", "boot-1", 1, 1)
+        await SimulatedController(bench.client, controller.job_id, controller.ticket, process=process).acquire(gone=1)
+    async with keyed(NEW, OLD) as bench, bench.context.database.read() as session:
+        given = (await session.scalars(select(AttemptSecret.sealed))).all()
+    assert len(given) == 2
+    assert len(set(given)) == 1, "a redactor opens them once"
 
 
 async def test_a_wrong_key_is_told_and_stops_nothing_else(keyed: Any) -> None:

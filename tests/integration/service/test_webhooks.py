@@ -20,10 +20,11 @@ from standardwebhooks import Webhook as Verifier
 
 from rubato.wire.cluster import Failure, Outcome
 from service.models import Delivery, Webhook
-from service.webhooks.dispatch import REST, Dispatcher
+from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, claim, forget_old, settle
 from service.webhooks.retries import MAX_TRIES, DeliveryDecision
 from service.webhooks.sending import Sender, Sent
+from service.webhooks.turns import REST
 from tests.https_server import HOST, HttpsServer, https_server
 from tests.integration.service.processes import ServiceProcess, submit
 from tests.simulated_controller import log_line

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rubato.launch.output import MAX_LINE_BYTES, LineSplitter
-from rubato.wire.cluster import EventReport, Failure, MetricRow, Outcome, Report
+from rubato.wire.cluster import ActionAnswer, EventReport, Failure, MetricRow, Outcome, Report
 from rubato.wire.codec import to_json
-from service.redaction import MIN_CHARS, MIN_PREFIX, WITHHELD, Redactor
+from service.redaction import MIN_CHARS, MIN_PREFIX, WITHHELD, Redactor, forms_of
 from tests.simulated_controller import RUNNING, TIME, log_line
 
 CANARY = "s3cr3t-canary-value"
@@ -33,6 +33,18 @@ def test_a_value_is_replaced_by_its_name_wherever_it_stands() -> None:
 
 def test_of_two_that_contain_each_other_the_longer_one_wins() -> None:
     assert redactor(A="password", B="password-and-more").text("is password-and-more") == "is [secret B]"
+
+
+LETTERS = st.text("ab-]^\n", min_size=MIN_CHARS, max_size=12)
+
+
+@given(st.lists(LETTERS, min_size=1, max_size=5), st.lists(st.text("ab-]^\n", max_size=30), min_size=1, max_size=5))
+def test_it_finds_what_an_alternation_of_all_forms_would(values: list[str], texts: list[str]) -> None:
+    forms = sorted({form for value in values for form in forms_of(value)}, key=len, reverse=True)
+    oracle = re.compile("|".join(map(re.escape, forms)))
+    clean = Redactor({"S": values})
+    for text in (*texts, *(f"{text}{value}{text}" for text in texts for value in values)):
+        assert clean.text(text) == oracle.sub("[secret S]", text)
 
 
 AWKWARD = 'pa"ss\\wörd/with $igns & spaces'
@@ -83,9 +95,11 @@ REPORT = Report(
     events=(
         EventReport(1, TIME, "user.event", f"said {CANARY}", data={"a": [{CANARY: CANARY, "n": 1}], "b": None}),
         EventReport(2, TIME, "checkpoint.committed", CANARY, data={"checkpoint_id": "1-10"}),
+        EventReport(3, TIME, "checkpoint.failed", CANARY, data={"checkpoint_id": "1-20", "cause": CANARY}),
     ),
     metrics=(MetricRow(1, TIME, 1, 1, {"loss": 0.5, CANARY: 1.0}),),
     logs=(log_line(f"line {CANARY}"),),
+    answers=(ActionAnswer(1, "done", f"it stands in {CANARY}", text=f'File "x.py", line 1\n  sign_in("{CANARY}")'),),
     outcome=Outcome(
         "failed",
         failure=Failure("user", "user_code_error", CANARY, traceback=CANARY, last_output=("fine", CANARY)),
@@ -108,4 +122,7 @@ def test_without_the_values_all_text_is_withheld_and_what_the_service_reads_stay
     assert clean.outcome.failure is not None
     assert clean.outcome.failure.last_output == (WITHHELD, WITHHELD)
     assert clean.events[1].data == {"checkpoint_id": "1-10"}
+    assert clean.events[2].data == {"checkpoint_id": WITHHELD, "cause": WITHHELD}
+    assert (clean.answers[0].number, clean.answers[0].state) == (1, "done")
+    assert (clean.answers[0].message, clean.answers[0].text) == (WITHHELD, WITHHELD)
     assert clean.metrics[0].values["loss"] == 0.5

@@ -36,6 +36,9 @@ CLOSED = (ip_network("10.1.2.0/24"), ip_network("fd00:1::/64"))
             "2002:a00:1::",
         ),
         "2001:0:4136:e378:8000:63bf:80ff:fffe",
+        # Deprecated, and still led somewhere by some systems: site-local, and IPv4-compatible.
+        *("fec0::1", "feff::1", "::7f00:1", "::a9fe:a9fe", "::8.8.8.8"),
+        *("4000::1", "100::1"),
     ],
 )
 def test_what_is_not_public_is_not_allowed(text: str) -> None:
