@@ -83,7 +83,9 @@ async def add_action(
         )
         await session.execute(old.execution_options(synchronize_session=False))
         job.desired_actions = [
-            to_json(action) for action in listed(job) if (action.kind, action.worker_id) != (kind, worker_id)
+            to_json(action)
+            for action in listed(job.desired_actions)
+            if (action.kind, action.worker_id) != (kind, worker_id)
         ]
     job.last_action += 1
     row = WorkerActionRow(
