@@ -50,8 +50,7 @@ contract: setup ## Many random requests to every route, as the API describes the
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	# One more than there are cores: they wait more than they compute.
-	$(PYTEST) tests/integration -q -n $$(($(JOBS) + 1)) --dist loadscope
+	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadscope
 
 .PHONY: chaos-short
 chaos-short: setup
