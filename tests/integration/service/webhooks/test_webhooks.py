@@ -8,8 +8,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from ipaddress import ip_network
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,66 +19,19 @@ from standardwebhooks import Webhook as Verifier
 
 from rubato.wire.cluster import Failure, Outcome
 from service.models import Delivery, Webhook
-from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, claim, forget_old, settle
 from service.webhooks.retries import MAX_TRIES, DeliveryDecision
-from service.webhooks.sending import Sender, Sent
+from service.webhooks.sending import Sent
 from service.webhooks.turns import REST
 from tests.https_server import HOST, HttpsServer, https_server
 from tests.integration.service.processes import ServiceProcess, submit
 from tests.simulated_controller import log_line
+from tests.webhook_hands import HERE, WEBHOOKS, Names, add, deliveries, dispatcher, kinds
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
-
-HERE = ip_network("127.0.0.1/32")
-WEBHOOKS = "/projects/default/webhooks"
-
-
-class Names:
-    """A resolver that answers as told; the last answer stays."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
-        self.asked = 0
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        assert host == HOST
-        self.asked += 1
-        return [self.answers[min(self.asked, len(self.answers)) - 1]]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[HttpsServer]:
-    with https_server(tmp_path / "tls") as running:
-        yield running
-
-
-@pytest.fixture
-async def bench(make_bench: MakeBench, database_url: str) -> AsyncIterator[Bench]:
-    async with make_bench(database_url, webhooks=True, webhook_networks=(HERE,)) as running:
-        yield running
-
-
-def dispatcher(bench: Bench, server: HttpsServer, names: Names | None = None, **options: Any) -> Dispatcher:
-    # A busy machine is no part of these tests.
-    sender = Sender((HERE,), server.ca_file, resolve=names or Names("127.0.0.1"), **{"timeout_s": 120.0, **options})
-    return Dispatcher(bench.context, sender)
-
-
-async def add(bench: Bench, server: HttpsServer, *events: str, name: str = "team", path: str = "/hook") -> str:
-    body = {"name": name, "url": server.url(path), "events": list(events)}
-    return str((await bench.post(WEBHOOKS, 201, body))["secret"])
-
-
-async def deliveries(bench: Bench, name: str = "team", **filters: Any) -> list[dict[str, Any]]:
-    return list((await bench.get(f"{WEBHOOKS}/{name}/deliveries", **filters))["items"])
-
-
-def kinds(server: HttpsServer, path: str = "/hook") -> list[str]:
-    return [json.loads(one.body)["type"] for one in server.received if one.path == path]
 
 
 async def test_a_webhook_is_shown_without_its_secret_but_once(bench: Bench, server: HttpsServer) -> None:

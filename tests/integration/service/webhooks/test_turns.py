@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,25 +18,13 @@ from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import RETENTION, forget_old
 from service.webhooks.sending import Parcel, Sender, Sent
 from service.webhooks.turns import MAX_WEBHOOKS, REST
-from tests.https_server import HttpsServer, https_server
-from tests.integration.service.test_webhooks import HERE, WEBHOOKS, add, deliveries, dispatcher, kinds
+from tests.https_server import HttpsServer
+from tests.webhook_hands import HERE, WEBHOOKS, add, deliveries, dispatcher, kinds
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[HttpsServer]:
-    with https_server(tmp_path / "tls") as running:
-        yield running
-
-
-@pytest.fixture
-async def bench(make_bench: MakeBench, database_url: str) -> AsyncIterator[Bench]:
-    async with make_bench(database_url, webhooks=True, webhook_networks=(HERE,)) as running:
-        yield running
 
 
 class FakeSender(Sender):
