@@ -1,19 +1,23 @@
 """Attempts after a restore: strictly larger than any that was granted, also those that the backup does not know.
 
 The database goes back in time, the cluster does not: workers, checkpoints and controllers carry attempts that were
-granted after the backup. Their number is bounded by the time since, for a controller that fails waits two seconds
-before the next (`jobs.controller.CRASH_PAUSE_S`). So each job that is not final is raised by the seconds since the
-backup and a margin; its old attempts are over, and whoever holds one is told `fenced`.
+granted after the backup. Their number is bounded by the time since: a controller that fails waits two seconds before
+the next (`jobs.controller.CRASH_PAUSE_S`), and one that is replaced has to start. So each job that is not final is
+raised by ten for each second since the backup and a margin; its old attempts are over, and whoever holds one is told
+`fenced`.
 """
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 from service.backup.archive import DatabaseKind
 
 MARGIN = 1000
-"""For clocks that differ by some minutes, and for a backup and a restore in the same second."""
+"""For clocks that differ by a minute, and for a backup and a restore in the same second."""
+MOST_A_SECOND = 10
+"""Attempts of one job; a controller's process takes longer to start."""
 MOST = 1 << 30
 """Numbers of checkpoint requests hold the attempt above 32 bits (`rubato.engine.coordinator.ledger`)."""
 
@@ -22,7 +26,7 @@ NOT_FINAL = "status NOT IN ('succeeded', 'failed', 'cancelled')"
 
 def decide_raise(created_at: datetime, now: datetime) -> int:
     """By how much the attempts of every job are raised: more than could have been granted since the backup."""
-    return min(MOST, MARGIN + max(0, int((now - created_at).total_seconds()) + 1))
+    return min(MOST, MARGIN + max(0, math.ceil((now - created_at).total_seconds() * MOST_A_SECOND)))
 
 
 def statements_after_restore(kind: DatabaseKind, raise_by: int) -> list[str]:

@@ -1,0 +1,30 @@
+"""By how much a restore raises the attempts of jobs: over all that were granted since, also between two restores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.backup.attempts import MARGIN, MOST, MOST_A_SECOND, decide_raise
+
+MADE = datetime(2026, 1, 1, tzinfo=UTC)
+seconds = st.floats(min_value=0, max_value=2 * 365 * 24 * 3600)
+
+
+@given(since_backup=seconds, between=seconds)
+def test_a_later_restore_raises_by_more_than_was_granted_since_an_earlier_one(
+    since_backup: float, between: float
+) -> None:
+    earlier = MADE + timedelta(seconds=since_backup)
+    later = earlier + timedelta(seconds=between)
+    granted = int((later - earlier).total_seconds() * MOST_A_SECOND)
+    first, second = decide_raise(MADE, earlier), decide_raise(MADE, later)
+    assert first >= MARGIN + int(since_backup)
+    assert second >= min(MOST, first + granted)
+
+
+def test_a_backup_from_the_future_raises_by_the_margin() -> None:
+    """A clock that was ahead."""
+    assert decide_raise(MADE + timedelta(minutes=1), MADE) == MARGIN
