@@ -62,9 +62,9 @@ RECORD ?= build/chaos.jsonl
 MINUTES ?= 60
 
 .PHONY: chaos
-chaos: setup ## All chaos tests (long); SEED=2 for other ranks, steps and models
+chaos: setup ## All chaos tests (long, two processes); SEED=2 for other ranks, steps and models
 	@mkdir -p $(dir $(RECORD))
-	RUBATO_CHAOS_SEED=$(SEED) RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/chaos -q
+	RUBATO_CHAOS_SEED=$(SEED) RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/chaos -q -n $(JOBS) --dist loadfile
 
 .PHONY: soak
 soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints its seed (SEED=n does it again)
