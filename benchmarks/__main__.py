@@ -93,7 +93,8 @@ class Bench:
         """The terms of this measurement."""
         flags = self.flags
         packages = dict.fromkeys(package for name in flags.peers for package in PEERS[name].packages)
-        return Context(today(), machine(self.load), versions(list(packages)), rounds, flags.width, flags.batch)
+        terms = (rounds, flags.width, flags.batch, flags.device_seconds)
+        return Context(today(), machine(self.load), versions(list(packages)), *terms)
 
     def _undisturbed(self, name: str) -> None:
         if not PEERS[name].is_elastic:
@@ -136,6 +137,7 @@ class Bench:
             steps=self._steps(name, run),
             width=self.flags.width,
             batch=self.flags.batch,
+            device_s=self.flags.device_seconds,
             hold_s=self.flags.hold,
             checkpoint_every=CHECKPOINT_EVERY if run in ("story", "undisturbed") else 0,
         )
@@ -173,6 +175,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steady-steps", type=int, default=STEADY_STEPS, help="of a run without changes")
     parser.add_argument("--width", type=int, default=WIDTH, help="of the hidden layers; 1780: 10 million parameters")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument(
+        "--device-seconds",
+        type=float,
+        default=0.0,
+        help="what a sample waits, as if a device computed it: the cores are free meanwhile",
+    )
     parser.add_argument("--hold", type=float, default=0.0, help="seconds added to each step while things happen")
     parser.add_argument("--json", type=Path, default=None, help="keep the raw figures here, round by round")
     parser.add_argument(
@@ -213,8 +221,11 @@ def tell(measured: Mapping[str, Measured], context: Context, flags: argparse.Nam
     text = report(measured, context, flags.figures)
     print(text)
     if flags.write:
-        (DOCUMENT.parent / PLOT).write_text(plot(measured))
-        insert(DOCUMENT, "peers", f"{text}\n\n![Downtime by event]({PLOT})")
+        if context.device_s:
+            insert(DOCUMENT, "device", text)
+        else:
+            (DOCUMENT.parent / PLOT).write_text(plot(measured))
+            insert(DOCUMENT, "peers", f"{text}\n\n![Downtime by event]({PLOT})")
 
 
 if __name__ == "__main__":

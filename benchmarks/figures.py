@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.story import KILL, RESIZES, Outcome
-from benchmarks.timeline import downtime_s, recovery_s, redone_steps, requested_s, steady_s, uncounted, warming_ratio
+from benchmarks.timeline import (
+    beyond_former_s,
+    downtime_s,
+    recovery_s,
+    redone_steps,
+    requested_s,
+    steady_s,
+    uncounted,
+    warming_ratio,
+)
 
 Samples = Mapping[str, Sequence[float]]
 """By figure, one value a round."""
@@ -30,6 +39,8 @@ class Figure:
 FIGURES = (
     Figure("up_1_2", "downtime, 1 -> 2 workers", "story", "s", "< 0.1"),
     Figure("up_2_4", "downtime, 2 -> 4 workers", "story", "s", "< 0.1"),
+    Figure("former_1_2", "the same, 1 -> 2, less a step before the request", "story", "s"),
+    Figure("former_2_4", "the same, 2 -> 4, less a step before the request", "story", "s"),
     Figure("leave_4_3", "downtime, leave 4 -> 3", "story", "s", "< 0.1"),
     Figure("kill", "downtime, SIGKILL of one of 4", "story", "s", "< 0.4"),
     Figure("redone", "steps computed again after the SIGKILL", "story", "count", "at most 1"),
@@ -77,6 +88,8 @@ def of_story(outcome: Outcome, steps: int, batch: int, digest: str | None) -> di
     lost, repeated = uncounted(outcome.results[0]["counts"], steps, batch)
     return {
         **{name: downtime_s(rows, outcome.events[name]) for name, _ in RESIZES},
+        "former_1_2": beyond_former_s(rows, outcome.events["up_1_2"]),
+        "former_2_4": beyond_former_s(rows, outcome.events["up_2_4"]),
         "kill": recovery_s(rows, kill),
         "redone": redone_steps(rows, kill) + outcome.redone,
         "lost": float(lost),

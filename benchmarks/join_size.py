@@ -51,7 +51,7 @@ class Join:
 
 def measure(width: int, device_s: float, folder: Path) -> Join:
     """One job, one join."""
-    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH, device_s=device_s)
+    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH, device_s=device_s * MICROBATCHES / BATCH)
     workers = {"initial": 2, "min": 1, "max": 4}
     with local_job(job, MICROBATCHES, workers=workers, checkpoint={"every": "1h"}, patience_s=600) as run:
         run.wait_step(STEPS_BEFORE)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it finds its o
 
 from benchmarks.__main__ import main
 
-FIGURES = "up_1_2,up_2_4,leave_4_3,kill,redone,equal"
+FIGURES = "up_1_2,up_2_4,former_1_2,former_2_4,leave_4_3,kill,redone,equal"
 
 if __name__ == "__main__":
     sys.exit(main(["--peers", "rubato", "--figures", FIGURES, *sys.argv[1:]]))

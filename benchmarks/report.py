@@ -28,6 +28,8 @@ class Context:
     rounds: int
     width: int
     batch: int
+    device_s: float = 0.0
+    """What a sample waits for a device; 0: the cores compute."""
 
 
 def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Context]:
@@ -36,8 +38,8 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
     Raises:  SystemExit: they do not compare.
     """
     contexts = [Context(**one["context"]) for one in kept]
-    if len({(one.versions, one.width, one.batch) for one in contexts}) > 1:
-        sys.exit("these figures do not compare: versions, width or batch differ")
+    if len({(one.versions, one.width, one.batch, one.device_s) for one in contexts}) > 1:
+        sys.exit("these figures do not compare: versions, width, batch or device differ")
     measured: dict[str, Measured] = {}
     for one in kept:
         for name, peer in one["peers"].items():
@@ -57,9 +59,10 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
 def report(measured: Mapping[str, Measured], context: Context, figures: Sequence[str]) -> str:
     """The table by peer, with the terms it was measured on, and why something is missing."""
     rounds = f"{context.rounds} round{'s' if context.rounds != 1 else ''}"
+    device = f"; each sample waits {1000 * context.device_s:g} ms for a device" if context.device_s else ""
     lines = [
         f"{context.date}, {context.machine}; {context.versions}. Hidden layers of {context.width}, batch "
-        f"{context.batch}; medians and ranges of {rounds}.",
+        f"{context.batch}{device}; medians and ranges of {rounds}.",
         "",
         row("", [*(PEERS[name].title for name in measured), "target"]),
         row("---", ["---"] * (len(measured) + 1)).replace(" ", ""),

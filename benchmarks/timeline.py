@@ -57,6 +57,20 @@ def downtime_s(rows: Sequence[Row], event: Event) -> float | None:
     return sum(pause_s(rows, index) for index in changed)
 
 
+def beyond_former_s(rows: Sequence[Row], event: Event) -> float | None:
+    """The same gaps, less a step as it was *before* the request: what the change itself took of the time.
+
+    Where the workers that there were compute one more step while others join, that step is no standstill, however much
+    shorter the next ones are. None: it never came to that.
+    """
+    joined = joined_at(rows, event)
+    former = gaps_s([row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :])
+    if joined is None or not former:
+        return None
+    gaps = [rows[index].time - rows[index - 1].time for index in changes(rows, event) if index <= joined]
+    return sum(max(0.0, gap - statistics.median(former)) for gap in gaps)
+
+
 def recovery_s(rows: Sequence[Row], event: Event) -> float | None:
     """How long training stood still after a loss: the first gap, whether all or fewer workers train after it.
 

@@ -62,6 +62,7 @@ def train(job: Workload, checkpoints: Checkpoints) -> None:
         for number in range(job.passes):
             part = ids[number * len(ids) // job.passes : (number + 1) * len(ids) // job.passes]
             x, y, numbers = dataset.batch(part)
+            job.wait_for_device(len(part))
             with replica.no_sync() if number + 1 < job.passes else contextlib.nullcontext():
                 loss = mean_loss(replica(x, numbers), y)
                 torch.autograd.backward(loss * (len(part) * world / job.batch))

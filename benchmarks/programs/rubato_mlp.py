@@ -17,7 +17,7 @@ def train(run: rubato.Run) -> None:
     run.prepare(model=network, optimizer=optimizer, dataset=Noise())
     for step in run.steps():
         for x, y, ids in step:
-            job.wait_for_device()
+            job.wait_for_device(len(ids))
             with phases.phase(clock, "forward, backward"):
                 step.backward(mean_loss(network(x, ids), y))
         with phases.phase(clock, "optimizer"):

@@ -76,6 +76,7 @@ def main(job: Workload, number: int, low: int) -> None:
         step = manager.current_step()
         ids = share(step, rank or 0, max(world, 1), job.batch)
         x, y, numbers = dataset.batch(ids)
+        job.wait_for_device(len(ids))
         loss = mean_loss(replica(x, numbers), y)
         torch.autograd.backward(loss * (len(ids) * world / job.batch))
         optimizer.step()

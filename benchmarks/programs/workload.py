@@ -41,7 +41,7 @@ class Workload:
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: none."""
     device_s: float = 0.0
-    """What a pass takes besides, without a core: as where a device computes it."""
+    """What each sample of a pass takes besides, without a core: as where a device computes it."""
     hold_s: float = 0.0
     """What every step is slowed by while the file `hold` lies in the folder: a small model would come to its end
     before a worker has even started."""
@@ -50,10 +50,10 @@ class Workload:
     def from_json(cls, text: str) -> Workload:
         return cls(**json.loads(text))
 
-    def wait_for_device(self) -> None:
-        """Leave the core to others for a while."""
+    def wait_for_device(self, samples: int) -> None:
+        """Leave the core to others while a device computes the pass of so many."""
         if self.device_s:
-            time.sleep(self.device_s)
+            time.sleep(self.device_s * samples)
 
     def hold(self) -> None:
         """Slow this step, if it is to be."""

@@ -75,6 +75,10 @@ def test_measurements_on_the_same_terms_are_told_as_one() -> None:
     assert context.machine == "a machine; a machine, load 2"
     with pytest.raises(SystemExit, match="do not compare"):
         merge([kept([0.1], 1), kept([0.2], 1, width=9)])
+    with pytest.raises(SystemExit, match="do not compare"):
+        merge([kept([0.1], 1), kept([0.2], 1, device_s=0.02)])
+    assert "waits 20 ms for a device; medians" in report(measured, replace(context, device_s=0.02), ["kill"])
+    assert "device" not in report(measured, context, ["kill"])
 
 
 def test_the_plot_is_svg_with_a_bar_for_each_value_and_words_for_none() -> None:

@@ -151,7 +151,7 @@ def test_a_peer_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(main, "PEERS", kinds)
     flags = argparse.Namespace(
         peers=list(kinds), figures=[figure.key for figure in FIGURES], rounds=1, steps=STEPS, steady_steps=48,
-        width=8, batch=BATCH, hold=0.0, json=tmp_path / "figures.json",
+        width=8, batch=BATCH, hold=0.0, device_seconds=0.0, json=tmp_path / "figures.json",
     )  # fmt: skip
     bench = main.Bench(flags, tmp_path, load=0.0)
     bench.run()

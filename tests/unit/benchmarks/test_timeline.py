@@ -5,6 +5,7 @@ import pytest
 from benchmarks.timeline import (
     Event,
     Row,
+    beyond_former_s,
     downtime_s,
     recovery_s,
     redone_steps,
@@ -29,6 +30,20 @@ def test_downtime_is_the_gap_less_a_step_as_it_is_afterwards() -> None:
     up = Event("up", at=0.5, workers=2)
     assert downtime_s(rows, up) == pytest.approx(4.0 - 3.0 - 0.2)
     assert requested_s(rows, up) == pytest.approx(3.5)
+
+
+def test_a_step_of_those_who_were_there_is_no_standstill() -> None:
+    rows = run(("1", 1, 0.0, 0.3, 11), ("2", 2, 3.35, 0.2, 20))
+    up = Event("up", at=2.9, workers=2)
+    assert downtime_s(rows, up) == pytest.approx(0.15)
+    assert beyond_former_s(rows, up) == pytest.approx(0.05)
+    assert beyond_former_s(rows, Event("up", at=0.2, workers=2)) is None
+    assert beyond_former_s(rows[:11], up) is None
+
+
+def test_gaps_of_workers_that_join_one_by_one_are_each_held_against_the_step_before_the_request() -> None:
+    rows = run(("1", 2, 0.0, 0.1, 11), ("2", 3, 2.0, 0.2, 11), ("3", 4, 5.0, 0.1, 20))
+    assert beyond_former_s(rows, Event("up", at=0.95, workers=4)) == pytest.approx(0.9 + 0.9)
 
 
 def test_workers_that_join_one_by_one_stop_the_training_several_times() -> None:
