@@ -6,8 +6,10 @@ digest of its weights with that of a run to which nothing happened. Leaves the s
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, Worker
 
 RECIPE = "image-classifier"
-EPOCHS = (100, 400, 1600)
+EPOCHS = 100
 """The recipe as it is; a quick machine, where that is over before everything has happened to it, gets more of it."""
+NEEDED_S = 60.0
+"""Training during all that is to happen: workers start three times meanwhile."""
+TRIES = 3
 STEPS_BETWEEN = 20
 """Steps to train between two changes, so that one sees each membership at work."""
 PATIENCE_S = 120.0
@@ -42,8 +47,13 @@ class DemoFailed(RubatoError):
     """Something was not as promised."""
 
 
-class EndedEarly(DemoFailed):
-    """The job succeeded before everything had happened to it."""
+class TooShort(DemoFailed):
+    """The job was over, or would be, before everything has happened to it."""
+
+    def __init__(self, message: str, longer: float = 4.0) -> None:
+        super().__init__(message)
+        self.longer = longer
+        """How many times as many epochs it is to get."""
 
 
 @dataclass
@@ -68,7 +78,7 @@ class Story:
             update = next(self.updates, None)
             if update is None:
                 self.job = self.client.job(self.job.id)
-                kind = EndedEarly if self.job.status == "succeeded" else DemoFailed
+                kind = TooShort if self.job.status == "succeeded" else DemoFailed
                 raise kind(f"the job {self.job.status} before {what}{_failure_text(self.job)}")
             self.take(update)
             if time.monotonic() > deadline:
@@ -105,6 +115,21 @@ class Story:
         self.line.tell(f"  rubato scale {self.job.name} {workers}")
         self.client.scale(self.job.id, workers)
         self.until_formed(workers, since, f"it had {workers} workers")
+
+    def must_last(self, needed_s: float) -> None:
+        """See from the steps so far that it will train for long enough.
+
+        Raises:
+            TooShort: it will not; it is cancelled.
+        """
+        points = self.client.metrics(self.job.id, names=("step_seconds",))
+        steps = [seconds for point in points if (seconds := point.values.get("step_seconds")) is not None]
+        if not steps or self.job.total_steps is None:
+            return
+        lasts_s = statistics.median(steps) * self.job.total_steps
+        if lasts_s < needed_s:
+            self.client.cancel(self.job.id)
+            raise TooShort(f"the job would train for {lasts_s:.0f} s", 1.25 * needed_s / lasts_s)
 
     def finish(self) -> Job:
         """Watch to the end."""
@@ -167,12 +192,14 @@ def spec_of(name: str, epochs: int) -> dict[str, Any]:
 
 def run_disturbed_long_enough(client: Client, home: Home) -> tuple[Job, list[Event], int]:
     """`run_disturbed`, with as many epochs as this machine needs for the whole story."""
-    for epochs in EPOCHS[:-1]:
+    epochs = EPOCHS
+    for _ in range(TRIES - 1):
         try:
             return *run_disturbed(client, home, epochs), epochs
-        except EndedEarly as early:
-            put(f"This machine is quick ({early}). Once more, with more epochs.")
-    return *run_disturbed(client, home, EPOCHS[-1]), EPOCHS[-1]
+        except TooShort as short:
+            epochs = math.ceil(epochs * short.longer)
+            put(f"This machine is quick: {short}. Once more, with {epochs} epochs.")
+    return *run_disturbed(client, home, epochs), epochs
 
 
 def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event]]:
@@ -183,6 +210,7 @@ def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Ev
         story = Story(client, job, line, client.follow(job.id, on_gap=gap_listener(line)))
         story.until_formed(1, 0, "it trained")
         story.train_on(STEPS_BETWEEN)
+        story.must_last(NEEDED_S)
         story.scale(3)
         story.train_on(STEPS_BETWEEN)
         kill_worker(story, home)

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from rubato.cli import demo
-from rubato.cli.demo import DemoFailed, EndedEarly, Story, choose_victim, compare, digest_of
+from rubato.cli.demo import DemoFailed, Story, TooShort, choose_victim, compare, digest_of
 from rubato.client import Client, Job, JobUpdate, Worker
-from rubato.client.models import Event, decode
+from rubato.client.models import Event, MetricPoint, decode
 from rubato.home import Home
 from tests.unit.cli.fake_service import event, formed, job
 
@@ -34,12 +34,21 @@ class FakeClient:
 
     final: dict[str, Any]
     asked: list[int] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    cancelled: bool = False
 
     def job(self, job_id: str) -> Job:
         return decode(Job, self.final)
 
     def scale(self, job_id: str, workers: int) -> None:
         self.asked.append(workers)
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled = True
+
+    def metrics(self, job_id: str, *, names: tuple[str, ...]) -> list[MetricPoint]:
+        rows = enumerate([None, *self.step_s], start=1)
+        return [MetricPoint(step, step, "2026-01-02T03:04:05Z", {names[0]: seconds}) for step, seconds in rows]
 
 
 def story_of(*items: dict[str, Any], final: dict[str, Any] | None = None) -> tuple[Story, FakeClient, Lines]:
@@ -89,20 +98,33 @@ def test_a_quick_machine_gets_more_epochs(monkeypatch: pytest.MonkeyPatch, capsy
     def run_disturbed(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event]]:
         tried.append(epochs)
         if epochs < 1000:
-            raise EndedEarly("the job succeeded before it had 3 workers")
+            raise TooShort("the job succeeded before it had 3 workers")
         return decode(Job, job()), []
 
     monkeypatch.setattr(demo, "run_disturbed", run_disturbed)
     found = demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
     assert (tried, found[2]) == ([100, 400, 1600], 1600)
     assert capsys.readouterr().out.count("This machine is quick") == 2
-    monkeypatch.setattr(demo, "EPOCHS", (1, 2))
+    monkeypatch.setattr(demo, "EPOCHS", 10)
     with pytest.raises(DemoFailed, match="before it had 3"):
         demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
 
 
+def test_a_job_that_would_be_over_too_soon_is_cancelled_and_its_successor_fits() -> None:
+    story, client, _ = story_of(job(step=21, total_steps=500))
+    story.train_on(20)
+    story.must_last(60.0)
+    client.step_s = [0.5, 0.02, 0.02]
+    story.must_last(10.0)
+    assert not client.cancelled
+    with pytest.raises(TooShort, match="would train for 10 s") as caught:
+        story.must_last(60.0)
+    assert client.cancelled
+    assert caught.value.longer == pytest.approx(7.5)
+
+
 def test_only_success_counts_as_too_early() -> None:
-    for status, kind in (("succeeded", EndedEarly), ("cancelled", DemoFailed)):
+    for status, kind in (("succeeded", TooShort), ("cancelled", DemoFailed)):
         story, _, _ = story_of(final=job(status=status))
         with pytest.raises(DemoFailed) as caught:
             story.until(lambda: False, "step 10")
