@@ -50,11 +50,11 @@ contract: setup ## Many random requests to every route, as the API describes the
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadscope
+	$(PYTEST) tests/integration -q -n $(JOBS) --dist loadscope --durations=20 --durations-min=10
 
 .PHONY: chaos-short
 chaos-short: setup
-	$(PYTEST) tests/chaos -q -m short
+	$(PYTEST) tests/chaos -q -m short -n $(JOBS) --dist loadfile
 
 # Ranks, steps and models of the fault table are chosen by SEED; what the faults cost is added to RECORD.
 SEED ?= 1
@@ -62,9 +62,12 @@ RECORD ?= build/chaos.jsonl
 MINUTES ?= 60
 
 .PHONY: chaos
+chaos: export RUBATO_CHAOS_SEED = $(SEED)
+chaos: export RUBATO_CHAOS_RECORD = $(abspath $(RECORD))
 chaos: setup ## All chaos tests (long, two processes); SEED=2 for other ranks, steps and models
 	@mkdir -p $(dir $(RECORD))
-	RUBATO_CHAOS_SEED=$(SEED) RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/chaos -q -n $(JOBS) --dist loadfile
+	$(PYTEST) tests/chaos -q -n $(JOBS) --dist loadfile -m "not alone"
+	$(PYTEST) tests/chaos -q -m alone
 
 .PHONY: soak
 soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints its seed (SEED=n does it again)
@@ -78,7 +81,7 @@ fault-table: setup
 
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none
-	$(PYTEST) tests/e2e -q -rs
+	$(PYTEST) tests/e2e -q -rs -n $(JOBS) --dist loadfile
 
 .PHONY: gpu
 gpu: setup ## What needs a GPU; skipped, loudly, where there is none

@@ -23,6 +23,9 @@ from service.database_file import DatabaseFile, DatabaseLost
 from service.settings import Settings
 
 GRACE_S = 10
+IDLE_CONNECTION_S = 75
+"""Longer than clients and proxies keep theirs (httpx 5 s, nginx 60 s): who closes first must not be the service, whose
+close would cross a request that is on its way."""
 
 
 class Server(uvicorn.Server):
@@ -89,6 +92,7 @@ async def serve(settings: Settings) -> bool:
         server_header=False,
         proxy_headers=settings.behind_tls_proxy,
         timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=IDLE_CONNECTION_S,
         # Entered here instead: what goes wrong at start then reaches `main`, and what ends, ends behind the last reply.
         lifespan="off",
     )

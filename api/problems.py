@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from rubato.errors import Finding
 from service.database import DatabaseSilent
@@ -133,6 +134,8 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case DatabaseLost():
             log.critical("database_lost", error=str(error))
             kind, detail = K.NOT_READY, "The database is gone or damaged: the service stops. Its log says what to do."
+        case ClientDisconnect():
+            kind, detail = K.INVALID_REQUEST, "The connection ended before the request was whole."
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             log.error("disk_full", error=str(error))
             kind, detail = K.NOT_READY, "The disk of the service is full; what was sent is not stored. Make room there."

@@ -116,7 +116,8 @@ def _plain(code: str) -> str:
 def settings_page() -> Iterator[str]:
     """Every environment variable of the service."""
     yield "# Settings of the service\n"
-    yield "Environment variables, read once when the service starts. Durations are seconds or ISO 8601 (`PT30S`).\n"
+    yield "Environment variables, read once when the service starts. Durations are seconds (`30`, `0.5`), words as in a"
+    yield "job's spec (`1h30m`), or ISO 8601 (`PT30S`).\n"
     rows = [
         (_code(f"RUBATO_{name.upper()}"), _code(kind), _code(_value(name)), meaning)
         for name, kind, _, meaning in fields_of(settings, "Settings")

@@ -6,15 +6,26 @@ import ipaddress
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rubato.errors import UserError
 from rubato.wire.storage import StorageUri, parse_storage
+from rubato.wire.units import parse_duration_s
 
 DEFAULT_PORT = 8642
+
+
+def _read_duration(value: object) -> object:
+    """As in a job's spec; what begins with a P is ISO 8601, which pydantic reads."""
+    if not isinstance(value, str) or value.strip().upper().startswith("P"):
+        return value
+    return timedelta(seconds=parse_duration_s(value))
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
 
 
 class Settings(BaseSettings):
@@ -48,23 +59,23 @@ class Settings(BaseSettings):
     webhook_ca_file: Path | None = None
     """Certificates of authorities that webhooks may be signed by besides the system's, as in a closed network."""
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: Duration = timedelta(seconds=30)
     """How long a controller may be silent before another may be made; every report and desired poll renews it."""
-    lease_margin: timedelta = timedelta(seconds=15)
+    lease_margin: Duration = timedelta(seconds=15)
     """Extra wait before a successor gets its attempt without proof that the predecessor is gone."""
-    agent_lease: timedelta = timedelta(seconds=15)
+    agent_lease: Duration = timedelta(seconds=15)
     """How long one agent acts for its cluster; every sync renews it."""
-    cluster_offline_after: timedelta = timedelta(seconds=30)
+    cluster_offline_after: Duration = timedelta(seconds=30)
     """Silence of all agents after which a cluster counts as offline."""
-    forced_stop_after: timedelta = timedelta(seconds=120)
+    forced_stop_after: Duration = timedelta(seconds=120)
     """Silence after which a forced cancel is believed: lease and the workers' dead-man's switch (60 s) have run out."""
-    scheduler_interval: timedelta = timedelta(seconds=1)
+    scheduler_interval: Duration = timedelta(seconds=1)
     """How often the scheduler looks when nothing wakes it."""
-    poll_interval: timedelta = timedelta(seconds=0.5)
+    poll_interval: Duration = timedelta(seconds=0.5)
     """How often a waiting request looks at the database while other replicas' notifications do not come in."""
-    stream_limit: timedelta = timedelta(minutes=10)
+    stream_limit: Duration = timedelta(minutes=10)
     """Longest life of one event stream; the client reconnects and replays."""
-    keep_alive: timedelta = timedelta(seconds=10)
+    keep_alive: Duration = timedelta(seconds=10)
     """Silence on a stream after which a comment is sent."""
 
     max_body_bytes: int = 8 * 1024 * 1024

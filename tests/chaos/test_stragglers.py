@@ -137,6 +137,7 @@ def train_with_half_a_core(home: Path, workers: int, config: dict[str, Any]) -> 
     return throughput
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [2, 3])
 def test_half_a_core_costs_little_more_than_half_a_worker(tmp_path: Path, workers: int) -> None:
     config = {"steps": 100, "pace": 0.036}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +134,28 @@ async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess
     assert "Traceback" not in log
     async with service.client() as client:
         assert (await client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+async def test_who_leaves_in_the_middle_of_a_request_is_no_fault_of_the_service(
+    service: ServiceProcess, kind: str
+) -> None:
+    service.start()
+    url, token = httpx.URL(service.url), (service.home / "token").read_text().strip()
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    head = (
+        f"POST /api/v1/jobs HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: Bearer {token}\r\nContent-Type: {kind}\r\n"
+    )
+    writer.write(f"{head}Content-Length: 1000\r\n\r\nname: half".encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    log = service.home.parent / "service.log"
+    async with asyncio.timeout(20):
+        while not (lines := [line for line in log.read_text().splitlines() if '"path": "/api/v1/jobs"' in line]):
+            await asyncio.to_thread(time.sleep, 0.02)
+    assert [json.loads(line)["status"] for line in lines] == [422]
+    assert "unhandled_error" not in log.read_text()
 
 
 async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:

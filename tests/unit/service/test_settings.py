@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,19 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("RUBATO_ALLOWED_HOSTS", '["service"]')
     settings = Settings()
     assert (settings.home, settings.port, settings.allowed_hosts) == (tmp_path, 1234, ("service",))
+
+
+@pytest.mark.parametrize("text", ["90", "90.0", "90s", "1m30s", "PT1M30S"])
+def test_durations_are_written_as_in_a_spec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    monkeypatch.setenv("RUBATO_LEASE", text)
+    assert Settings(home=tmp_path).lease == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "30 parsecs", ""])
+def test_what_is_no_duration_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    monkeypatch.setenv("RUBATO_LEASE", text)
+    with pytest.raises(ValidationError, match="write seconds"):
+        Settings(home=tmp_path)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.2", "rubato.example"])
