@@ -50,11 +50,8 @@ def downtime_s(rows: Sequence[Row], event: Event) -> float | None:
 
     Peers whose workers join one by one, or that restart twice, have several. None: it never came to that.
     """
-    joined = joined_at(rows, event)
-    if joined is None:
-        return None
-    changed = [index for index in changes(rows, event) if index <= joined]
-    return sum(pause_s(rows, index) for index in changed)
+    changed = changes_until_joined(rows, event)
+    return None if changed is None else sum(pause_s(rows, index) for index in changed)
 
 
 def beyond_former_s(rows: Sequence[Row], event: Event) -> float | None:
@@ -63,12 +60,11 @@ def beyond_former_s(rows: Sequence[Row], event: Event) -> float | None:
     Where the workers that there were compute one more step while others join, that step is no standstill, however much
     shorter the next ones are. None: it never came to that.
     """
-    joined = joined_at(rows, event)
-    former = gaps_s([row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :])
-    if joined is None or not former:
+    changed, former = changes_until_joined(rows, event), gaps_s(rows_before(rows, event))
+    if changed is None or not former:
         return None
-    gaps = [rows[index].time - rows[index - 1].time for index in changes(rows, event) if index <= joined]
-    return sum(max(0.0, gap - statistics.median(former)) for gap in gaps)
+    usual_s = statistics.median(former)
+    return sum(max(0.0, rows[index].time - rows[index - 1].time - usual_s) for index in changed)
 
 
 def recovery_s(rows: Sequence[Row], event: Event) -> float | None:
@@ -91,7 +87,7 @@ def warming_ratio(rows: Sequence[Row], event: Event) -> float | None:
     changed = changes(rows, event)
     if not changed:
         return None
-    before = [row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :]
+    before = rows_before(rows, event)
     meanwhile = [row for row in rows[: changed[0]] if row.time >= event.at]
     if len(before) < 3 or len(meanwhile) < 2:
         return None
@@ -111,6 +107,17 @@ def changes(rows: Sequence[Row], event: Event) -> list[int]:
         for index in range(1, len(rows))
         if rows[index].generation != rows[index - 1].generation and event.at <= rows[index].time < event.until
     ]
+
+
+def changes_until_joined(rows: Sequence[Row], event: Event) -> list[int] | None:
+    """The changes until as many workers train as were asked for; None: it never came to that."""
+    joined = joined_at(rows, event)
+    return None if joined is None else [index for index in changes(rows, event) if index <= joined]
+
+
+def rows_before(rows: Sequence[Row], event: Event) -> list[Row]:
+    """The last rows before the request: their gaps are the time of a step as it was."""
+    return [row for row in rows if row.time < event.at][-SETTLING_STEPS - 1 :]
 
 
 def joined_at(rows: Sequence[Row], event: Event) -> int | None:
