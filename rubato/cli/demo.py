@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECIPE = "image-classifier"
 EPOCHS = 100
 """The recipe as it is; a quick machine, where that is over before everything has happened to it, gets more of it."""
-NEEDED_S = 60.0
+NEEDED_S = 30.0
 """Training during all that is to happen: workers start three times meanwhile."""
 TRIES = 3
 STEPS_BETWEEN = 20

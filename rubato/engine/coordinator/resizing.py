@@ -1,6 +1,6 @@
 """Bring the membership to the wish while training goes on: let join, let leave, one generation at a time.
 
-Spare workers (`workers.standby`) warm up after those that are to train, and wait for a loss or a scaling. A worker that
+Spare workers (`workers.standby`) warm up once those that are to train do, and wait for a loss or a scaling. A worker that
 is to leave (`WorkerView.drain`) counts as missing: its replacement warms up beside it, and in the generation that takes
 the one in the other is left out. Where no slot is free for a replacement it goes first, and its slot serves.
 """
@@ -45,7 +45,8 @@ class Resizing:
             kept = [*staying, *leaving][: job.wish.workers]
             self._mint(members, kept, [], "replace" if is_replacing else "scale_down")
             return
-        job.spawn(wanted - len(outside), now)
+        # A spare is started when nobody is missing: until then it would take the cores from those who join.
+        job.spawn((missing or wanted) - len(outside), now)
         ready = in_state(WorkerState.STANDBY, outside)[:missing]
         warming = in_state(WorkerState.WARMING, outside)[: missing - len(ready)]
         unplaced = missing - len(ready) - len(warming)

@@ -388,7 +388,9 @@ def test_fewer_workers_or_a_scaling_use_the_spares_first() -> None:
     cluster.ask(workers=3)
     cluster.run(lambda: cluster.minted[-1].world == 3)
     assert {member.incarnation for member in cluster.minted[-1].members} == spares
+    assert {worker.incarnation for worker in cluster.living} == spares, "others are started when these have joined"
     cluster.run(lambda: cluster.is_as_wished)
+    assert len(cluster.living) == 5
     cluster.ask(workers=1)
     cluster.run(lambda: cluster.is_as_wished)
     assert len(cluster.living) == 3
