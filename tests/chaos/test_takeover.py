@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
 from service.auth import Authority, load_key
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
@@ -86,14 +86,6 @@ def check(job: ClusterJob, alone: Undisturbed) -> None:
         open_checkpoint(folder)
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Until it holds, whether the job or the service live or not."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s"
-        time.sleep(0.05)
-
-
 def manifest_of_the_end(job: ClusterJob) -> Path:
     return job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "manifest.json"
 
@@ -122,7 +114,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
             if when != "at the end":
                 job.wait_step(job.now().step + 2)
             os.kill(old.pid, signal.SIGCONT)
-            wait_for(lambda: identify(old.pid) != old, "end of the superseded controller")
+            wait_for(lambda: identify(old.pid) != old, "the end of the superseded controller", PATIENCE_S)
             if when == "scaling up":
                 job.wait_members(3)
             pids = {one.pid for one in running.client.workers(job.id)}
@@ -147,7 +139,7 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
     os.kill(service, signal.SIGSTOP)
     try:
         job.hold.unlink()
-        wait_for(manifest_of_the_end(job).exists, "checkpoint of the end")
+        wait_for(manifest_of_the_end(job).exists, "the checkpoint of the end", PATIENCE_S)
         os.kill(controller, signal.SIGKILL)
         assert all(Path(f"/proc/{one.pid}").exists() for one in members), (
             "nobody is released before the rows are stored"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +14,8 @@ from invariants import TIMINGS, Undisturbed, undisturbed
 from rubato.checkpoint.manifest import open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
-from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, RunningHome
+from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 HANG_S = 8
@@ -28,13 +27,6 @@ WAKES_S = 20.0
 def alone() -> Undisturbed:
     batch = {"global_size": BATCH, "num_microbatches": MICROBATCHES}
     return undisturbed("classifier", batch=batch, config={"steps": STEPS})
-
-
-def wait_for(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {patience_s} s"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("supervisor", ["stopped", "killed"])
@@ -60,8 +52,8 @@ def test_a_worker_that_was_replaced_wakes_up(
         for pid in (victim.supervisor_pid, victim.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: identify(victim.pid or 0) != child, "end of the training process", WAKES_S)
-    wait_for(lambda: identify(victim.supervisor_pid or 0) != parent, "end of its supervisor", WAKES_S)
+    wait_for(lambda: identify(victim.pid or 0) != child, "the end of the training process", WAKES_S)
+    wait_for(lambda: identify(victim.supervisor_pid or 0) != parent, "the end of its supervisor", WAKES_S)
     job.wait_step(job.now().step + 3)
     job.check(alone.digest)
     rows = {

@@ -1,8 +1,9 @@
 """Bring the membership to the wish while training goes on: let join, let leave, one generation at a time.
 
-Spare workers (`workers.standby`) warm up once those that are to train do, and wait for a loss or a scaling. A worker that
-is to leave (`WorkerView.drain`) counts as missing: its replacement warms up beside it, and in the generation that takes
-the one in the other is left out. Where no slot is free for a replacement it goes first, and its slot serves.
+Spare workers (`workers.standby`) warm up once those that are to train have joined, and wait for a loss or a scaling. A
+worker that is to leave (`WorkerView.drain`) counts as missing: its replacement warms up beside it, and in the
+generation that takes the one in the other is left out. Where no slot is free for a replacement it goes first, and its
+slot serves.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,11 @@ from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.daemon import family_of, is_held
 from rubato.cli.keeper.process_table import is_alive, marked_processes
 from rubato.home import Home, RecordedProcess, RunRecord
+from tests.waiting import wait_for
 
 STUB = Path(__file__).with_name("stub_keeper.py")
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30.0
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for: {what}"
-        time.sleep(0.02)
 
 
 class Keepers:
@@ -66,7 +59,7 @@ class Keepers:
                 and all(other_than is None or found.processes[role] != other_than.processes[role] for role in roles)
             )
 
-        wait_for("ray, service and agent to live", complete)
+        wait_for(complete, "ray, service and agent to live", PATIENCE_S)
         return self.record()
 
     def left(self) -> list[RecordedProcess]:
@@ -100,7 +93,7 @@ def test_what_ends_is_started_again_and_the_rest_is_left_alone(keepers: Keepers)
 def test_a_lost_ray_takes_its_family_and_the_agent_along_and_comes_back(keepers: Keepers) -> None:
     keepers.start()
     before = keepers.wait_until_complete()
-    wait_for("the stand-in's children", lambda: len(family_of([before.processes["ray"]])) >= 3)
+    wait_for(lambda: len(family_of([before.processes["ray"]])) >= 3, "the stand-in's children", PATIENCE_S)
     family = family_of([before.processes["ray"]])
     os.kill(before.processes["ray"].pid, signal.SIGKILL)
     after = keepers.wait_until_complete(other_than=before, roles=("ray", "agent"))
@@ -149,7 +142,7 @@ def test_down_leaves_no_process_and_no_folder(keepers: Keepers) -> None:
 def test_down_without_a_keeper_still_leaves_nothing(keepers: Keepers) -> None:
     keeper = keepers.start()
     record = keepers.wait_until_complete()
-    wait_for("the stand-in's children", lambda: len(family_of([record.processes["ray"]])) >= 3)
+    wait_for(lambda: len(family_of([record.processes["ray"]])) >= 3, "the stand-in's children", PATIENCE_S)
     keeper.kill()
     keeper.wait()
     os.kill(record.processes["ray"].pid, signal.SIGKILL)

@@ -8,7 +8,6 @@ import itertools
 import json
 import random
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from rubato.wire.cluster import Report
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
 from tests.simulated_controller import SimulatedController, log_line, metric
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -151,10 +151,12 @@ async def test_who_leaves_in_the_middle_of_a_request_is_no_fault_of_the_service(
     writer.close()
     await writer.wait_closed()
     log = service.home.parent / "service.log"
-    async with asyncio.timeout(20):
-        while not (lines := [line for line in log.read_text().splitlines() if '"path": "/api/v1/jobs"' in line]):
-            await asyncio.to_thread(time.sleep, 0.02)
-    assert [json.loads(line)["status"] for line in lines] == [422]
+
+    def told() -> list[str]:
+        return [line for line in log.read_text().splitlines() if '"path": "/api/v1/jobs"' in line]
+
+    await asyncio.to_thread(wait_for, lambda: bool(told()), "the line of the request", 20.0)
+    assert [json.loads(line)["status"] for line in told()] == [422]
     assert "unhandled_error" not in log.read_text()
 
 
