@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
+from rubato.client.paths import path_of
 from rubato.client.transport import Pages, Transport
 
 
@@ -26,7 +26,7 @@ class Access:
 
     def project(self, name: str) -> dict[str, Any]:
         """One project: `members`, `quota` and `use`."""
-        return dict(self._send("GET", f"/projects/{quote(name)}"))
+        return dict(self._send("GET", path_of("projects", name)))
 
     def create_project(self, name: str, description: str = "") -> dict[str, Any]:
         """A new project."""
@@ -43,19 +43,19 @@ class Access:
             quota: any of `max_slots`, `max_queued` and `max_priority`; None takes a limit away, what is left out stays.
         """
         body = {"description": description, "quota": dict(quota or {})}
-        return dict(self._send("PATCH", f"/projects/{quote(name)}", body))
+        return dict(self._send("PATCH", path_of("projects", name), body))
 
     def delete_project(self, name: str) -> None:
         """Remove a project without jobs."""
-        self._transport.send("DELETE", f"{self._root}/projects/{quote(name)}")
+        self._transport.send("DELETE", self._root + path_of("projects", name))
 
     def grant(self, project: str, user: str, role: str) -> None:
         """Give a user the role viewer, editor or admin in a project, in place of another one."""
-        self._send("PUT", f"/projects/{quote(project)}/members/{quote(user)}", {"role": role})
+        self._send("PUT", path_of("projects", project, "members", user), {"role": role})
 
     def withdraw(self, project: str, user: str) -> None:
         """Take a user's role in a project away."""
-        self._transport.send("DELETE", f"{self._root}/projects/{quote(project)}/members/{quote(user)}")
+        self._transport.send("DELETE", self._root + path_of("projects", project, "members", user))
 
     def users(self) -> list[dict[str, Any]]:
         """All users."""
@@ -69,7 +69,7 @@ class Access:
         self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
     ) -> dict[str, Any]:
         """Make a user an admin of the service or not, or shut the user out or in; None leaves it."""
-        return dict(self._send("PATCH", f"/users/{quote(name)}", {"is_admin": is_admin, "is_disabled": is_disabled}))
+        return dict(self._send("PATCH", path_of("users", name), {"is_admin": is_admin, "is_disabled": is_disabled}))
 
     def tokens(self) -> list[dict[str, Any]]:
         """Your tokens, without their secrets; an admin's list holds all."""
@@ -91,7 +91,7 @@ class Access:
 
     def revoke_token(self, token_id: str) -> None:
         """Make a token worthless; its browser sessions and streams end."""
-        self._transport.send("DELETE", f"{self._root}/tokens/{quote(token_id)}")
+        self._transport.send("DELETE", self._root + path_of("tokens", token_id))
 
     def audit(self, *, actor: str | None = None, action: str | None = None) -> Iterator[dict[str, Any]]:
         """What people changed, newest first."""

@@ -28,6 +28,7 @@ from rubato.client.models import (
     decode,
 )
 from rubato.client.operations import Operations
+from rubato.client.paths import path_of
 from rubato.client.secrets import Secrets
 from rubato.client.transport import Transport
 from rubato.client.webhooks import Webhooks
@@ -99,7 +100,7 @@ class Client:
 
     def job(self, job: str) -> Job:
         """A job by id, or the newest of a name."""
-        return decode(Job, self._get(f"/jobs/{job}"))
+        return decode(Job, self._get(path_of("jobs", job)))
 
     def jobs(
         self,
@@ -145,7 +146,7 @@ class Client:
 
     def scale(self, job: str, workers: int) -> Job:
         """Ask for another number of workers; the change itself shows as a `generation.formed` event."""
-        return decode(Job, self._post(f"/jobs/{job}/scale", {"workers": workers}))
+        return decode(Job, self._post(path_of("jobs", job, "scale"), {"workers": workers}))
 
     def update(self, job: str, changes: dict[str, Any], *, if_match: str | None = None) -> Job:
         """Change labels, `workers.min` and `max`, `limits` or `scheduling` of a job; training goes on meanwhile.
@@ -160,7 +161,9 @@ class Client:
             ApiError: `precondition_failed`, `job_final`, `invalid_spec`, `invalid_request`.
         """
         headers = {} if if_match is None else {"If-Match": if_match}
-        return decode(Job, self._transport.send_json("PATCH", f"{API}/jobs/{job}", body=changes, headers=headers))
+        return decode(
+            Job, self._transport.send_json("PATCH", API + path_of("jobs", job), body=changes, headers=headers)
+        )
 
     def clone(
         self,
@@ -183,7 +186,7 @@ class Client:
         """
         body = {"overrides": overrides or {}, "from_checkpoint": from_checkpoint}
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return decode(Job, self._post(f"/jobs/{job}/clone", body, headers=headers))
+        return decode(Job, self._post(path_of("jobs", job, "clone"), body, headers=headers))
 
     def delete(self, job: str, *, keep_checkpoints: bool = False, if_match: str | None = None) -> None:
         """Delete a job that has ended, with its logs, metrics, events and checkpoints.
@@ -204,25 +207,27 @@ class Client:
         params = {"keep_checkpoints": "true"} if keep_checkpoints else {}
         headers = {} if if_match is None else {"If-Match": if_match}
         try:
-            self._transport.send("DELETE", f"{API}/jobs/{job_id}", params=params, headers=headers, timeout_s=90.0)
+            self._transport.send(
+                "DELETE", API + path_of("jobs", job_id), params=params, headers=headers, timeout_s=90.0
+            )
         except ServiceUnreachable as error:
             raise ServiceUnreachable(f"{error}; {job_id} may be deleted or not: ask again by this id") from error
 
     def pause(self, job: str) -> Job:
         """Checkpoint, then stop and keep the job for `resume`."""
-        return decode(Job, self._post(f"/jobs/{job}/pause"))
+        return decode(Job, self._post(path_of("jobs", job, "pause")))
 
     def resume(self, job: str) -> Job:
         """Queue a paused job again."""
-        return decode(Job, self._post(f"/jobs/{job}/resume"))
+        return decode(Job, self._post(path_of("jobs", job, "resume")))
 
     def cancel(self, job: str, *, force: bool = False) -> Job:
         """End a job; with `force` without waiting for the grace."""
-        return decode(Job, self._post(f"/jobs/{job}/cancel", {"force": force}))
+        return decode(Job, self._post(path_of("jobs", job, "cancel"), {"force": force}))
 
     def checkpoint(self, job: str) -> Job:
         """Ask for a checkpoint now."""
-        return decode(Job, self._post(f"/jobs/{job}/checkpoint"))
+        return decode(Job, self._post(path_of("jobs", job, "checkpoint")))
 
     def wait(self, job: str, *, statuses: tuple[str, ...] = (), timeout_s: float | None = None) -> Job:
         """Wait until the job's status is one of `statuses`, or final. After `timeout_s` the job as it then stands."""
@@ -236,7 +241,7 @@ class Client:
 
     def explain(self, job: str) -> Explanation:
         """Why a job waits, or why it has so many workers."""
-        return decode(Explanation, self._get(f"/jobs/{job}/explain"))
+        return decode(Explanation, self._get(path_of("jobs", job, "explain")))
 
     def queue(self) -> Iterator[Standing]:
         """The queued jobs, in their order."""
@@ -255,7 +260,7 @@ class Client:
     def _wait_once(self, job: str, wanted: set[str], seconds: float) -> Job:
         asked_at = time.monotonic()
         reply = self._get(
-            f"/jobs/{job}",
+            path_of("jobs", job),
             params={"wait": f"{seconds:.1f}", "for": ",".join(sorted(wanted))},
             timeout_s=seconds + 10,
         )
@@ -268,12 +273,12 @@ class Client:
 
     def workers(self, job: str) -> list[Worker]:
         """The workers of a job, by rank."""
-        return [decode(Worker, item) for item in self._get(f"/jobs/{job}/workers")["items"]]
+        return [decode(Worker, item) for item in self._get(path_of("jobs", job, "workers"))["items"]]
 
     def events(self, job: str, *, after: int = 0) -> Iterator[Event]:
         """The events after a position, up to now."""
         while True:
-            page = self._get(f"/jobs/{job}/events", params={"after": after, "limit": 500})
+            page = self._get(path_of("jobs", job, "events"), params={"after": after, "limit": 500})
             yield from (decode(Event, item) for item in page["items"])
             if not page["items"]:
                 return
@@ -285,7 +290,7 @@ class Client:
         An update without either comes every few seconds while nothing happens.
         """
         messages = self._transport.stream(
-            f"{API}/jobs/{job}/events", params={"after": after}, last_id=str(after), on_gap=on_gap
+            API + path_of("jobs", job, "events"), params={"after": after}, last_id=str(after), on_gap=on_gap
         )
         for message in messages:
             if message.event == "event":
@@ -305,7 +310,8 @@ class Client:
         """The committed steps after a position, up to now."""
         while True:
             page = self._get(
-                f"/jobs/{job}/metrics", params={"after": after, "names": ",".join(names) or None, "limit": 1000}
+                path_of("jobs", job, "metrics"),
+                params={"after": after, "names": ",".join(names) or None, "limit": 1000},
             )
             yield from (decode(MetricPoint, item) for item in page["items"])
             if not page["items"]:
@@ -324,7 +330,7 @@ class Client:
             x: `step`, or `time` (seconds since 1970).
         """
         params = {"names": ",".join(names) or None, "max_points": max_points, "x": x}
-        return dict(self._get(f"/jobs/{job}/metrics/chart", params=params)["series"])
+        return dict(self._get(path_of("jobs", job, "metrics", "chart"), params=params)["series"])
 
     def logs(
         self,
@@ -337,7 +343,7 @@ class Client:
     ) -> list[LogLine]:
         """The job's newest log lines, oldest first."""
         params = {**_log_filter(ranks, attempt, text), "tail": tail}
-        return [decode(LogLine, item) for item in self._get(f"/jobs/{job}/logs", params=params)["items"]]
+        return [decode(LogLine, item) for item in self._get(path_of("jobs", job, "logs"), params=params)["items"]]
 
     def follow_logs(
         self,
@@ -351,25 +357,25 @@ class Client:
     ) -> Iterator[LogLine]:
         """The newest `tail` lines, then every line as it is written; ends with the job."""
         params = {**_log_filter(ranks, attempt, text), "tail": tail}
-        for message in self._transport.stream(f"{API}/jobs/{job}/logs", params=params, on_gap=on_gap):
+        for message in self._transport.stream(API + path_of("jobs", job, "logs"), params=params, on_gap=on_gap):
             if message.event == "log":
                 yield from (decode(LogLine, item) for item in message.data["items"])
 
     def attempts(self, job: str) -> list[Attempt]:
         """The lives of the job's controller, in order."""
-        return [decode(Attempt, item) for item in self._pages(f"/jobs/{job}/attempts")]
+        return [decode(Attempt, item) for item in self._pages(path_of("jobs", job, "attempts"))]
 
     def generations(self, job: str) -> list[dict[str, Any]]:
         """The memberships of the job, in order, as their events told."""
-        return list(self._pages(f"/jobs/{job}/generations"))
+        return list(self._pages(path_of("jobs", job, "generations")))
 
     def checkpoints(self, job: str) -> list[Checkpoint]:
         """The job's checkpoints, newest first."""
-        return [decode(Checkpoint, item) for item in self._pages(f"/jobs/{job}/checkpoints")]
+        return [decode(Checkpoint, item) for item in self._pages(path_of("jobs", job, "checkpoints"))]
 
     def checkpoint_of(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint by its id."""
-        return decode(Checkpoint, self._get(f"/checkpoints/{checkpoint_id}"))
+        return decode(Checkpoint, self._get(path_of("checkpoints", checkpoint_id)))
 
     def pin(self, checkpoint_id: str, *, pinned: bool = True) -> Checkpoint:
         """Keep a checkpoint whatever the job's retention says, or leave it to that again.
@@ -377,7 +383,7 @@ class Client:
         Raises:
             ApiError: `conflict` (it is being deleted), `storage_unreachable`.
         """
-        path = f"{API}/checkpoints/{checkpoint_id}"
+        path = API + path_of("checkpoints", checkpoint_id)
         return decode(Checkpoint, self._transport.send_json("PATCH", path, body={"pinned": pinned}, timeout_s=90.0))
 
     def delete_checkpoint(self, checkpoint_id: str) -> None:
@@ -386,7 +392,7 @@ class Client:
         Raises:
             ApiError: `conflict` (it is pinned, or a job that has not ended needs it), `storage_unreachable`.
         """
-        self._transport.send("DELETE", f"{API}/checkpoints/{checkpoint_id}", timeout_s=90.0)
+        self._transport.send("DELETE", API + path_of("checkpoints", checkpoint_id), timeout_s=90.0)
 
     def download(self, checkpoint_id: str, name: str, folder: Path) -> Path:
         """Bring a file of a checkpoint here. `checkpoint_id` is the id, not the folder's name.
@@ -397,14 +403,14 @@ class Client:
         if name in ("", ".", "..") or "/" in name or "\\" in name:
             raise UserError(f"the service names a file {name!r}, which is not a plain name")
         target = folder / name
-        self._transport.download(f"{API}/checkpoints/{checkpoint_id}/files/{name}", target)
+        self._transport.download(API + path_of("checkpoints", checkpoint_id, "files", name), target)
         return target
 
     # --- packages, service --------------------------------------------------------------------------------------------
 
     def upload(self, package: PackedFolder) -> bool:
         """Bring a packed folder to the service; False where it was there already."""
-        path = f"{API}/packages/{package.sha256}"
+        path = API + path_of("packages", package.sha256)
         if self._transport.send("HEAD", path, accept=(404,)).status_code != 404:
             return False
         with Path(package.path).open("rb") as content:
@@ -420,10 +426,6 @@ class Client:
     def clusters(self) -> list[Cluster]:
         """The clusters that the service knows."""
         return [decode(Cluster, item) for item in self._get("/cluster")["clusters"]]
-
-    def recipes(self) -> list[dict[str, Any]]:
-        """The training programs that ship with the service."""
-        return list(self._get("/recipes")["items"])
 
     def version(self) -> dict[str, Any]:
         """Release of the service."""

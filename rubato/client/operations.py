@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
-from urllib.parse import quote
 
+from rubato.client.paths import path_of
 from rubato.client.transport import Transport
 
 _MARGIN_S = 10.0
@@ -41,7 +41,7 @@ class Operations:
         """Where the threads of a worker are now; None: it has not answered within `wait_s` (at most 60)."""
         response = self._transport.send(
             "GET",
-            f"{self._root}/jobs/{quote(job)}/workers/{quote(worker_id)}/stack",
+            self._root + path_of("jobs", job, "workers", worker_id, "stack"),
             params={"wait": wait_s},
             timeout_s=wait_s + _MARGIN_S,
         )
@@ -49,15 +49,15 @@ class Operations:
 
     def nodes(self, cluster: str = "default") -> list[dict[str, Any]]:
         """The nodes of a cluster."""
-        return list(self._transport.send_json("GET", f"{self._root}/clusters/{quote(cluster)}/nodes")["items"])
+        return list(self._transport.send_json("GET", self._root + path_of("clusters", cluster, "nodes"))["items"])
 
     def cordon(self, node_id: str) -> dict[str, Any]:
         """Give a node no new workers; those that are there stay."""
-        return dict(self._transport.send_json("POST", f"{self._root}/nodes/{quote(node_id)}/cordon"))
+        return dict(self._transport.send_json("POST", self._root + path_of("nodes", node_id, "cordon")))
 
     def uncordon(self, node_id: str) -> dict[str, Any]:
         """Let a node have workers again; a drain that is under way ends."""
-        return dict(self._transport.send_json("POST", f"{self._root}/nodes/{quote(node_id)}/uncordon"))
+        return dict(self._transport.send_json("POST", self._root + path_of("nodes", node_id, "uncordon")))
 
     def drain_node(self, node_id: str, *, wait_s: float = 0.0) -> dict[str, Any]:
         """Cordon a node and let its workers leave, each after its replacement elsewhere, where there is room for one.
@@ -66,7 +66,7 @@ class Operations:
             node_id: as `nodes` names it.
             wait_s: seconds to wait until no worker is left, at most 60.
         """
-        path = f"{self._root}/nodes/{quote(node_id)}/drain"
+        path = self._root + path_of("nodes", node_id, "drain")
         return dict(
             self._transport.send_json("POST", path, params={"wait": wait_s or None}, timeout_s=wait_s + _MARGIN_S)
         )
@@ -75,7 +75,7 @@ class Operations:
         return dict(
             self._transport.send_json(
                 "POST",
-                f"{self._root}/jobs/{quote(job)}/workers/{quote(worker_id)}/{verb}",
+                self._root + path_of("jobs", job, "workers", worker_id, verb),
                 params={"wait": wait_s or None},
                 headers={"Idempotency-Key": uuid.uuid4().hex},
                 timeout_s=wait_s + _MARGIN_S,

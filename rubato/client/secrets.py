@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
+from rubato.client.paths import path_of
 from rubato.client.transport import Pages, Transport
 
 
@@ -21,7 +21,7 @@ class Secrets:
 
     def set(self, name: str, value: str, *, project: str = "default") -> dict[str, Any]:
         """Store a value, in place of another one. Attempts that begin from now on get it."""
-        path = f"{self._root}{_path(project)}/{quote(name, safe='')}"
+        path = self._root + _path(project) + path_of(name)
         return dict(self._transport.send_json("PUT", path, body={"value": value}))
 
     def list(self, *, project: str = "default") -> list[dict[str, Any]]:
@@ -30,8 +30,8 @@ class Secrets:
 
     def delete(self, name: str, *, project: str = "default") -> None:
         """Remove a secret; the next attempt of a job that needs it fails."""
-        self._transport.send("DELETE", f"{self._root}{_path(project)}/{quote(name, safe='')}")
+        self._transport.send("DELETE", self._root + _path(project) + path_of(name))
 
 
 def _path(project: str) -> str:
-    return f"/projects/{quote(project, safe='')}/secrets"
+    return path_of("projects", project, "secrets")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import quote
 
+from rubato.client.paths import path_of
 from rubato.client.transport import Pages, Transport
 
 
@@ -38,17 +38,17 @@ class Webhooks:
 
     def delete(self, name: str, *, project: str = "default") -> None:
         """Remove a webhook with its deliveries."""
-        self._transport.send("DELETE", f"{self._root}{_path(project)}/{quote(name, safe='')}")
+        self._transport.send("DELETE", self._root + _path(project) + path_of(name))
 
     def test(self, name: str, *, project: str = "default", wait_s: float = 0.0) -> dict[str, Any]:
         """Send a test, once; its delivery, after it was tried or the wait is over."""
-        path = f"{self._root}{_path(project)}/{quote(name, safe='')}/test"
+        path = self._root + _path(project) + path_of(name, "test")
         return dict(self._transport.send_json("POST", path, params={"wait": wait_s}, timeout_s=wait_s + 30.0))
 
     def deliveries(self, name: str, *, project: str = "default", status: str | None = None) -> Iterator[dict[str, Any]]:
         """What was sent, newest first, and what became of it: `pending`, `delivered` or `failed`."""
-        yield from self._pages(f"{_path(project)}/{quote(name, safe='')}/deliveries", {"status": status})
+        yield from self._pages(_path(project) + path_of(name, "deliveries"), {"status": status})
 
 
 def _path(project: str) -> str:
-    return f"/projects/{quote(project, safe='')}/webhooks"
+    return path_of("projects", project, "webhooks")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -46,6 +47,27 @@ def test_a_newer_service_may_send_more_and_leave_out_what_has_a_default(tmp_path
     assert job.status == "hibernating"
     assert not job.is_final
     assert job.raw["colour"] == "blue"
+
+
+@pytest.mark.parametrize("name", ["digits#2", "digits?wait=1", "digits/scale", "digits%23", "../jobs", "日 本"])
+def test_no_sign_in_a_name_makes_it_mean_another_job(tmp_path: Path, name: str) -> None:
+    asked: list[bytes] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path)
+        return httpx.Response(200, json=JOB)
+
+    with client_of(handler, tmp_path) as client:
+        client.job(name)
+        client.operations.drain_worker(name, name)
+    assert [unquote(part) for part in asked[0].decode().split("/")] == ["", "api", "v1", "jobs", name]
+    assert [unquote(part) for part in asked[1].decode().split("/")][4:] == [name, "workers", name, "drain"]
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_what_names_nothing_is_refused_before_it_is_sent(tmp_path: Path, name: str) -> None:
+    with client_of(lambda _: pytest.fail("sent"), tmp_path) as client, pytest.raises(UserError, match="name or an id"):
+        client.cancel(name)
 
 
 def test_a_reply_of_another_shape_is_told_as_such(tmp_path: Path) -> None:
