@@ -122,7 +122,8 @@ def all_jobs(context: Context, caller: Principal) -> StreamingResponse:
         nonlocal looked_at
         if looked_at is None:
             looked_at = time.monotonic()
-            return Look([message({"items": await watch.snapshot()}, event="snapshot")])
+            items, next_cursor = await watch.snapshot()
+            return Look([message({"items": items, "next_cursor": next_cursor}, event="snapshot")])
         too_early_s = looked_at + JOB_MESSAGE_INTERVAL_S - time.monotonic()
         if too_early_s > 0:
             return Look([], again_in_s=too_early_s)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import defer
 from service.access import Principal
 from service.context import Context
 from service.models import Job
+from service.pages import cut
 from service.views import job_json
 
 SNAPSHOT_JOBS = 200
@@ -27,15 +28,16 @@ class JobWatch:
         self._told: dict[str, int] = {}
         self._since: datetime | None = None
 
-    async def snapshot(self) -> list[dict[str, Any]]:
-        """The newest jobs."""
+    async def snapshot(self) -> tuple[list[dict[str, Any]], str | None]:
+        """The newest jobs, and the cursor of the page after them; None: these are all."""
         self._since = self._context.clock()
         newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None))
-        statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS)
+        statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS + 1)
         async with self._context.database.read() as session:
-            jobs = (await session.scalars(self._visible(statement))).all()
+            rows = (await session.scalars(self._visible(statement))).all()
+        jobs, next_cursor = cut(rows, SNAPSHOT_JOBS, lambda job: job.id)
         self._told = {job.id: job.revision for job in jobs}
-        return [job_json(job) for job in jobs]
+        return [job_json(job) for job in jobs], next_cursor
 
     async def changes(self) -> list[tuple[Literal["job", "deleted"], dict[str, Any]]]:
         """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""

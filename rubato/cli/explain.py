@@ -56,7 +56,8 @@ def describe(found: Explanation, now: datetime) -> list[str]:
     lines = [f"{found.name} is {status}: {found.because}" if found.because else f"{found.name} is {status}"]
     if found.status == Status.QUEUED:
         lines.append(
-            f"  position {found.position}, priority {found.priority}, waiting for {format_age(found.queued_at, now)}, "
+            f"  position {found.position or 'not known yet'}, priority {found.priority}, "
+            f"waiting for {format_age(found.queued_at, now)}, "
             f"needs {found.min_workers} to start, wants {found.desired_workers}"
         )
     elif found.status not in FINAL:

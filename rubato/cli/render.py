@@ -112,7 +112,9 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     if job.scheduling and not job.is_final and not job.queue:
         lines.insert(4, ("slots", job.scheduling))
     if job.queue:
-        lines.append(("queue", f"position {job.queue.get('position')}: {job.queue.get('reason')}"))
+        position, reason = job.queue.get("position"), str(job.queue.get("reason"))
+        # Without a position the scheduler has not looked yet.
+        lines.append(("queue", f"position {position}: {reason}" if position else reason))
     if job.log_lines_dropped or job.metric_rows_dropped:
         text = f"{job.log_lines_dropped} log lines and {job.metric_rows_dropped} metric rows, beyond the quota of a job"
         lines.append(("not stored", text))

@@ -1,7 +1,7 @@
 """Pictures of the page: `python -m tests.e2e.screenshots [FOLDER]` from the checkout, after `make web`.
 
 Without a folder it trains a real job on a real Ray and writes docs/images/job.png, the README's picture; with one, it
-shows every state of the page on a simulated cluster, to be looked at.
+shows the page in its main states on a simulated cluster, to be looked at.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ import { useCallback, useEffect, useState } from "preact/hooks";
 import { ApiError, get, onUnauthenticated, remove } from "./live/api";
 import { ErrorBoundary } from "./parts/ErrorBoundary";
 import { Icon } from "./parts/Icon";
-import { ToastHost } from "./parts/Toasts";
+import { ToastHost, useSay } from "./parts/Toasts";
 import { useRoute } from "./router";
 import { type Theme, useTheme } from "./theme";
 import { JobsView } from "./views/JobsView";
@@ -41,10 +41,9 @@ export function App() {
   if (session.phase === "asking") return <div class="splash" role="status" aria-label="Loading" />;
   if (session.phase === "out") return <SignInView onDone={ask} />;
   if (session.phase === "error") return <Unreachable message={session.message} onRetry={ask} />;
-  const signOut = () => void remove("/session").finally(() => setSession({ phase: "out" }));
   return (
     <ToastHost>
-      <TopBar theme={theme} me={session.me} onSignOut={signOut} />
+      <TopBar theme={theme} me={session.me} onSignedOut={() => setSession({ phase: "out" })} />
       <ErrorBoundary>
         <Main theme={theme} />
       </ErrorBoundary>
@@ -68,7 +67,14 @@ function Main({ theme }: { theme: Theme }) {
   );
 }
 
-function TopBar({ theme, me, onSignOut }: { theme: Theme; me: Me; onSignOut: () => void }) {
+function TopBar({ theme, me, onSignedOut }: { theme: Theme; me: Me; onSignedOut: () => void }) {
+  const say = useSay();
+  const signOut = () => {
+    remove("/session").then(onSignedOut, (error: unknown) => {
+      if (error instanceof ApiError && error.isUnauthenticated) onSignedOut();
+      else say("bad", `Still signed in. ${error instanceof Error ? error.message : String(error)}`);
+    });
+  };
   return (
     <header class="top">
       <a class="brand" href="/" aria-label="Rubato, all jobs">
@@ -88,7 +94,7 @@ function TopBar({ theme, me, onSignOut }: { theme: Theme; me: Me; onSignOut: () 
       <span class="soft who" title={`Role: ${me.role}`}>
         {me.user}
       </span>
-      <button type="button" class="icon-button" onClick={onSignOut} aria-label="Sign out" title="Sign out">
+      <button type="button" class="icon-button" onClick={signOut} aria-label="Sign out" title="Sign out">
         <Icon name="leave" />
       </button>
     </header>

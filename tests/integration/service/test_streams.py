@@ -143,6 +143,7 @@ async def test_the_stream_of_all_jobs_begins_with_a_snapshot(
     async with open_stream(client, "/api/v1/events") as messages:
         first = (await _take(messages, "snapshot"))[-1]
         assert controller.job_id in [job["id"] for job in first.data["items"]]
+        assert first.data["next_cursor"] is None, "these are all"
         assert "spec" not in first.data["items"][0]
         await controller.report(step=7)
         async with asyncio.timeout(10):

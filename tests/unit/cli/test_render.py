@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from rubato.cli.output import stdout_console
-from rubato.cli.render import format_age, format_number, format_pause, job_table
+from rubato.cli.render import describe_job, format_age, format_number, format_pause, job_table
 from rubato.client import Job
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -40,6 +40,13 @@ def test_numbers_have_four_digits() -> None:
         "7",
         "x",
     ]
+
+
+@pytest.mark.parametrize(("position", "shown"), [(2, "position 2: waits for 2 slots"), (None, "waits for 2 slots")])
+def test_the_queue_is_told_also_before_the_scheduler_has_looked(position: int | None, shown: str) -> None:
+    queue = {"position": position, "reason": "waits for 2 slots"}
+    job = Job(id="job_1", name="digits", status="queued", queue=queue)
+    assert dict(describe_job(job, NOW))["queue"] == shown
 
 
 LONG = Job(

@@ -25,6 +25,11 @@ export class ApiError extends Error {
   get isUnauthenticated(): boolean {
     return this.status === 401;
   }
+
+  /** The service was away, or could not: the same question may well be answered later. */
+  get isTransient(): boolean {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
 }
 
 let unauthenticated: () => void = () => {};

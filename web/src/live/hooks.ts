@@ -51,7 +51,13 @@ export interface Resource<T> {
   reload: () => void;
 }
 
-/** Read a resource, and again whenever `version` changes. The last value stays while a newer one is on its way. */
+/** Where the service does not answer, a resource is asked for again after this long. */
+const RETRY_MS = 3000;
+
+/**
+ * Read a resource, and again whenever `version` changes. The last value stays while a newer one is on its way, and
+ * beside an error. Where the service cannot be reached or is broken it is asked again until it answers.
+ */
 export function useResource<T>(path: string | null, version: unknown = 0): Resource<T> {
   const [state, setState] = useState<{ path: string | null; value: T | null; error: ApiError | null }>({
     path: null,
@@ -62,14 +68,19 @@ export function useResource<T>(path: string | null, version: unknown = 0): Resou
   useEffect(() => {
     if (path === null) return;
     const abort = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
     get<T>(path, abort.signal).then(
       (value) => setState({ path, value, error: null }),
       (error: unknown) => {
-        if (error instanceof ApiError)
-          setState((before) => ({ path, value: before.path === path ? before.value : null, error }));
+        if (!(error instanceof ApiError)) return;
+        setState((before) => ({ path, value: before.path === path ? before.value : null, error }));
+        if (error.isTransient) timer = setTimeout(() => setRound((before) => before + 1), RETRY_MS);
       },
     );
-    return () => abort.abort();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
   }, [path, version, round]);
   const reload = useCallback(() => setRound((before) => before + 1), []);
   const isCurrent = state.path === path;

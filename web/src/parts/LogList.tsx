@@ -1,4 +1,5 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { placeOf } from "../state/logs";
 import { parseAnsi } from "../text/ansi";
 import { formatTime } from "../text/format";
 import type { LogLine } from "../wire";
@@ -23,6 +24,8 @@ export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [isFollowing, setFollowing] = useState(true);
+  /** The line at the upper edge, and how far it has gone: what a reader looks at stays, whatever comes before it. */
+  const anchor = useRef<{ id: string; beyond: number } | null>(null);
 
   useEffect(() => {
     if (!box.current) return;
@@ -31,13 +34,19 @@ export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(() => {
-    if (isFollowing && box.current) box.current.scrollTop = box.current.scrollHeight;
+    const element = box.current;
+    if (!element) return;
+    if (isFollowing) element.scrollTop = element.scrollHeight;
+    else if (anchor.current)
+      element.scrollTop = placeOf(lines, anchor.current.id) * ROW_PX + anchor.current.beyond;
   }, [lines, isFollowing, height]);
 
   const onScroll = () => {
     const element = box.current;
     if (!element) return;
     setTop(element.scrollTop);
+    const line = lines[Math.floor(element.scrollTop / ROW_PX)];
+    anchor.current = line ? { id: line.id, beyond: element.scrollTop % ROW_PX } : null;
     setFollowing(element.scrollHeight - element.scrollTop - element.clientHeight < ROW_PX * 1.5);
   };
   const first = Math.max(0, Math.floor(top / ROW_PX) - MARGIN_ROWS);

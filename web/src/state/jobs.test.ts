@@ -15,7 +15,15 @@ const b = makeJob({
 const old = makeJob({ id: "job_0", name: "old", created_at: at(1), updated_at: at(2), status: "succeeded" });
 const ALL = { status: "all", text: "" } as const;
 
-const snapshot = (...items: Job[]): JobsAction => ({ type: "snapshot", items });
+const snapshot = (...items: Job[]): JobsAction => ({ type: "snapshot", items, next: null });
+/** A snapshot beyond which there are older jobs. */
+const full = (...items: Job[]): JobsAction => ({ type: "snapshot", items, next: items.at(-1)?.id ?? null });
+const older = (after: Job, ...items: Job[]): JobsAction => ({
+  type: "older",
+  items,
+  after: after.id,
+  next: null,
+});
 const run = (...actions: JobsAction[]) => reduceJobs(NO_JOBS, actions);
 const names = (...actions: JobsAction[]) => selectJobs(run(...actions), ALL).map((job) => job.name);
 
@@ -50,8 +58,23 @@ describe("reduceJobs", () => {
   });
 
   it("forgets with a new snapshot what was deleted, and keeps older pages", () => {
-    expect(names(snapshot(a, b), { type: "older", items: [old] }, snapshot(a))).toEqual(["alpha", "old"]);
+    expect(names(full(b, a), older(a, old), full(a))).toEqual(["alpha", "old"]);
     expect(names(snapshot(a, b), snapshot())).toEqual([]);
+  });
+
+  it("forgets also the oldest that was deleted, where the snapshot is the whole list", () => {
+    expect(names(snapshot(b, a), snapshot(b))).toEqual(["beta"]);
+  });
+
+  it("forgets with a new look at an older page what was deleted there", () => {
+    expect(names(full(b, a), older(a, old), full(b, a), older(a))).toEqual(["beta", "alpha"]);
+  });
+
+  it("knows where older jobs begin, and that a snapshot is new", () => {
+    const once = run(full(b, a));
+    expect([once.snapshots, once.next]).toEqual([1, "job_a"]);
+    const twice = reduceJobs(once, [snapshot(b)]);
+    expect([twice.snapshots, twice.next]).toEqual([2, null]);
   });
 
   it("smooths the pace and drops it at the end", () => {

@@ -5,19 +5,29 @@ import { isFinal, type Job, type Status } from "../wire";
 export interface JobsState {
   /** False until the first snapshot: the list is loading, not empty. */
   isLoaded: boolean;
+  /** Counts the snapshots; each is a new look at the whole list. */
+  snapshots: number;
+  /** Cursor of the page after the newest snapshot; null: there is none. */
+  next: string | null;
   jobs: ReadonlyMap<string, Job>;
   /** Smoothed seconds a step, by job: what the time left is reckoned from. */
   pace: ReadonlyMap<string, number>;
 }
 
 export type JobsAction =
-  | { type: "snapshot"; items: Job[] }
+  | { type: "snapshot"; items: Job[]; next: string | null }
   | { type: "job"; job: Job }
   | { type: "deleted"; id: string }
-  /** A page of older jobs, read by cursor. */
-  | { type: "older"; items: Job[] };
+  /** A page of older jobs: all that lie below the cursor `after`, down to `next`. */
+  | { type: "older"; items: Job[]; after: string; next: string | null };
 
-export const NO_JOBS: JobsState = { isLoaded: false, jobs: new Map(), pace: new Map() };
+export const NO_JOBS: JobsState = {
+  isLoaded: false,
+  snapshots: 0,
+  next: null,
+  jobs: new Map(),
+  pace: new Map(),
+};
 
 /** Weight of the newest step in the pace: steady enough to read, quick enough to follow a scaling within seconds. */
 const PACE_WEIGHT = 0.3;
@@ -25,7 +35,7 @@ const PACE_WEIGHT = 0.3;
 export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
   const jobs = new Map(state.jobs);
   const pace = new Map(state.pace);
-  let isLoaded = state.isLoaded;
+  let { isLoaded, snapshots, next } = state;
   for (const action of actions) {
     if (action.type === "deleted") {
       jobs.delete(action.id);
@@ -33,22 +43,26 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
       continue;
     }
     if (action.type === "snapshot") {
-      forgetCovered(jobs, action.items);
+      forgetBetween(jobs, null, action.next);
       isLoaded = true;
+      snapshots += 1;
+      next = action.next;
     }
+    if (action.type === "older") forgetBetween(jobs, action.after, action.next);
     const items = action.type === "job" ? [action.job] : action.items;
     for (const job of items) {
       if (isNews(jobs.get(job.id), job)) jobs.set(job.id, job);
       updatePace(pace, job);
     }
   }
-  return { isLoaded, jobs, pace };
+  return { isLoaded, snapshots, next, jobs, pace };
 }
 
-/** A snapshot is the whole truth about its span of time: what it leaves out there was deleted. Older pages stay. */
-function forgetCovered(jobs: Map<string, Job>, items: Job[]): void {
-  const oldest = items.reduce((least, job) => (job.created_at < least ? job.created_at : least), "9999");
-  for (const [id, job] of jobs) if (items.length === 0 || job.created_at >= oldest) jobs.delete(id);
+/** A page is the whole truth about its span: what it leaves out there was deleted. Cursors are ids, which rise with time. */
+function forgetBetween(jobs: Map<string, Job>, after: string | null, next: string | null): void {
+  for (const id of jobs.keys()) {
+    if ((after === null || id < after) && (next === null || id >= next)) jobs.delete(id);
+  }
 }
 
 function isNews(known: Job | undefined, job: Job): boolean {

@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
 import { makeLine } from "../testing";
-import { appendLines, compareIds, filterLines, MAX_LINES, NO_LOGS, ranksOf } from "./logs";
+import {
+  appendLines,
+  compareIds,
+  filterLines,
+  MAX_LINES,
+  NO_LOGS,
+  placeOf,
+  prependLines,
+  ranksOf,
+} from "./logs";
 
 describe("compareIds", () => {
   it("orders by segment, then offset, as numbers", () => {
@@ -24,6 +33,29 @@ describe("appendLines", () => {
     expect(state.lines).toHaveLength(MAX_LINES);
     expect(state.dropped).toBe(7);
     expect(state.lines.at(-1)?.id).toBe(`1:${MAX_LINES + 6}`);
+  });
+});
+
+describe("prependLines", () => {
+  it("puts only what is earlier in front", () => {
+    const state = appendLines(NO_LOGS, [makeLine("2:0"), makeLine("2:9")]);
+    const whole = prependLines(state, [makeLine("1:0"), makeLine("1:96"), makeLine("2:0"), makeLine("2:9")]);
+    expect(whole.lines.map((line) => line.id)).toEqual(["1:0", "1:96", "2:0", "2:9"]);
+    expect(prependLines(whole, [makeLine("1:0")])).toBe(whole);
+  });
+});
+
+describe("placeOf", () => {
+  const lines = [makeLine("1:0"), makeLine("1:96"), makeLine("10:3")];
+  it.each([
+    ["1:0", 0],
+    ["1:96", 1],
+    ["1:97", 2],
+    ["2:0", 2],
+    ["10:3", 2],
+    ["11:0", 3],
+  ])("%s is at %i", (id, place) => {
+    expect(placeOf(lines, id)).toBe(place);
   });
 });
 

@@ -35,6 +35,27 @@ export function appendLines(state: LogState, items: LogLine[]): LogState {
   return { lines: excess ? all.slice(excess) : all, dropped: state.dropped + excess };
 }
 
+/** Put lines of before in front of those known. */
+export function prependLines(state: LogState, items: LogLine[]): LogState {
+  const first = state.lines[0];
+  const earlier = first ? items.filter((item) => compareIds(item.id, first.id) < 0) : items;
+  if (earlier.length === 0) return state;
+  return { lines: [...earlier, ...state.lines], dropped: Math.max(0, state.dropped - earlier.length) };
+}
+
+/** The place of the first line at or after `id`; lines are in the order of their ids. */
+export function placeOf(lines: readonly LogLine[], id: string): number {
+  let low = 0;
+  let high = lines.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    const line = lines[middle];
+    if (line && compareIds(line.id, id) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 export interface LogFilter {
   /** Empty: all ranks. */
   ranks: ReadonlySet<number>;

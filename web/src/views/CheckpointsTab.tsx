@@ -1,6 +1,7 @@
 import { API } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
+import { Unread } from "../parts/Unread";
 import { formatAgo, formatBytes, formatCount, formatTime, formatValue } from "../text/format";
 import type { Checkpoint, Job, JobEvent } from "../wire";
 
@@ -13,11 +14,11 @@ interface CheckpointsTabProps {
 /** What is saved, newest first, each file a download. */
 export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
   const version = events.findLast((event) => event.kind.startsWith("checkpoint."))?.position ?? 0;
-  const { value, error, isLoading } = useResource<{ items: Checkpoint[] }>(
+  const { value, error, isLoading, reload } = useResource<{ items: Checkpoint[] }>(
     `/jobs/${job.id}/checkpoints`,
     version,
   );
-  if (error) return <p class="card empty error">{error.message}</p>;
+  if (error && !value) return <Unread error={error} onRetry={reload} />;
   if (isLoading) return <div class="card loading" role="status" aria-label="Loading checkpoints" />;
   const items = [...(value?.items ?? [])].sort((a, b) => b.attempt - a.attempt || b.step - a.step);
   if (items.length === 0) {
@@ -25,7 +26,8 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
       <div class="card empty">
         <h2>No checkpoints yet</h2>
         <p class="soft">
-          One is written every 30 seconds, or as checkpoint.every_steps says, and whenever you ask.
+          One is written as <code>checkpoint</code> of the spec says (every 30 seconds where it says nothing),
+          and whenever you ask.
         </p>
       </div>
     );

@@ -24,13 +24,12 @@ interface Page {
   next_cursor: string | null;
 }
 
-/** The snapshot holds this many; older jobs are read by cursor. */
-const SNAPSHOT_JOBS = 200;
-
 function readMessages(messages: SseMessage[]): JobsAction[] {
   return messages.flatMap((message): JobsAction[] => {
-    if (message.event === "snapshot")
-      return [{ type: "snapshot", items: (JSON.parse(message.data) as Page).items }];
+    if (message.event === "snapshot") {
+      const page = JSON.parse(message.data) as Page;
+      return [{ type: "snapshot", items: page.items, next: page.next_cursor }];
+    }
     if (message.event === "job") return [{ type: "job", job: JSON.parse(message.data) as Job }];
     if (message.event === "deleted") {
       return [{ type: "deleted", id: (JSON.parse(message.data) as { id: string }).id }];
@@ -69,9 +68,11 @@ export function JobsView() {
           />
           {state.isLoaded ? <JobsTable jobs={jobs} pace={state.pace} now={now} /> : <LoadingRows />}
           {state.isLoaded && jobs.length === 0 && <p class="soft center">No job matches this filter.</p>}
-          {state.jobs.size >= SNAPSHOT_JOBS && (
-            <OlderJobs onItems={(items) => dispatch([{ type: "older", items }])} />
-          )}
+          <OlderJobs
+            first={state.next}
+            snapshots={state.snapshots}
+            onPage={(page) => dispatch([{ type: "older", ...page }])}
+          />
         </>
       )}
     </main>
@@ -142,26 +143,39 @@ function ClusterLine() {
   );
 }
 
-function OlderJobs({ onItems }: { onItems: (items: Job[]) => void }) {
-  const [cursor, setCursor] = useState<string | null | undefined>(undefined);
+interface OlderJobsProps {
+  /** Cursor of the first page; null: there is none. */
+  first: string | null;
+  snapshots: number;
+  onPage: (page: { items: Job[]; after: string; next: string | null }) => void;
+}
+
+/** One page more for each click. With each snapshot those that are open are read again: they were not watched meanwhile. */
+function OlderJobs({ first, snapshots, onPage }: OlderJobsProps) {
+  const [open, setOpen] = useState(0);
+  const [end, setEnd] = useState<string | null>(null);
   const say = useSay();
-  const read = async () => {
-    try {
-      let page = await get<Page>(`/jobs?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
-      // The first page is what the snapshot already showed.
-      if (cursor === undefined && page.next_cursor) {
-        page = await get<Page>(`/jobs?limit=200&cursor=${encodeURIComponent(page.next_cursor)}`);
+  useEffect(() => {
+    const abort = new AbortController();
+    const read = async () => {
+      let after = first;
+      for (let page = 0; page < open && after !== null; page++) {
+        const path = `/jobs?limit=200&cursor=${encodeURIComponent(after)}`;
+        const { items, next_cursor: next } = await get<Page>(path, abort.signal);
+        onPage({ items, after, next });
+        after = next;
       }
-      onItems(page.items);
-      setCursor(page.next_cursor);
-    } catch (error) {
-      say("bad", error instanceof Error ? error.message : String(error));
-    }
-  };
-  if (cursor === null) return null;
+      setEnd(after);
+    };
+    read().catch((error: unknown) => {
+      if (!abort.signal.aborted) say("bad", error instanceof Error ? error.message : String(error));
+    });
+    return () => abort.abort();
+  }, [open, first, snapshots]);
+  if (end === null) return null;
   return (
     <p class="center">
-      <button type="button" class="button" onClick={() => void read()}>
+      <button type="button" class="button" onClick={() => setOpen(open + 1)}>
         Older jobs
       </button>
     </p>

@@ -1,10 +1,13 @@
 import { useMemo, useReducer, useState } from "preact/hooks";
+import { get } from "../live/api";
 import { useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { Icon } from "../parts/Icon";
 import { LogList } from "../parts/LogList";
 import { StreamBanner } from "../parts/StreamBanner";
-import { appendLines, filterLines, NO_LOGS, ranksOf } from "../state/logs";
+import { useSay } from "../parts/Toasts";
+import { Unread } from "../parts/Unread";
+import { appendLines, filterLines, type LogState, NO_LOGS, prependLines, ranksOf } from "../state/logs";
 import { formatCount, plural } from "../text/format";
 import type { Job, LogLine } from "../wire";
 
@@ -13,8 +16,16 @@ interface LogPage {
   next: string | null;
 }
 
-/** How many of the newest lines are read at first, and on request; the service gives no more at once. */
-const TAILS = [1000, 10_000];
+/** How many of the newest lines are read at first. */
+const FIRST_LINES = 1000;
+/** And on request; the service gives no more at once. */
+const MOST_LINES = 10_000;
+
+type LogAction = { place: "end" | "front"; items: LogLine[] };
+
+function reduceLines(state: LogState, { place, items }: LogAction): LogState {
+  return place === "end" ? appendLines(state, items) : prependLines(state, items);
+}
 
 function readLines(messages: SseMessage[]): LogLine[] {
   return messages
@@ -24,38 +35,31 @@ function readLines(messages: SseMessage[]): LogLine[] {
 
 /** What the workers wrote. */
 export function LogsTab({ job, now }: { job: Job; now: number }) {
-  const [tail, setTail] = useState(0);
-  const lines = TAILS[tail] ?? 1000;
-  const first = useResource<LogPage>(`/jobs/${job.id}/logs?tail=${lines}`);
-  if (first.error) return <p class="card empty error">{first.error.message}</p>;
-  if (!first.value) return <div class="card loading" role="status" aria-label="Loading logs" />;
-  const canGrow = tail < TAILS.length - 1 && first.value.items.length >= lines;
-  return (
-    <LiveLogs
-      key={lines}
-      job={job}
-      now={now}
-      first={first.value}
-      onEarlier={canGrow ? () => setTail(tail + 1) : null}
-    />
-  );
+  const { value, error, reload } = useResource<LogPage>(`/jobs/${job.id}/logs?tail=${FIRST_LINES}`);
+  if (value) return <LiveLogs job={job} now={now} first={value} />;
+  if (error) return <Unread error={error} onRetry={reload} />;
+  return <div class="card loading" role="status" aria-label="Loading logs" />;
 }
 
-interface LiveLogsProps {
-  job: Job;
-  now: number;
-  first: LogPage;
-  onEarlier: (() => void) | null;
-}
-
-function LiveLogs({ job, now, first, onEarlier }: LiveLogsProps) {
-  const [state, append] = useReducer(appendLines, first.items, (items) => appendLines(NO_LOGS, items));
-  const lastId = first.next ?? first.items.at(-1)?.id;
+function LiveLogs({ job, now, first }: { job: Job; now: number; first: LogPage }) {
+  const [state, add] = useReducer(reduceLines, first.items, (items) => appendLines(NO_LOGS, items));
+  const [lastId] = useState(first.next ?? first.items.at(-1)?.id);
   const stream = useStream({
     path: `/jobs/${job.id}/logs`,
     lastId,
-    onMessages: (messages) => append(readLines(messages)),
+    onMessages: (messages) => add({ place: "end", items: readLines(messages) }),
   });
+  const [canGrow, setCanGrow] = useState(first.items.length >= FIRST_LINES);
+  const say = useSay();
+  const readEarlier = async () => {
+    try {
+      const page = await get<LogPage>(`/jobs/${job.id}/logs?tail=${MOST_LINES}`);
+      add({ place: "front", items: page.items });
+      setCanGrow(false);
+    } catch (error) {
+      say("bad", error instanceof Error ? error.message : String(error));
+    }
+  };
   const [ranks, setRanks] = useState<ReadonlySet<number>>(new Set());
   const [text, setText] = useState("");
   const shown = useMemo(() => filterLines(state.lines, { ranks, text }), [state.lines, ranks, text]);
@@ -101,7 +105,12 @@ function LiveLogs({ job, now, first, onEarlier }: LiveLogsProps) {
       {state.lines.length === 0 ? (
         <p class="empty soft">No worker has written anything yet.</p>
       ) : (
-        <LogList lines={shown} needle={text.toLowerCase()} now={now} onEarlier={onEarlier} />
+        <LogList
+          lines={shown}
+          needle={text.toLowerCase()}
+          now={now}
+          onEarlier={canGrow ? () => void readEarlier() : null}
+        />
       )}
     </section>
   );

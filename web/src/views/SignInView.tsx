@@ -35,8 +35,8 @@ export function SignInView({ onDone }: { onDone: () => void }) {
         </div>
         <h1>Sign in</h1>
         <p class="soft">
-          Paste a token. On the machine that runs the service, <code>rubato login</code> opens this page
-          signed in, and <code>~/.rubato/token</code> holds the administrator's token.
+          Paste a token. On the machine that runs the service, <code>rubato login</code> prints a link that
+          opens this page signed in, and <code>~/.rubato/token</code> holds the administrator's token.
         </p>
         <label for="token">Token</label>
         <input

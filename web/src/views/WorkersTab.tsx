@@ -1,12 +1,16 @@
 import { useResource, useThrottled } from "../live/hooks";
+import { Unread } from "../parts/Unread";
 import { formatCount, plural } from "../text/format";
 import type { Job, Worker } from "../wire";
 
 /** Who trains: one row a worker, in the order of ranks. */
 export function WorkersTab({ job }: { job: Job }) {
   const version = useThrottled(job.updated_at, 1000);
-  const { value, error, isLoading } = useResource<{ items: Worker[] }>(`/jobs/${job.id}/workers`, version);
-  if (error) return <p class="card empty error">{error.message}</p>;
+  const { value, error, isLoading, reload } = useResource<{ items: Worker[] }>(
+    `/jobs/${job.id}/workers`,
+    version,
+  );
+  if (error && !value) return <Unread error={error} onRetry={reload} />;
   if (isLoading) return <div class="card loading" role="status" aria-label="Loading workers" />;
   const workers = [...(value?.items ?? [])].sort(byRank);
   if (workers.length === 0) return <NoWorkers job={job} />;
