@@ -106,7 +106,9 @@ class WorkerSupervisor:
         self._has_hello = False
         self._snapshots = 0
         self._snapshot: tuple[int, wire.Snapshot] | None = None
-        self._stripe: tuple[float, wire.StripeWritten] | None = None
+        self._stripes: list[wire.StripeWritten] = []
+        """Parts of the newest checkpoint that it wrote: its own, and maybe that of a dead neighbour."""
+        self._stripes_at = 0.0
         self._has_ended = False
         self._is_gone = False
         self._supervisor_process = identify(os.getpid())
@@ -217,7 +219,9 @@ class WorkerSupervisor:
                 case wire.Snapshot():
                     self._snapshots += 1
                 case wire.StripeWritten():
-                    self._stripe = (time.monotonic(), event)
+                    same = (event.folder, event.generation)
+                    kept = [one for one in self._stripes if (one.folder, one.generation) == same]
+                    self._stripes, self._stripes_at = [*kept, event], time.monotonic()
                 case wire.Ended():
                     self._has_ended = True
                 case wire.Exited():
@@ -263,20 +267,17 @@ class WorkerSupervisor:
         )
 
     def _backlog(self, said: tuple[Event, ...]) -> tuple[Event, ...]:
-        """What the snapshot does not say. A fresh stripe is told again: its manifest may not be written yet.
+        """What the snapshot does not say. Fresh stripes are told again: their manifest may not be written yet.
 
-        So is the one of the end, however old: the job is not over before that is on storage.
+        So are those of the end, however old: the job is not over before that is on storage.
         """
         told_by_snapshot = (
             *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
             *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
         )
         kept = tuple(event for event in said if not isinstance(event, told_by_snapshot))
-        if self._stripe is None:
-            return kept
-        written_at, stripe = self._stripe
-        is_fresh = time.monotonic() - written_at < FRESH_STRIPE_S
-        return (*kept, stripe) if is_fresh or self._has_ended else kept
+        is_fresh = time.monotonic() - self._stripes_at < FRESH_STRIPE_S
+        return (*kept, *self._stripes) if is_fresh or self._has_ended else kept
 
     def _processes(self) -> WorkerProcesses:
         return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process, self._door)

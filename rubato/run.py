@@ -25,6 +25,7 @@ from rubato.data.order import BatchPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
+from rubato.engine.ending import seal
 from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
 from rubato.engine.session import Session
@@ -152,8 +153,8 @@ class Run:
             session.start(state, flat, plan, total)
             yield from self._go_through(ahead, prepared["scaler"])
         self._step = None
+        seal(session)
         self._digest = state.digest()
-        session.save()
 
     def _go_through(self, source: Source, scaler: Any) -> Iterator[Step]:
         session = self._session

@@ -253,9 +253,36 @@ async def _check_references(session: AsyncSession, spec: JobSpec, caller: Princi
     if origin is not None:
         found = await session.get(Checkpoint, origin[:40])
         # Locked against a deletion of that job, which looks for those that begin from its checkpoints.
-        source = select(Job.project).where(Job.id == (found.job_id if found else ""), Job.deleted_at.is_(None))
-        project = await session.scalar(source.with_for_update(read=True, key_share=True))
-        is_visible = project is not None and caller.role_in(project) is not None
-        if found is None or found.deleted_at is not None or not is_visible:
+        source = select(Job).where(Job.id == (found.job_id if found else ""), Job.deleted_at.is_(None))
+        maker = await session.scalar(source.with_for_update(read=True, key_share=True))
+        is_visible = maker is not None and caller.role_in(maker.project) is not None
+        if found is None or found.deleted_at is not None or maker is None or not is_visible:
             finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
             raise invalid_spec(SpecError([finding]))
+        findings = _other_terms(maker.spec, spec)
+        if findings:
+            raise invalid_spec(SpecError(findings))
+
+
+def _other_terms(maker: dict[str, Any], spec: JobSpec) -> list[Finding]:
+    """What keeps a job from going on from another one's checkpoint: its samples would be others, or the shape of sums.
+
+    Args:    maker: spec of the job that made the checkpoint.
+    """
+    try:
+        made = parse_spec(maker)
+    except SpecError:
+        return []  # of a former release; the controller compares with the manifest
+    pairs = [
+        ("seed", made.seed, spec.seed),
+        ("batch.global_size", made.batch.global_size, spec.batch.global_size),
+        ("batch.num_microbatches", made.num_microbatches, spec.num_microbatches),
+    ]
+    if spec.reproducible:  # else no bits are promised
+        pairs.append(("reproducible", made.reproducible, spec.reproducible))
+    advice = "set the same, or begin from the weights alone (rubato export)"
+    return [
+        Finding(path, f"the checkpoint was made with {saved}, this job has {mine}: {advice}")
+        for path, saved, mine in pairs
+        if saved != mine
+    ]

@@ -108,11 +108,13 @@ class JobTerms:
         Raises:
             UserError: names what differs, and what to do.
         """
-        pairs = [
+        pairs: list[tuple[str, object, object]] = [
             ("the seed", manifest.seed, self.seed),
             ("the number of microbatches", manifest.num_microbatches, self.num_microbatches),
             ("the global batch", manifest.global_batch or self.global_batch, self.global_batch),
         ]
+        if self.radices:  # else no bits are promised
+            pairs.append(("the shape of the sums", manifest.radices or "`reproducible: false`", self.radices))
         differing = [f"{name} was {saved}, now it is {mine}" for name, saved, mine in pairs if saved != mine]
         if differing:
             raise UserError(

@@ -62,6 +62,9 @@ class Control:
         """Highest generation this worker may switch to. Never withdrawn."""
         self.leaving = Leaving.NO
         self.checkpoint_request = 0
+        self.saved_step = -1
+        """Of the newest checkpoint that is known to be whole."""
+        self._lost_step = -1
         self.is_released = False
         self.record: wire.GenerationRecord | None = None
         """What the main thread trains in, for snapshots."""
@@ -113,13 +116,17 @@ class Control:
                 case wire.Revoke(through=through):
                     self.revoked_through = max(self.revoked_through, through)
                     self.highest = max(self.highest, through)
-                case wire.Checkpoint(request=request):
+                case wire.Checkpoint(request=request, lost_step=lost_step):
                     self.checkpoint_request = max(self.checkpoint_request, request)
+                    self._lost_step = lost_step
                 case wire.Leave(how=how):
                     self.leaving = Leaving.PAUSE if how == "pause" else Leaving.STOP
                 case wire.Release():
                     self.is_released = True
-                case wire.WriteStripe() | wire.ForgetStripes():
+                case wire.WriteStripe():
+                    self.on_stripes(command)
+                case wire.ForgetStripes(folder=folder):
+                    self.saved_step = max(self.saved_step, int(folder.rsplit("-", 1)[1]))
                     self.on_stripes(command)
                 case wire.Acknowledge(step=step):
                     while self.rows and self.rows[0].step <= step:
@@ -191,6 +198,7 @@ class Control:
             ended=self.ended,
             step=self._step,
             rows=rows,
+            saved_step=self.saved_step,
         )
 
     # --- the main thread ----------------------------------------------------------------------------------------------
@@ -273,16 +281,21 @@ class Control:
             told = revoked
             on_revoke(revoked)
 
-    def wait_for_release(self, number: int) -> None:
-        """Block until the controller has all it needs of this worker.
+    def wait_for_release(self, number: int, step: int) -> bool:
+        """Block until the controller has all it needs of this worker, which stands at `step` in generation `number`.
 
+        Returns: False: not yet; the checkpoint of this step was lost, and is asked for again.
         Raises:
             GenerationLost: the generation was revoked meanwhile.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.is_released or self.is_revoked(number))
-        if not self.is_released:
-            raise GenerationLost("the generation was revoked")
+            self._changed.wait_for(lambda: self.is_released or self.is_revoked(number) or self._lost_step == step)
+            if self.is_released:
+                return True
+            if self.is_revoked(number):
+                raise GenerationLost("the generation was revoked")
+            self._lost_step = -1
+            return False
 
     def begin(self, record: wire.GenerationRecord) -> None:
         """The main thread trains in this generation. Those that were to follow another one will not be."""

@@ -33,6 +33,7 @@ class _Staged:
 
     folder: Folder
     generation: int
+    members: tuple[str, ...]
     step: int
     stripes: dict[int, Stripe]
     """By index: the own one, and that of the rank before, in case its worker dies."""
@@ -94,6 +95,7 @@ class Saver:
         staged = _Staged(
             folder=folder,
             generation=record.number,
+            members=tuple(member.incarnation for member in record.members),
             step=step,
             stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
             document={"state": document, "extra": extra, "models": state.state_dict_names()},
@@ -158,6 +160,7 @@ class Saver:
             count=stripe.count,
             files=tuple(to_json(file) for file in files),
             terms={**staged.terms, "seconds": time.monotonic() - staged.begun},
+            members=staged.members,
         )
 
 

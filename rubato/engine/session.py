@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,6 +21,7 @@ from rubato.data.order import BatchPlan
 from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
+from rubato.engine.ending import end
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
@@ -181,24 +182,27 @@ class Session:
         document, tensors = load_checkpoint(folder, lambda: self.control.stage("checkpoint"))
         self.state.install(document["state"], tensors)
         extra = document["extra"]
-        self.take_extra({**extra, "agreed": extra["step"]})
+        # What is known of the run that wrote it holds for that run only.
+        self.take_extra({**extra, "agreed": extra["step"], "handled_request": self._handled_request})
 
-    def extra(self) -> dict[str, Any]:
-        """What a joiner or a resumed job must know beside the state."""
+    def _extra(self) -> dict[str, Any]:
+        """What a resumed job must know beside the state."""
         return {
             "step": self.step,
             "last": list(self.completed.key),
-            "agreed": self.trust.agreed,
-            "handled_request": self._handled_request,
             "logged": dict(self.logged),  # a checkpoint is written while the user logs on
             "metrics": dict(self._metrics),
         }
+
+    def extra(self) -> dict[str, Any]:
+        """What a joiner must know beside the state."""
+        return {**self._extra(), "agreed": self.trust.agreed, "handled_request": self._handled_request}
 
     def take_extra(self, extra: dict[str, Any]) -> None:
         """Take over what `extra` told."""
         self.step = int(extra["step"])
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
-        self.trust = Trust(int(extra.get("agreed", self.step)))
+        self.trust = Trust(int(extra["agreed"]))
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
         self._metrics = dict(extra.get("metrics", {}))
@@ -421,7 +425,7 @@ class Session:
         if self.follower is not None:
             return  # what the members decided is theirs to do
         if decision.leaving is not Leaving.NO:
-            self._end("paused" if decision.leaving is Leaving.PAUSE else "stopped")
+            end(self, "paused" if decision.leaving is Leaving.PAUSE else "stopped")
         if decision.checkpoint or (every is not None and self.step % every == 0):
             self.save()
         if decision.feed:
@@ -437,15 +441,20 @@ class Session:
             self.control.say(wire.Left(self.control.start.incarnation, self.record.number, self.step))
             raise LeaveTraining
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether this worker has begun its part of a checkpoint of the present boundary."""
+        assert self.record is not None
+        return self._saved == (self.record.number, self.step)
+
     def save(self, *, is_last: bool = False) -> None:
         """Begin this worker's part of a checkpoint of the present boundary."""
         assert self.record is not None
-        key = (self.record.number, self.step)
-        if self._saved == key or self.follower is not None:
+        if self.has_saved or self.follower is not None:
             return
-        self._saved, self.trust.is_due = key, True
+        self._saved, self.trust.is_due = (self.record.number, self.step), True
         self.control.stage("checkpoint")
-        told = {"extra": self.extra(), "metrics": self._metrics}
+        told = {"extra": self._extra(), "metrics": self._metrics}
         self.saver.save(self.state, self.record, self.rank, step=self.step, is_last=is_last, **told)
         self.control.stage("update")
 
@@ -459,33 +468,13 @@ class Session:
         if self._last_row is not None:
             self._last_row.values.update(logged)
         self._tell_row()
-        self._end("finished", digest)
+        end(self, "finished", digest)
 
-    def _end(self, how: Literal["finished", "paused", "stopped"], digest: str = "") -> None:
-        """Save (unless stopped), say so, and wait for the release; a loss meanwhile is repaired and all said again."""
-        while True:
-            assert self.record is not None
-            if how != "stopped":
-                self.save(is_last=True)
-            self.control.stage("done", self.step)
-            self.control.ended = wire.Ended(self.control.start.incarnation, how, self.step, digest)
-            self.control.say(self.control.ended)
-            if self.control.is_alone:
-                self.saver.wait()
-                return
-            try:
-                self.control.wait_for_release(self.record.number)
-            except GenerationLost as error:
-                self.control.ended = None
-                self.membership.recover(str(error))
-                if self.rank == 0:
-                    # The lowest rank may have gone with the last rows untold, and no other step will tell them.
-                    self.control.say_committed(self.record.number, self.step, self._unsent())
-            else:
-                break
-        self.saver.wait()
-        if how != "finished":
-            raise LeaveTraining
+    def tell_rows_again(self) -> None:
+        """After a loss behind the last step: the lowest rank may have gone with rows untold, and no step is to come."""
+        assert self.record is not None
+        if self.rank == 0:
+            self.control.say_committed(self.record.number, self.step, self._unsent())
 
     def tell(self, kind: EventKind, message: str) -> None:
         """Tell what concerns this worker alone for the event log."""

@@ -22,7 +22,7 @@ from rubato.checkpoint.retention import Retention, drop, prune, sweep
 from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
-from rubato.errors import CheckpointError
+from rubato.errors import CheckpointError, UserError
 from rubato.launch.host import Post
 from rubato.wire.cluster import Distrust
 from rubato.wire.codec import to_json
@@ -196,9 +196,10 @@ class StorageArchive:
         elif found is None and origin is not None:
             try:
                 found = origin, open_checkpoint(origin)
-            except (CheckpointError, OSError) as error:
+                self._terms.job.check(found[1], f"it ({origin.name})")
+            except (CheckpointError, OSError, UserError) as error:
                 advice = "Name a checkpoint that is whole, or leave it out to begin afresh."
-                unusable = f"checkpoint.resume_from cannot be used: {error}. {advice}"
+                found, unusable = None, f"checkpoint.resume_from cannot be used: {error}. {advice}"
         if found is None:
             self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
             return

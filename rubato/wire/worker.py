@@ -118,6 +118,8 @@ class Checkpoint:
     attempt: int
     request: int
     """Grows; the highest in the headers wins."""
+    lost_step: int = -1
+    """The checkpoint of this step was lost with those who were writing it. Who still stands there saves once more."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,8 @@ class StripeWritten:
     """name, bytes, sha256 of each."""
     terms: dict[str, Any] = field(default_factory=dict)
     """What the manifest says besides: code digest, versions, metrics."""
+    members: tuple[str, ...] = ()
+    """Incarnations by rank: who writes which part, and who keeps whose copy."""
 
 
 @dataclass(frozen=True)
@@ -397,6 +401,8 @@ class Snapshot:
     step: int
     rows: tuple[MetricRow, ...] = ()
     """Not yet acknowledged."""
+    saved_step: int = -1
+    """Of the newest checkpoint that it was told is whole; -1: of none."""
 
 
 @dataclass(frozen=True)

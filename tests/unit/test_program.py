@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from torch import nn
 
 import rubato
 from rubato import program
+from rubato.checkpoint.files import FileRecord
+from rubato.checkpoint.storage import LocalFolder
 from rubato.errors import EntrypointError
 from rubato.run import Run
 from rubato.wire.spec import JobSpec
@@ -47,7 +50,8 @@ def train(run: Run) -> None:
     run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
     for step in run.steps():
         if step.index == run.config.get("crash"):
-            wait_for(Path(run.config["committed"]), "1-*/manifest.json")  # checkpoints are written beside the training
+            # Checkpoints are written beside the training.
+            wait_for(Path(run.config["committed"]), f"{run.config.get('attempt', 1)}-*/manifest.json")
             raise ConnectionResetError("the machine is gone")
         for x, y in step:
             step.backward((model(x).mean(1) - y).square().mean())
@@ -123,6 +127,33 @@ def test_a_crash_costs_what_came_after_the_last_checkpoint(
     again = capsys.readouterr().err
     assert "going on from checkpoint 2-9 (step 9)" in again
     assert result(again) == expected
+
+
+def test_a_run_that_goes_on_saves_as_often_as_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "CHECKPOINT_EVERY_S", 0.0)
+    flags = [*SMALL, "--checkpoint-dir", str(tmp_path), "--config", "steps=20", "--config", f"committed={tmp_path}"]
+    for attempt, crash in ((1, 9), (2, 14)):
+        with pytest.raises(ConnectionResetError):
+            rubato.main(train, [*flags, "--config", f"crash={crash}", "--config", f"attempt={attempt}"])
+    capsys.readouterr()
+    rubato.main(train, flags)
+    assert "going on from checkpoint 2-" in capsys.readouterr().err
+
+
+def test_the_last_checkpoint_waits_for_a_slow_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, slow = LocalFolder.write, 0.5
+
+    def write_slowly(self: LocalFolder, name: str, data: Any) -> FileRecord:
+        time.sleep(slow)
+        return write(self, name, data)
+
+    monkeypatch.setattr(LocalFolder, "write", write_slowly)
+    monkeypatch.setattr("rubato.engine.saver.BUSY_S", slow / 10)
+    monkeypatch.setattr(program, "CHECKPOINT_EVERY_S", 0.0)
+    rubato.main(train, [*SMALL, "--checkpoint-dir", str(tmp_path), "--config", "steps=4"])
+    assert (tmp_path / "1-4" / "manifest.json").exists()
 
 
 def test_the_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:

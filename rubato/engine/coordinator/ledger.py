@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rubato.engine.coordinator.intervals import best_interval_s
-from rubato.wire.worker import GenerationRecord, StripeFailed, StripeWritten
-
-KNOWN_GENERATIONS = 16
-"""Of how many the members are kept: a checkpoint is written within one or two."""
+from rubato.wire.worker import StripeFailed, StripeWritten
 
 
 @dataclass(frozen=True)
@@ -34,15 +31,6 @@ class Reassigned:
     index: int
 
 
-@dataclass(frozen=True)
-class Losses:
-    """What follows from the loss of workers."""
-
-    orders: tuple[Reassigned, ...]
-    lost: bool
-    """Whether a checkpoint in the making cannot be finished."""
-
-
 @dataclass
 class CheckpointLedger:
     """Collects `stripe_written` and knows when the next checkpoint is due.
@@ -61,14 +49,16 @@ class CheckpointLedger:
     """Step of the newest manifest known to be committed."""
     is_wanted: bool = False
     """The user asked for one, and neither it nor its failure is known yet."""
+    lost_step: int = -1
+    """Newest step whose checkpoint was lost with those who were writing it, until one of it or later is known."""
     _wanted_from: int = 0
     """The step at which it was asked for."""
     _asked_in: int = 0
     """The generation whose members were told of it."""
     _parts: dict[str, dict[int, StripeWritten]] = field(default_factory=dict)
+    _committing: dict[str, int] = field(default_factory=dict)
+    """Folders whose manifest is being written, with the generation of their parts."""
     _failed: dict[str, StripeFailed] = field(default_factory=dict)
-    _members: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Incarnations of a generation by rank: who writes what, and who keeps whose copy."""
     _heirs: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """(folder, generation, index) of parts that were given to another worker."""
     _distrusted: tuple[int, int] = (0, 0)
@@ -83,15 +73,10 @@ class CheckpointLedger:
         if self.interval_s is not None and self.due_at is None:
             self.due_at = now + self.interval_s
 
-    def note(self, record: GenerationRecord) -> None:
-        """A generation was minted."""
-        self._members[record.number] = tuple(member.incarnation for member in record.members)
-        for number in [number for number in self._members if number <= record.number - KNOWN_GENERATIONS]:
-            del self._members[number]
-
     def on_all_lost(self) -> None:
         """Nobody has the state: nothing that is in the making will be finished."""
         self._losses += 1
+        self.lost_step = -1
         self.forget_unfinished()
 
     def want(self, step: int) -> None:
@@ -101,20 +86,28 @@ class CheckpointLedger:
     def rewind(self, step: int) -> None:
         """The job goes back to a checkpoint: what is wanted may be of any step from there."""
         self._wanted_from = min(self._wanted_from, step)
+        self.committed_step = min(self.committed_step, step)
+        self.lost_step = -1
 
     def next_request(self, now: float, generation: int, *, is_settled: bool) -> int | None:
-        """The number of a request to tell the members of this generation now: one is due, or the user wants one.
+        """The number of a request to tell the members of this generation now: one is due, wanted, or was lost.
 
-        What the user wants is asked for again in each generation, until it is there: requests die with their members.
+        What the user wants, or what was lost, is asked for again in each generation, until it is there: requests die
+        with their members.
         """
         is_due = is_settled and self.due_at is not None and now >= self.due_at and self.interval_s is not None
-        if not is_due and not (self.is_wanted and self._asked_in != generation):
+        is_owed = self.is_wanted or (self.lost_step >= 0 and is_settled)
+        if not is_due and not (is_owed and self._asked_in != generation):
             return None
         if is_due and self.interval_s is not None:
             self.due_at = now + self.interval_s
         self._asked_in = generation
         self.request += 1
         return self.request
+
+    def on_manifest(self, folder: str) -> None:
+        """It is known what became of its manifest."""
+        self._committing.pop(folder, None)
 
     def on_committed(self, step: int) -> None:
         """A manifest is on storage."""
@@ -124,15 +117,19 @@ class CheckpointLedger:
 
     def on_answered(self, step: int) -> None:
         """The checkpoint of this step is there, or its failure was told."""
+        if step >= self.lost_step:
+            self.lost_step = -1
         if step >= self._wanted_from:
             self.is_wanted = False
 
     def on_written(self, part: StripeWritten, now: float) -> CompleteCheckpoint | None:
-        """Take in a stripe; the checkpoint, once it is whole. Parts of another generation's cut are dropped."""
+        """Take in a stripe; the checkpoint, once it is whole. Parts of an older cut, or of what is saved, count not."""
         failed = self._failed.get(part.folder)
-        if self.is_distrusted(part.step, part.generation):
+        if part.step <= self.committed_step or self.is_distrusted(part.step, part.generation):
             return None
         if failed is not None and failed.generation >= part.generation:
+            return None
+        if self._committing.get(part.folder, -1) >= part.generation:
             return None
         parts = self._parts.setdefault(part.folder, {})
         for index in [index for index, other in parts.items() if other.generation < part.generation]:
@@ -143,6 +140,7 @@ class CheckpointLedger:
         if len(parts) < part.count:
             return None
         self._forget_up_to(part.step)
+        self._committing[part.folder] = part.generation
         ordered = [parts[index] for index in sorted(parts)]
         stall_s, write_s = (
             max(float(one.terms.get(name, 0.0)) for one in ordered) for name in ("stall_seconds", "seconds")
@@ -157,29 +155,28 @@ class CheckpointLedger:
             terms={**ordered[0].terms, "stall_seconds": stall_s, "seconds": write_s},
         )
 
-    def on_lost(self, living: Container[str]) -> Losses:
+    def on_lost(self, living: Container[str]) -> list[Reassigned]:
         """Workers died: give what they owe to those that keep copies; drop checkpoints that nobody can finish.
 
         Each part is copied twice, by its owner and by the worker of the next rank.
         """
-        orders, lost = [], False
+        orders = []
         for folder, parts in list(self._parts.items()):
             one = next(iter(parts.values()))
-            members = self._members.get(one.generation, ())
-            for index in [index for index in range(one.count) if index not in parts and index < len(members)]:
+            for index in [index for index in range(len(one.members)) if index not in parts]:
                 key = (folder, one.generation, index)
-                if self._heirs.get(key, members[index]) in living:
+                if self._heirs.get(key, one.members[index]) in living:
                     continue
-                heir = members[(index + 1) % one.count]
+                heir = one.members[(index + 1) % len(one.members)]
                 if key in self._heirs or heir not in living:
-                    lost = True
+                    self.lost_step, self._asked_in = max(self.lost_step, one.step), 0
                     # Not `on_failed`: what the user asked for is still wanted.
                     self._failed[folder] = StripeFailed("", folder, one.step, "its writers were lost", one.generation)
                     del self._parts[folder]
                     break
                 self._heirs[key] = heir
                 orders.append(Reassigned(heir, one.generation, folder, index))
-        return Losses(tuple(orders), lost)
+        return orders
 
     def on_failed(self, part: StripeFailed) -> bool:
         """A stripe could not be written: this checkpoint will not be. Returns whether that is news."""

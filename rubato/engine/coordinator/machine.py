@@ -114,7 +114,6 @@ class Coordinator:
             job.current = max(records, key=lambda record: record.number)
             job.first_step = job.step
             job.entered = {one.incarnation for one in snapshots if one.record == job.current and not one.broken}
-            job.ledger.note(job.current)
         is_whole = job.current is not None and len(job.entered) == job.current.world
         if job.highest > (job.number if is_whole else 0):
             # Somebody may be entering a generation that only the predecessor knew: all who can must say where they are.
@@ -124,6 +123,7 @@ class Coordinator:
         for snapshot in sorted(snapshots, key=lambda one: one.rows[0].step if one.rows else 0):
             self._rows.take(snapshot.rows, now)
         job.ledger.start(now)
+        job.ledger.on_committed(max((snapshot.saved_step for snapshot in snapshots), default=-1))
         job.emit(EventKind.ATTACHED, f"a new controller took over {len(snapshots)} workers", workers=len(snapshots))
         self._advance(now)
         return job.flush()
@@ -252,12 +252,9 @@ class Coordinator:
     def _reassign_stripes(self) -> None:
         """Have survivors write what the dead owe."""
         job = self.job
-        losses = job.ledger.on_lost({one.incarnation for one in job.roster})
-        for order in losses.orders:
+        for order in job.ledger.on_lost({one.incarnation for one in job.roster}):
             command = wire.WriteStripe(job.terms.attempt, order.generation, order.folder, order.index)
             job.send(order.incarnation, command)
-        if losses.lost and job.ledger.due_at is not None:
-            job.ledger.due_at = 0.0  # make another soon
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
         if self.job.ledger.on_failed(event):
@@ -413,6 +410,7 @@ class Coordinator:
 
     def _on_manifest_committed(self, event: orders.ManifestCommitted, now: float) -> None:
         job = self.job
+        job.ledger.on_manifest(event.folder)
         if not event.error:
             for worker in job.roster:
                 job.send(worker.incarnation, wire.ForgetStripes(job.terms.attempt, event.folder))
@@ -471,7 +469,9 @@ class Coordinator:
 
     def _request_checkpoint(self, request: int) -> None:
         for worker in self.job.roster.of(self.job.current):
-            self.job.send(worker.incarnation, wire.Checkpoint(self.job.terms.attempt, request))
+            self.job.send(
+                worker.incarnation, wire.Checkpoint(self.job.terms.attempt, request, self.job.ledger.lost_step)
+            )
 
 
 def _adopted(snapshot: wire.Snapshot, placed: wire.Spawned | None, now: float) -> WorkerView:

@@ -142,7 +142,6 @@ class JobState:
             joining=tuple(one.incarnation for one in workers if follows and self.rank_of(one) is None),
         )
         self.pending = record
-        self.ledger.note(record)
         leavers = self.roster.of(self.current) if follows else []
         for incarnation in {worker.incarnation: None for worker in (*workers, *leavers)}:
             self.send(incarnation, wire.Prepare(self.terms.attempt, record))

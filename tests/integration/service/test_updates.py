@@ -216,6 +216,14 @@ async def test_a_clone_begins_from_a_checkpoint(bench: Bench) -> None:
         await bench.schedule()
         acquired = await (await bench.controller_of(job["id"])).acquire()
         assert acquired.spec["checkpoint"]["resume_from"] == f"{controller.job_id}/{checkpoint['checkpoint_id']}"
+    for overrides, path in (
+        ({"seed": 5}, "seed"),
+        ({"batch": {"global_size": 512}}, "batch.global_size"),
+        ({"batch": {"num_microbatches": 16}}, "batch.num_microbatches"),
+    ):
+        refused = await bench.post("/jobs/digits/clone", 422, {"from_checkpoint": "latest", "overrides": overrides})
+        assert [one["path"] for one in refused["errors"]] == [path]
+        assert "rubato export" in refused["errors"][0]["message"]
     unknown = await bench.post("/jobs/digits/clone", 422, {"from_checkpoint": "ckpt_nothing"})
     assert unknown["errors"][0]["path"] == "checkpoint.resume_from"
 

@@ -213,6 +213,10 @@ def test_going_on_under_other_terms_is_refused_with_what_differs() -> None:
     TERMS.check(replace(saved, global_batch=0), "one that does not say its batch")
     with pytest.raises(UserError, match=r"it was trained under other terms: the seed was \d+, now it is 5; the global"):
         replace(TERMS, seed=5, global_batch=32).check(saved, "it")
+    loose = replace(saved, radices=())
+    with pytest.raises(UserError, match=r"the shape of the sums was `reproducible: false`, now it is \(2, 2, 2, 3\)"):
+        TERMS.check(loose, "it")
+    replace(TERMS, radices=()).check(saved, "nothing is promised any more")
 
 
 def test_the_manifest_is_made_in_one_place() -> None:

@@ -296,7 +296,7 @@ def test_the_end_waits_for_a_release_or_a_revoke(line: Line, is_released: bool) 
 
     def wait() -> None:
         try:
-            results.append(line.control.wait_for_release(2))
+            results.append(line.control.wait_for_release(2, 7))
         except GenerationLost as error:
             results.append(error)
 
@@ -307,7 +307,23 @@ def test_the_end_waits_for_a_release_or_a_revoke(line: Line, is_released: bool) 
     assert results == []
     line.order(wire.Release(3) if is_released else wire.Revoke(3, 2))
     thread.join(PATIENCE_S)
-    assert (results == [None]) if is_released else isinstance(results[0], GenerationLost)
+    assert (results == [True]) if is_released else isinstance(results[0], GenerationLost)
+
+
+def test_the_end_is_told_that_its_checkpoint_was_lost(line: Line) -> None:
+    line.order(wire.Checkpoint(3, 1, lost_step=6))  # an earlier one: that of the end takes its place
+    line.order(wire.Release(3))
+    line.sync()
+    assert line.control.wait_for_release(2, 7)
+
+
+def test_the_end_saves_again_what_was_lost(line: Line) -> None:
+    line.order(wire.Checkpoint(3, 1, lost_step=7))
+    line.sync()
+    assert not line.control.wait_for_release(2, 7)
+    line.order(wire.Release(3))
+    line.sync()
+    assert line.control.wait_for_release(2, 7), "told once"
 
 
 def test_alone_nobody_listens() -> None:

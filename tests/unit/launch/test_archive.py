@@ -211,6 +211,17 @@ def test_an_origin_that_is_not_whole_is_told_and_not_passed_over(
     assert name in found.unusable
 
 
+def test_an_origin_that_was_made_under_other_terms_is_told(tmp_path: Path, posted: Any, make: Make) -> None:
+    theirs = tmp_path / "theirs"
+    make(terms(theirs)).commit(written(theirs, 30))
+    answers(posted, ManifestCommitted)
+    origin = LocalFolder(theirs / "1-30")
+    make(terms(tmp_path / "own", origin=origin, job=replace(JOB, seed=JOB.seed + 1))).find()
+    (found,) = answers(posted, CheckpointFound)
+    assert found.folder == ""
+    assert "it (1-30) was trained under other terms: the seed was" in found.unusable
+
+
 def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
     tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

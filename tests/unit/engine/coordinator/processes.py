@@ -7,83 +7,13 @@ deaths fall between.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What all members of a step decided from the same headers."""
-
-    step: int
-    switch_to: int
-    leaving: str
-    request: int
-
-
-@dataclass
-class Group:
-    """What the members of one generation have in common."""
-
-    record: wire.GenerationRecord
-    formed: set[str] = field(default_factory=set)
-    entering: set[str] = field(default_factory=set)
-    entry_step: int | None = None
-    """Set once all members were there together: from then on each of them gets in."""
-    entry_completed: Decision | None = None
-    arrived: dict[int, set[str]] = field(default_factory=dict)
-    decided: dict[int, Decision] = field(default_factory=dict)
-
-
-@dataclass
-class Worker:
-    """One training process with its supervisor."""
-
-    incarnation: str
-    attempt: int
-    alive: bool = False
-    placed: bool = False
-    gone: bool = False
-    inbox: deque[wire.Command] = field(default_factory=deque)
-    outbox: deque[wire.Message] = field(default_factory=deque)
-    said: int = 0
-    """0: nothing, 1: Hello, 2: Standby."""
-    highest: int = 0
-    revoked: int = 0
-    formed: dict[int, wire.GenerationRecord] = field(default_factory=dict)
-    forming: dict[int, wire.GenerationRecord] = field(default_factory=dict)
-    record: wire.GenerationRecord | None = None
-    entering: wire.GenerationRecord | None = None
-    following: wire.GenerationRecord | None = None
-    """It joins: the members bring it up to date."""
-    fed: set[int] = field(default_factory=set)
-    """Generations whose joiners it has brought up to date, or given up."""
-    waiting: bool = False
-    told: int = 0
-    has_state: bool = False
-    step: int = 0
-    completed: Decision | None = None
-    """Of the last reduction this worker holds."""
-    ready: int = 0
-    leaving: str = ""
-    request: int = 0
-    handled: int = 0
-    released: bool = False
-    hello: wire.Hello | None = None
-    standby: wire.Standby | None = None
-    broken: wire.Broken | None = None
-    ended: wire.Ended | None = None
-    stripe: wire.StripeWritten | None = None
-    rows: list[MetricRow] = field(default_factory=list)
-    rows_told_in: int = 0
-
-    def say(self, message: wire.Message) -> None:
-        self.outbox.append(message)
+from tests.unit.engine.coordinator.actors import Decision, Group, Worker
 
 
 class Processes:
@@ -149,17 +79,22 @@ class Processes:
             case wire.Revoke(through=through):
                 worker.revoked = max(worker.revoked, through)
                 worker.highest = max(worker.highest, through)
-            case wire.Checkpoint(request=request):
-                worker.request = max(worker.request, request)
+            case wire.Checkpoint(request=request, lost_step=lost_step):
+                worker.request, worker.lost_step = max(worker.request, request), lost_step
             case wire.Leave(how=how):
                 worker.leaving = how
             case wire.Release():
                 worker.released = True
             case wire.WriteStripe(generation=generation, folder=folder, index=index):
                 kept = worker.stripe
-                if kept is not None and (kept.generation, kept.folder) == (generation, folder):
+                if worker.has_copies and kept is not None and (kept.generation, kept.folder) == (generation, folder):
                     file = {"name": f"s{index}", "bytes": 1, "sha256": "0" * 64}
-                    worker.say(replace(kept, incarnation=worker.incarnation, index=index, files=(file,)))
+                    worker.inherited.append(replace(kept, incarnation=worker.incarnation, index=index, files=(file,)))
+                    worker.say(worker.inherited[-1])
+            case wire.ForgetStripes(folder=folder):
+                worker.saved_step = max(worker.saved_step, int(folder.rsplit("-", 1)[1]))
+                if worker.stripe is not None and worker.stripe.folder == folder:
+                    worker.has_copies = False
             case wire.Acknowledge(step=step):
                 worker.rows = [row for row in worker.rows if row.step > step]
             case wire.Attach():
@@ -170,7 +105,7 @@ class Processes:
     def snapshot_of(self, worker: Worker) -> wire.Snapshot:
         return wire.Snapshot(
             *(worker.incarnation, worker.hello, worker.standby, worker.record, worker.highest),
-            *(worker.broken, worker.ended, worker.step, tuple(worker.rows)),
+            *(worker.broken, worker.ended, worker.step, tuple(worker.rows), worker.saved_step),
         )
 
     # --- a training process: what it does next ------------------------------------------------------------------------
@@ -351,6 +286,7 @@ class Processes:
                 (one.completed for one in holders if one.completed), key=lambda one: one.step, default=None
             )
             group.entry_step = min(one.step for one in holders)
+            group.is_sealed = any(one.is_sealed for one in holders)
         else:
             assert group.record.origin.kind != "members", "members without any state"
             kind, folder = group.record.origin.kind, group.record.origin.folder
@@ -364,6 +300,7 @@ class Processes:
             worker.completed = group.entry_completed  # caught up: the reduction it missed
         elif group.entry_completed is not None and not worker.has_state:
             worker.completed = group.entry_completed
+        worker.is_sealed = group.is_sealed
         worker.has_state, worker.record, worker.entering, worker.broken = True, group.record, None, None
         worker.formed = {one: other for one, other in worker.formed.items() if not self._is_stale(worker, other)}
         worker.say(wire.Entered(worker.incarnation, group.record.number, worker.step))
@@ -374,6 +311,8 @@ class Processes:
             return lambda: self.die(worker, code=0)
         if worker.revoked >= worker.record.number:
             return lambda: self._say_broken(worker, max(worker.record.number, worker.revoked), "revoked at the end")
+        if worker.lost_step == worker.step:
+            return lambda: self._save_again(worker)
         return None
 
     # --- a training process: steps ------------------------------------------------------------------------------------
@@ -383,7 +322,7 @@ class Processes:
         assert record is not None
         if worker.completed is not None and worker.completed.step == worker.step + 1:
             return lambda: self._commit(worker)
-        if worker.step >= self.total_steps:
+        if worker.step >= self.total_steps and worker.is_sealed:
             return lambda: self._end(worker, "finished", record)
         if worker.revoked >= record.number:
             return lambda: self._say_broken(worker, worker.revoked, "revoked")
@@ -391,6 +330,8 @@ class Processes:
         if worker.step == self.raises_at:
             return lambda: self._say_broken(worker, max(record.number, worker.revoked), "a peer was lost: no memory")
         arrived = group.arrived.setdefault(worker.step, set())
+        if worker.step >= self.total_steps and not self._has_saved(worker):
+            return lambda: self._save(worker)  # and then meet the others, as if for another step
         if worker.incarnation not in arrived:
             return lambda: self._arrive(worker, group)
         members = self._members(group)
@@ -425,6 +366,9 @@ class Processes:
         )
 
     def _complete(self, worker: Worker, decision: Decision) -> None:
+        if worker.step >= self.total_steps:
+            worker.is_sealed, worker.has_changed = True, self.random.random() < 0.3
+            return
         worker.completed = decision
         self._commit(worker)
 
@@ -477,16 +421,35 @@ class Processes:
         assert rank is not None
         folder = f"{record.attempt}-{worker.step}"
         file = {"name": f"s{rank}", "bytes": 1, "sha256": "0" * 64}
+        worker.inherited.clear()
+        worker.has_copies = True
         worker.stripe = wire.StripeWritten(
-            worker.incarnation, record.number, worker.step, folder, rank, record.world, (file,)
+            *(worker.incarnation, record.number, worker.step, folder, rank, record.world, (file,)),
+            members=tuple(member.incarnation for member in record.members),
         )
         worker.say(worker.stripe)
+
+    def _has_saved(self, worker: Worker) -> bool:
+        """In this generation, at this step."""
+        kept, record = worker.stripe, worker.record
+        return kept is not None and record is not None and (kept.generation, kept.step) == (record.number, worker.step)
+
+    def _save_again(self, worker: Worker) -> None:
+        worker.lost_step = -1
+        if self._has_saved(worker):
+            return
+        if not worker.has_changed:
+            self._save(worker)
+            return
+        assert worker.record is not None
+        folder = f"{worker.record.attempt}-{worker.step}"
+        worker.say(wire.StripeFailed(worker.incarnation, folder, worker.step, "changed", worker.record.number))
 
     def _end(self, worker: Worker, how: str, record: wire.GenerationRecord) -> None:
         if record.rank_of(worker.incarnation) == 0 and worker.rows_told_in != record.number:
             worker.rows_told_in = record.number
             worker.say(wire.Committed(worker.incarnation, record.number, worker.step, tuple(worker.rows)))
-        if how != "stopped":
+        if how == "paused":
             self._save(worker)
         worker.ended = wire.Ended(worker.incarnation, how, worker.step, "d")  # type: ignore[arg-type]
         worker.say(worker.ended)

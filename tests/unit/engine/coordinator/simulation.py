@@ -35,7 +35,8 @@ from rubato.engine.coordinator import (
 from rubato.wire import worker as wire
 from rubato.wire.cluster import ActionAnswer, MetricRow, Outcome, WorkerAction
 from rubato.wire.status import WorkerState
-from tests.unit.engine.coordinator.processes import Group, Processes, Worker
+from tests.unit.engine.coordinator.actors import Group, Worker
+from tests.unit.engine.coordinator.processes import Processes
 
 
 class Cluster(Processes):
@@ -297,5 +298,5 @@ class Cluster(Processes):
         backlog += [message for message in worker.outbox if isinstance(message, told)]
         worker.outbox.clear()
         if worker.stripe is not None:
-            backlog.append(worker.stripe)
+            backlog += [worker.stripe, *worker.inherited]
         snapshots.append(self.snapshot_of(worker))

@@ -163,3 +163,62 @@ def test_what_a_leaver_raises_after_its_good_bye_fails_nobody() -> None:
     cluster.run(is_settled)
     assert len(complained) == 2
     assert cluster.outcome is None
+
+
+def lose_neighbours_at_the_end(cluster: Cluster, *, has_changed: bool) -> None:
+    """All have gone on behind the last step; then two that hold the same part of its checkpoint die unheard."""
+    cluster.run(lambda: len(cluster.living) == 4 and all(worker.is_sealed for worker in cluster.living))
+    by_rank = {worker.record.rank_of(worker.incarnation): worker for worker in cluster.living if worker.record}
+    for worker in cluster.living:
+        worker.has_changed = has_changed
+    for rank in (1, 2):
+        by_rank[rank].outbox = deque(
+            message for message in by_rank[rank].outbox if not isinstance(message, wire.StripeWritten)
+        )
+        cluster.die(by_rank[rank])
+
+
+def seeds_with_unheard_parts() -> list[int]:
+    """Of those that are tried: where no part of rank 1 or 2 was delivered before all had gone on."""
+    found = []
+    for seed in range(60):
+        cluster = Cluster(random.Random(seed), workers=4, total_steps=5)
+        cluster.run(lambda c=cluster: len(c.living) == 4 and all(worker.is_sealed for worker in c.living))
+        parts = cluster.coordinator.job.ledger._parts.get("1-5", {})
+        if parts and 1 not in parts and not cluster.checkpoints:
+            found.append(seed)
+    return found
+
+
+UNHEARD = seeds_with_unheard_parts()
+
+
+@pytest.mark.parametrize("has_changed", [False, True], ids=["as it was", "changed since"])
+@pytest.mark.parametrize("takes_over", [False, True], ids=["", "and the controller"])
+def test_a_last_checkpoint_whose_writers_are_lost_is_made_again_or_given_up(
+    has_changed: bool, takes_over: bool
+) -> None:
+    assert len(UNHEARD) >= 3
+    for seed in UNHEARD:
+        cluster = Cluster(random.Random(seed), workers=4, total_steps=5)
+        lose_neighbours_at_the_end(cluster, has_changed=has_changed)
+        if takes_over:
+            cluster.replace_controller()
+        assert end(cluster) == "succeeded"
+        assert (5 in [step for _, step in cluster.checkpoints]) is not has_changed
+        told = [event for event in cluster.events if event.kind == "checkpoint.failed"]
+        assert bool(told) is has_changed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_last_checkpoint_is_never_made_of_a_state_that_was_changed_since(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=3, total_steps=5)
+    cluster.run(lambda: len(cluster.living) == 3 and all(worker.is_sealed for worker in cluster.living))
+    for worker in cluster.living:
+        worker.has_changed = True
+    generation = cluster.minted[-1].number
+    cluster.die(cluster.living[1])
+    assert end(cluster) == "succeeded"
+    assert cluster.checkpoints[-1][1] == 5
+    saved_in = {worker.stripe.generation for worker in cluster.workers.values() if worker.stripe is not None}
+    assert saved_in == {generation}, "by the heir of the one that was lost, not anew"

@@ -7,22 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator.intervals import LONGEST_S, SHORTEST_S, best_interval_s
-from rubato.engine.coordinator.ledger import CheckpointLedger, Losses, Reassigned
+from rubato.engine.coordinator.ledger import CheckpointLedger, Reassigned
 from rubato.wire import worker as wire
 
 FOLDER = "1-10"
 
 
-def ledger(world: int, **changes: Any) -> CheckpointLedger:
-    made = CheckpointLedger(**{"interval_s": 30.0, "request": 0, **changes})
-    members = tuple(wire.Member(f"w{rank}", f"1.{rank}") for rank in range(world))
-    made.note(wire.GenerationRecord(1, 2, members, (0,), "", wire.Origin("fresh"), "start", 0))
-    return made
+def ledger(**changes: Any) -> CheckpointLedger:
+    return CheckpointLedger(**{"interval_s": 30.0, "request": 0, **changes})
 
 
 def part(index: int, count: int, by: int | None = None, **terms: float) -> wire.StripeWritten:
     writer = f"1.{index if by is None else by}"
-    return wire.StripeWritten(writer, 2, 10, FOLDER, index, count, ({"name": f"s{index}"},), terms)
+    members = tuple(f"1.{rank}" for rank in range(count))
+    return wire.StripeWritten(writer, 2, 10, FOLDER, index, count, ({"name": f"s{index}"},), terms, members)
 
 
 def living(*ranks: int) -> set[str]:
@@ -30,10 +28,10 @@ def living(*ranks: int) -> set[str]:
 
 
 def test_a_dead_writers_part_is_given_to_the_next_rank() -> None:
-    book = ledger(3)
+    book = ledger()
     assert book.on_written(part(0, 3), 0.0) is None
-    assert book.on_lost(living(0, 1)) == Losses((Reassigned("1.0", 2, FOLDER, 2),), lost=False)
-    assert book.on_lost(living(0, 1)) == Losses((), lost=False), "it is asked once"
+    assert book.on_lost(living(0, 1)) == [Reassigned("1.0", 2, FOLDER, 2)]
+    assert book.on_lost(living(0, 1)) == [], "it is asked once"
     assert book.on_written(part(1, 3), 0.0) is None
     whole = book.on_written(part(2, 3, by=0), 0.0)
     assert whole is not None
@@ -41,39 +39,56 @@ def test_a_dead_writers_part_is_given_to_the_next_rank() -> None:
 
 
 def test_who_is_dead_before_the_first_part_arrives_is_found_then() -> None:
-    book = ledger(2)
-    assert book.on_lost(living(1)) == Losses((), lost=False)
+    book = ledger()
+    assert book.on_lost(living(1)) == []
     book.on_written(part(1, 2), 0.0)
-    assert book.on_lost(living(1)).orders == (Reassigned("1.1", 2, FOLDER, 0),)
+    assert book.on_lost(living(1)) == [Reassigned("1.1", 2, FOLDER, 0)]
 
 
 def test_owner_and_keeper_gone_is_the_end_of_it() -> None:
-    book = ledger(4)
+    book = ledger()
     book.want(9)
     book.on_written(part(0, 4), 0.0)
-    assert book.on_lost(living(0, 3)).lost
-    assert not book.on_lost(living(0, 3)).lost, "told once"
+    assert book.next_request(0.0, 3, is_settled=True) == 1
+    assert book.on_lost(living(0, 3)) == []
+    assert book.lost_step == 10
+    assert book.next_request(0.0, 3, is_settled=False) == 2, "what the user wants"
+    assert book.on_lost(living(0, 3)) == []
+    assert book.next_request(0.0, 3, is_settled=True) is None, "lost once, asked for once"
     for index in (3, 1, 2):
         assert book.on_written(part(index, 4), 0.0) is None
     assert book.is_wanted, "what the user asked for is still to come"
 
 
+def test_what_was_lost_is_asked_for_in_each_generation_until_it_is_there() -> None:
+    book = ledger(interval_s=None)
+    book.on_written(part(0, 4), 0.0)
+    book.on_lost(living(0, 3))
+    assert book.next_request(0.0, 3, is_settled=False) is None, "nobody is there yet who could"
+    assert [book.next_request(0.0, number, is_settled=True) for number in (3, 3, 4)] == [1, None, 2]
+    book.on_answered(9)
+    assert book.next_request(0.0, 5, is_settled=True) == 3, "that was an older one"
+    book.on_committed(10)
+    assert book.next_request(0.0, 6, is_settled=True) is None
+
+
 def test_the_heir_may_die_too() -> None:
-    book = ledger(3)
+    book = ledger()
     book.on_written(part(0, 3), 0.0)
-    assert book.on_lost(living(0, 2)).orders == (Reassigned("1.2", 2, FOLDER, 1),)
-    assert book.on_lost(living(0)).lost
+    assert book.on_lost(living(0, 2)) == [Reassigned("1.2", 2, FOLDER, 1)]
+    assert book.on_lost(living(0)) == []
+    assert book.lost_step == 10
 
 
 @given(st.integers(1, 6), st.data())
 def test_any_one_loss_leaves_the_checkpoint_to_be_finished(world: int, data: st.DataObject) -> None:
-    book = ledger(world)
+    book = ledger()
     written = data.draw(st.sets(st.integers(0, world - 1), max_size=world - 1)) if world > 1 else set()
     dead = data.draw(st.integers(0, world - 1))
     for index in written:
         book.on_written(part(index, world), 0.0)
     alive = living(*(rank for rank in range(world) if rank != dead))
-    given_to = {order.index: order.incarnation for order in book.on_lost(alive).orders}
+    given_to = {order.index: order.incarnation for order in book.on_lost(alive)}
     finished = None
     for index in range(world):
         if index in written:
@@ -83,7 +98,7 @@ def test_any_one_loss_leaves_the_checkpoint_to_be_finished(world: int, data: st.
                 continue
             assert given_to[index] in alive
         finished = book.on_written(part(index, world), 0.0)
-        given_to |= {order.index: order.incarnation for order in book.on_lost(alive).orders}
+        given_to |= {order.index: order.incarnation for order in book.on_lost(alive)}
     if not written and world > 1:
         assert given_to[dead] in alive
         finished = book.on_written(part(dead, world), 0.0)
@@ -91,14 +106,14 @@ def test_any_one_loss_leaves_the_checkpoint_to_be_finished(world: int, data: st.
 
 
 def test_losing_everybody_clears_what_was_in_the_making() -> None:
-    book = ledger(2)
+    book = ledger()
     book.on_written(part(0, 2), 0.0)
     book.on_all_lost()
     assert book.on_written(part(1, 2), 0.0) is None
 
 
 def test_what_was_saved_since_all_agreed_counts_for_nothing() -> None:
-    book = ledger(2)
+    book = ledger()
     book.on_committed(10)
     book.on_written(part(0, 2), 0.0)
     book.distrust(9, generation=2)
@@ -111,7 +126,7 @@ def test_what_was_saved_since_all_agreed_counts_for_nothing() -> None:
 
 def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() -> None:
     for adapts, expected in ((False, 30.0), (True, best_interval_s(0.5, 2.0, 60.0, 1))):
-        book = ledger(2, adapts=adapts)
+        book = ledger(adapts=adapts)
         book.start(100.0)
         book.on_all_lost()
         book.on_written(part(0, 2, stall_seconds=0.5, seconds=1.0), 150.0)

@@ -11,7 +11,7 @@ from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Manife
 from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
-from tests.unit.engine.coordinator.processes import Worker
+from tests.unit.engine.coordinator.actors import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
 FAULTS = ("die", "die_two", "die_all", "scale", "checkpoint", "time_jump", "replace", "withdraw")

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rubato.engine.coordinator import Coordinator, Order, Rows, Send, Wish
 from rubato.wire import worker as wire
-from tests.unit.engine.coordinator.processes import Decision, Worker
+from tests.unit.engine.coordinator.actors import Decision, Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
 pytestmark = pytest.mark.timeout(900)
