@@ -47,10 +47,14 @@ class RealHome:
     def submit(self, *arguments: str) -> str:
         return self.command("submit", "--recipe", "image-classifier", *arguments).strip()
 
-    def client(self) -> Client:
+    @property
+    def url(self) -> str:
         record = self.home.read_record()
         assert record is not None
-        return Client(record.url, home=self.home)
+        return record.url
+
+    def client(self) -> Client:
+        return Client(self.url, home=self.home)
 
 
 @contextmanager

@@ -141,6 +141,8 @@ export interface Checkpoint {
   bytes: number;
   created_at: string;
   metrics: Record<string, number | null>;
+  /** Null: the storage was not asked. */
+  pinned: boolean | null;
   files: CheckpointFile[];
 }
 

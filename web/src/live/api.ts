@@ -57,6 +57,11 @@ export async function errorOf(response: Response): Promise<ApiError> {
 }
 
 async function request<T>(path: string, init: RequestInit): Promise<T> {
+  const response = await fetchOk(path, init);
+  return (response.status === 204 ? null : await response.json()) as T;
+}
+
+async function fetchOk(path: string, init: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(API + path, { credentials: "same-origin", ...init });
@@ -65,12 +70,18 @@ async function request<T>(path: string, init: RequestInit): Promise<T> {
     throw new ApiError(0, "unreachable", "The service cannot be reached. Is it running? Try: rubato doctor");
   }
   if (!response.ok) throw await errorOf(response);
-  return (response.status === 204 ? null : await response.json()) as T;
+  return response;
 }
 
 /** Read one resource. */
 export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return request<T>(path, { headers: { Accept: "application/json" }, ...(signal ? { signal } : {}) });
+}
+
+/** Read a text that may take a while to be there; null: not yet, ask again. */
+export async function getText(path: string, signal: AbortSignal): Promise<string | null> {
+  const response = await fetchOk(path, { headers: { Accept: "text/plain" }, signal });
+  return response.status === 202 ? null : await response.text();
 }
 
 /** Send a wish. The key makes a repeat by the browser or a proxy harmless. */
@@ -86,6 +97,12 @@ export function postYaml<T>(path: string, yaml: string): Promise<T> {
 function send<T>(path: string, body: string, type: string): Promise<T> {
   const headers = { "Content-Type": type, Accept: "application/json", "Idempotency-Key": randomKey() };
   return request<T>(path, { method: "POST", headers, body });
+}
+
+/** Change some fields of one resource. */
+export function patch<T>(path: string, body: unknown): Promise<T> {
+  const headers = { "Content-Type": "application/json", Accept: "application/json" };
+  return request<T>(path, { method: "PATCH", headers, body: JSON.stringify(body) });
 }
 
 /** Remove one resource. */

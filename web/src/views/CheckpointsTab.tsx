@@ -1,7 +1,10 @@
-import { API } from "../live/api";
+import { API, patch, post, remove } from "../live/api";
 import { useResource } from "../live/hooks";
+import { Confirm } from "../parts/Confirm";
 import { Icon } from "../parts/Icon";
 import { Unread } from "../parts/Unread";
+import { useAct } from "../parts/useAct";
+import { jobPath, navigate } from "../router";
 import { formatAgo, formatBytes, formatCount, formatTime, formatValue } from "../text/format";
 import type { Checkpoint, Job, JobEvent } from "../wire";
 
@@ -35,23 +38,40 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
   return (
     <ul class="checkpoints">
       {items.map((checkpoint) => (
-        <CheckpointCard key={checkpoint.id} checkpoint={checkpoint} now={now} />
+        <CheckpointCard
+          key={checkpoint.id}
+          checkpoint={checkpoint}
+          jobId={job.id}
+          now={now}
+          onChange={reload}
+        />
       ))}
     </ul>
   );
 }
 
-function CheckpointCard({ checkpoint, now }: { checkpoint: Checkpoint; now: number }) {
+interface CheckpointCardProps {
+  checkpoint: Checkpoint;
+  jobId: string;
+  now: number;
+  onChange: () => void;
+}
+
+function CheckpointCard({ checkpoint, jobId, now, onChange }: CheckpointCardProps) {
   return (
     <li class="card checkpoint" data-checkpoint={checkpoint.id}>
       <div>
-        <h3>Step {formatCount(checkpoint.step)}</h3>
+        <h2>
+          Step {formatCount(checkpoint.step)}
+          {checkpoint.pinned && <span class="state">pinned</span>}
+        </h2>
         <p class="soft">
           <span title={formatTime(checkpoint.created_at, 0)}>{formatAgo(checkpoint.created_at, now)}</span> ·
           attempt {checkpoint.attempt} · {formatBytes(checkpoint.bytes)}
           {typeof checkpoint.metrics?.loss === "number" && ` · loss ${formatValue(checkpoint.metrics.loss)}`}
         </p>
         <code class="soft">{checkpoint.id}</code>
+        <CheckpointActions checkpoint={checkpoint} jobId={jobId} onChange={onChange} />
       </div>
       <ul class="files">
         {checkpoint.files.map((file) => (
@@ -69,5 +89,52 @@ function CheckpointCard({ checkpoint, now }: { checkpoint: Checkpoint; now: numb
         ))}
       </ul>
     </li>
+  );
+}
+
+interface CheckpointActionsProps {
+  checkpoint: Checkpoint;
+  jobId: string;
+  onChange: () => void;
+}
+
+function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsProps) {
+  const { isBusy, act } = useAct();
+  const path = `/checkpoints/${encodeURIComponent(checkpoint.id)}`;
+  const isPinned = checkpoint.pinned === true;
+  const clone = () =>
+    void act(
+      () => post<Job>(`/jobs/${jobId}/clone`, { from_checkpoint: checkpoint.id }),
+      `Submitted a job that begins at step ${formatCount(checkpoint.step)}.`,
+      (made) => navigate(jobPath(made.id)),
+    );
+  return (
+    <p class="actions">
+      <button type="button" class="button small" disabled={isBusy} onClick={clone}>
+        New job from here
+      </button>
+      <button
+        type="button"
+        class="button small"
+        aria-pressed={isPinned}
+        title="A pinned checkpoint is kept, whatever the spec says of older ones"
+        disabled={isBusy}
+        onClick={() => void act(() => patch(path, { pinned: !isPinned }), null, onChange)}
+      >
+        {isPinned ? "Unpin" : "Pin"}
+      </button>
+      <Confirm
+        label="Delete"
+        title={`Delete the checkpoint of step ${formatCount(checkpoint.step)}?`}
+        confirm="Delete it"
+        dismiss="Keep it"
+        isDanger
+        isSmall
+        disabled={isBusy || isPinned}
+        onConfirm={() => void act(() => remove(path), "Deleted.", onChange)}
+      >
+        <p class="soft">Its files are removed from the storage. This cannot be taken back.</p>
+      </Confirm>
+    </p>
   );
 }

@@ -1,7 +1,9 @@
-import { useRef, useState } from "preact/hooks";
-import { post } from "../live/api";
-import { Icon } from "../parts/Icon";
-import { useSay } from "../parts/Toasts";
+import { useState } from "preact/hooks";
+import { post, remove } from "../live/api";
+import { Confirm } from "../parts/Confirm";
+import { Icon, type IconName } from "../parts/Icon";
+import { useAct } from "../parts/useAct";
+import { jobPath, navigate } from "../router";
 import { isFinal, type Job, type Status } from "../wire";
 
 type Verb = "pause" | "resume" | "checkpoint" | "cancel";
@@ -21,93 +23,150 @@ const DONE: Record<Verb, string> = {
   cancel: "Asked to cancel.",
 };
 
+/** What can be done with a job as a whole. */
 export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void }) {
-  const say = useSay();
-  const [busy, setBusy] = useState<Verb | null>(null);
-  const dialog = useRef<HTMLDialogElement>(null);
-  const send = async (verb: Verb, body: object = {}) => {
-    setBusy(verb);
-    try {
-      onJob(await post<Job>(`/jobs/${job.id}/${verb}`, body));
-      say("good", DONE[verb]);
-    } catch (error) {
-      say("bad", error instanceof Error ? error.message : String(error));
-    } finally {
-      setBusy(null);
-    }
-  };
-  if (isFinal(job.status)) return null;
-  const can = (verb: Verb) => CAN[verb].includes(job.status) && busy === null;
+  const { isBusy, act } = useAct();
+  const send = (verb: Verb, body: object = {}) =>
+    void act(() => post<Job>(`/jobs/${job.id}/${verb}`, body), DONE[verb], onJob);
+  const button = (verb: Verb, label: string, icon: IconName) => (
+    <button
+      type="button"
+      class="button"
+      disabled={isBusy || !CAN[verb].includes(job.status)}
+      onClick={() => send(verb)}
+    >
+      <Icon name={icon} /> {label}
+    </button>
+  );
   return (
     <div class="actions">
-      {CAN.resume.includes(job.status) ? (
-        <button type="button" class="button" disabled={!can("resume")} onClick={() => void send("resume")}>
-          <Icon name="play" /> Resume
-        </button>
-      ) : (
-        <button type="button" class="button" disabled={!can("pause")} onClick={() => void send("pause")}>
-          <Icon name="pause" /> Pause
-        </button>
+      {!isFinal(job.status) && (
+        <>
+          {CAN.resume.includes(job.status)
+            ? button("resume", "Resume", "play")
+            : button("pause", "Pause", "pause")}
+          {button("checkpoint", "Checkpoint", "save")}
+        </>
       )}
-      <button
-        type="button"
-        class="button"
-        disabled={!can("checkpoint")}
-        onClick={() => void send("checkpoint")}
-      >
-        <Icon name="save" /> Checkpoint
-      </button>
-      <button
-        type="button"
-        class="button danger"
-        disabled={!can("cancel")}
-        onClick={() => dialog.current?.showModal()}
-      >
-        <Icon name="stop" /> Cancel
-      </button>
-      <CancelDialog
-        dialog={dialog}
-        job={job}
-        onConfirm={(isForced) => {
-          dialog.current?.close();
-          void send("cancel", { force: isForced });
-        }}
-      />
+      <Clone job={job} />
+      {isFinal(job.status) ? <Delete job={job} /> : <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
     </div>
   );
 }
 
-interface CancelDialogProps {
-  dialog: { current: HTMLDialogElement | null };
+interface CancelProps {
   job: Job;
-  onConfirm: (isForced: boolean) => void;
+  onConfirm: (verb: "cancel", body: object) => void;
+  isBusy: boolean;
 }
 
-function CancelDialog({ dialog, job, onConfirm }: CancelDialogProps) {
+function Cancel({ job, onConfirm, isBusy }: CancelProps) {
   const [isForced, setForced] = useState(false);
   return (
-    <dialog ref={dialog} class="card dialog" aria-labelledby="cancel-title">
-      <h2 id="cancel-title">Cancel {job.name}?</h2>
+    <Confirm
+      label="Cancel"
+      icon="stop"
+      title={`Cancel ${job.name}?`}
+      confirm="Cancel the job"
+      dismiss="Keep training"
+      isDanger
+      disabled={isBusy || !CAN.cancel.includes(job.status)}
+      onConfirm={() => onConfirm("cancel", { force: isForced })}
+    >
       <p class="soft">
         The workers stop and their slots become free. Checkpoints written so far are kept; a cancelled job
-        cannot be resumed.
+        cannot be resumed, but cloned from one of them.
       </p>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={isForced}
-          onChange={(event) => setForced(event.currentTarget.checked)}
-        />
+      <Check isOn={isForced} onChange={setForced}>
         Force: kill at once, do not wait for the step to end
-      </label>
-      <p class="actions end">
-        <button type="button" class="button" onClick={() => dialog.current?.close()}>
-          Keep training
-        </button>
-        <button type="button" class="button danger solid" onClick={() => onConfirm(isForced)}>
-          Cancel the job
-        </button>
+      </Check>
+    </Confirm>
+  );
+}
+
+function Clone({ job }: { job: Job }) {
+  const { isBusy, act } = useAct();
+  const [name, setName] = useState("");
+  const [isFromNewest, setFromNewest] = useState(false);
+  const clone = () => {
+    const body = {
+      overrides: name.trim() === "" ? {} : { name: name.trim() },
+      from_checkpoint: isFromNewest ? "latest" : null,
+    };
+    void act(
+      () => post<Job>(`/jobs/${job.id}/clone`, body),
+      "Submitted again.",
+      (made) => navigate(jobPath(made.id)),
+    );
+  };
+  return (
+    <Confirm
+      label="Clone"
+      icon="copy"
+      title={`Run ${job.name} again?`}
+      confirm="Submit"
+      disabled={isBusy}
+      onConfirm={clone}
+    >
+      <p class="soft">
+        A new job with the same code and spec. To change the spec, use <code>rubato clone --set</code>.
       </p>
-    </dialog>
+      <label class="field">
+        Name
+        <input
+          type="text"
+          value={name}
+          placeholder="The same with a number"
+          onInput={(event) => setName(event.currentTarget.value)}
+        />
+      </label>
+      <Check isOn={isFromNewest} onChange={setFromNewest}>
+        Begin from its newest checkpoint
+      </Check>
+    </Confirm>
+  );
+}
+
+function Delete({ job }: { job: Job }) {
+  const { isBusy, act } = useAct();
+  const [keeps, setKeeps] = useState(false);
+  const path = `/jobs/${job.id}${keeps ? "?keep_checkpoints=true" : ""}`;
+  return (
+    <Confirm
+      label="Delete"
+      icon="cross"
+      title={`Delete ${job.name}?`}
+      confirm="Delete the job"
+      dismiss="Keep it"
+      isDanger
+      disabled={isBusy}
+      onConfirm={() =>
+        void act(
+          () => remove(path),
+          `Deleted ${job.name}.`,
+          () => navigate("/"),
+        )
+      }
+    >
+      <p class="soft">Its metrics, logs, events and checkpoints go with it. This cannot be taken back.</p>
+      <Check isOn={keeps} onChange={setKeeps}>
+        Leave its checkpoints on the storage
+      </Check>
+    </Confirm>
+  );
+}
+
+interface CheckProps {
+  isOn: boolean;
+  onChange: (isOn: boolean) => void;
+  children: string;
+}
+
+function Check({ isOn, onChange, children }: CheckProps) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={isOn} onChange={(event) => onChange(event.currentTarget.checked)} />
+      {children}
+    </label>
   );
 }

@@ -1,7 +1,11 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { getText, post } from "../live/api";
 import { useResource, useThrottled } from "../live/hooks";
+import { Confirm } from "../parts/Confirm";
 import { Unread } from "../parts/Unread";
+import { useAct } from "../parts/useAct";
 import { formatCount, plural } from "../text/format";
-import type { Job, Worker } from "../wire";
+import { isFinal, type Job, type Worker } from "../wire";
 
 /** Who trains: one row a worker, in the order of ranks. */
 export function WorkersTab({ job }: { job: Job }) {
@@ -36,6 +40,7 @@ export function WorkersTab({ job }: { job: Job }) {
             <th scope="col" class="number">
               Supervisor pid
             </th>
+            {!isFinal(job.status) && <th scope="col">Actions</th>}
           </tr>
         </thead>
         <tbody>
@@ -55,11 +60,98 @@ export function WorkersTab({ job }: { job: Job }) {
               <td class="number">
                 <code>{worker.supervisor_pid ?? "–"}</code>
               </td>
+              {!isFinal(job.status) && (
+                <td>
+                  <WorkerActions job={job} worker={worker} />
+                </td>
+              )}
             </tr>
           ))}
         </tbody>
       </table>
     </div>
+  );
+}
+
+function WorkerActions({ job, worker }: { job: Job; worker: Worker }) {
+  const { isBusy, act } = useAct();
+  const [isLooking, setLooking] = useState(false);
+  const path = `/jobs/${job.id}/workers/${encodeURIComponent(worker.worker_id)}`;
+  const name = worker.worker_id;
+  return (
+    <div class="actions nowrap">
+      <button
+        type="button"
+        class="button small"
+        title={`Where the threads of ${name} are now`}
+        onClick={() => setLooking(true)}
+      >
+        Stacks
+      </button>
+      {isLooking && <Stacks path={`${path}/stack`} name={name} onClose={() => setLooking(false)} />}
+      <button
+        type="button"
+        class="button small"
+        title={`Let ${name} leave between two steps; another one takes its place`}
+        disabled={isBusy}
+        onClick={() =>
+          void act(() => post(`${path}/drain`), `${name} leaves once another can take its place.`)
+        }
+      >
+        Drain
+      </button>
+      <Confirm
+        label="Kill"
+        title={`Kill ${name}?`}
+        confirm="Kill it"
+        dismiss="Let it train"
+        isDanger
+        isSmall
+        disabled={isBusy}
+        onConfirm={() => void act(() => post(`${path}/kill`), `${name} is killed; another one is started.`)}
+      >
+        <p class="soft">
+          Its process gets SIGKILL, as if the machine had failed. The others finish its share of the step, and
+          another worker is started.
+        </p>
+      </Confirm>
+    </div>
+  );
+}
+
+/** Asks until they are there: a worker answers between two microbatches, its supervisor where it does not. */
+function Stacks({ path, name, onClose }: { path: string; name: string; onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [text, setText] = useState<string | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  useEffect(() => {
+    dialog.current?.showModal();
+    const abort = new AbortController();
+    const ask = async () => {
+      let found: string | null = null;
+      while (found === null) found = await getText(`${path}?wait=10`, abort.signal);
+      setText(found);
+    };
+    ask().catch((error: unknown) => {
+      if (!abort.signal.aborted) setProblem(error instanceof Error ? error.message : String(error));
+    });
+    return () => abort.abort();
+  }, [path]);
+  return (
+    <dialog ref={dialog} class="card dialog stacks" aria-label={`Stacks of ${name}`} onClose={onClose}>
+      <h2>Where {name} is</h2>
+      {problem && <p class="error">{problem}</p>}
+      {text === null && !problem && <p role="status">Asking it…</p>}
+      {text !== null && (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard
+        <pre tabIndex={0}>{text}</pre>
+      )}
+      <p class="actions end">
+        <button type="button" class="button" onClick={() => dialog.current?.close()}>
+          Close
+        </button>
+      </p>
+    </dialog>
   );
 }
 
