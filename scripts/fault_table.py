@@ -3,7 +3,8 @@
     make chaos SEED=1; make chaos SEED=2; make fault-table
 
 Each checked run adds a line to the file that RUBATO_CHAOS_RECORD names (tests/invariants.py); pauses are those of the
-events `generation.formed`: the gap between the commits around a change of membership, less a median step.
+events `generation.formed`: the gap between the commits around a change of membership, less a median step. Where the
+membership need not change (a controller, the service, Ray's head), the longest gap after the fault is written instead.
 """
 
 from __future__ import annotations
@@ -29,24 +30,35 @@ def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
     for line in lines:
         by_fault[line["fault"]].append(line)
     rows = [
-        "| fault | runs, all equal to the oracle | pause, median (worst) | microbatches redone, worst | workers lost |",
+        "| fault | runs, all equal to the oracle | pause, median (worst) | computed again, worst | workers lost |",
         "|---|---|---|---|---|",
     ]
     for fault, runs in by_fault.items():
-        pauses = [pause for run in runs for pause in run["pauses"]]
-        redone = [f"{count} of {run['microbatches']}" for run in runs for count in sorted(run["redone"])[-1:]]
-        worst = max(redone, key=lambda text: int(text.split()[0]), default="-")
         lost = [run["lost"] for run in runs]
         losses = f"{min(lost)}" if min(lost) == max(lost) else f"{min(lost)} to {max(lost)}"
-        rows.append(f"| {fault} | {len(runs)} | {_spread(pauses)} | {worst} | {losses} |")
+        rows.append(f"| {fault} | {len(runs)} | {_pause(runs)} | {_computed_again(runs)} | {losses} |")
     step = statistics.median(line["step_seconds"] for line in lines)
     return "\n".join([f"{len(lines)} runs on {where}; a step took {1000 * step:.0f} ms in the median.", "", *rows])
 
 
-def _spread(pauses: Sequence[float]) -> str:
-    if not pauses:
-        return "no pause: the membership did not change"
-    return f"{_seconds(statistics.median(pauses))} ({_seconds(max(pauses))})"
+def _pause(runs: Sequence[dict[str, Any]]) -> str:
+    """Of the changes of membership; else how late a step came, where that was noted."""
+    if pauses := [pause for run in runs for pause in run["pauses"]]:
+        return _spread(pauses)
+    if standstills := [run["standstill"] for run in runs if "standstill" in run]:
+        return f"{_spread(standstills)} between two commits"
+    return "no pause: the membership did not change"
+
+
+def _computed_again(runs: Sequence[dict[str, Any]]) -> str:
+    if steps := [run["steps_again"] for run in runs if "steps_again" in run]:
+        return f"{max(steps):.0f} steps"
+    redone = [(count, run["microbatches"]) for run in runs for count in run["redone"]]
+    return "{} of {}".format(*max(redone)) if redone else "-"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{_seconds(statistics.median(values))} ({_seconds(max(values))})"
 
 
 def _seconds(value: float) -> str:

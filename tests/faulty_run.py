@@ -60,6 +60,19 @@ class Chaos:
         self.faults.append({"name": name, "at": at, "do": do, "with": arguments, "who": who, "step": step, **more})
         return self.home / name
 
+    def marks(self) -> list[Path]:
+        """What the faults leave: one mark each, or one of every rank that it is to hit."""
+        return [
+            self.home / f"{fault['name']}{suffix}"
+            for fault in self.faults
+            for suffix in ([f"-{rank}" for rank in fault["who"]] if fault.get("each") else [""])
+        ]
+
+    def check_marks(self) -> None:
+        """Assert that each fault happened, and to everybody that it was to hit."""
+        missing = [mark.name for mark in self.marks() if not mark.exists()]
+        assert not missing, f"{missing} of {self.faults} did not happen"
+
     def start(self) -> LocalJob:
         config = {
             "steps": self.steps,
@@ -74,8 +87,7 @@ class Chaos:
 
     def check(self, run: LocalJob, *, lost_touch: int = 0) -> None:
         run.result()
-        for fault in self.faults:
-            assert list(self.home.glob(fault["name"] + "*")), f"{fault} did not happen"
+        self.check_marks()
         check(run, expected(self.model, self.steps), fault=self.row, lost_touch=lost_touch)
 
 

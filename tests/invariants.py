@@ -11,14 +11,17 @@ I1, I2, I7, I8 and I9 are of the service: tests/integration and tests/chaos/test
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -160,17 +163,39 @@ def record(run: testing.LocalJob, fault: str, **figures: float) -> None:
     )
 
 
-def record_cluster(job: ClusterJob, fault: str, test: str) -> None:
-    """The same of a job on a cluster."""
+def record_cluster(
+    job: ClusterJob, fault: str, test: str, *, since: datetime | None = None, steps_again: int | None = None
+) -> None:
+    """The same of a job on a cluster.
+
+    Args:
+        since: when the fault began, where it need not change the membership: how late a step came is noted then.
+        steps_again: how many were computed a second time, where training went back to a checkpoint.
+    """
+    points = list(job.home.client.metrics(job.id))
+    figures: dict[str, float] = {} if steps_again is None else {"steps_again": steps_again}
+    if since is not None:
+        figures["standstill"] = standstill_s([datetime.fromisoformat(point.time) for point in points], since)
     _note(
         fault,
         test,
         formed=[event.data for event in job.events("generation.formed")],
-        step_seconds=[point.values["step_seconds"] for point in job.home.client.metrics(job.id)],
+        step_seconds=[point.values["step_seconds"] for point in points],
         microbatches=job.told().microbatches,
         lost=len(job.events("worker.lost")),
         restarts=len(job.events("job.restarting")),
+        **figures,
     )
+
+
+def standstill_s(commits: Sequence[datetime], since: datetime) -> float:
+    """The longest time between two commits of which the second is later than that, less what is usual before; >= 0."""
+    ordered = sorted(commits)
+    gaps = [(after, (after - before).total_seconds()) for before, after in itertools.pairwise(ordered)]
+    usual = [seconds for at, seconds in gaps if at <= since]
+    later = [seconds for at, seconds in gaps if at > since]
+    assert later, "no step was committed after the fault"
+    return max(0.0, max(later) - (statistics.median(usual[-10:]) if usual else 0.0))
 
 
 def _note(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from invariants import Undisturbed, check, values_by_step
 
 from rubato import testing
 
@@ -24,9 +27,13 @@ def until(path):
     while not Path(path).exists():
         time.sleep(0.01)
 
+def pace(run):
+    if not (Path(run.config["home"]) / "fast").exists():
+        time.sleep(run.config.get("pace", 0.0))
+
 def fit(run, step, model, optimizer):
     for x, y in step:
-        time.sleep(run.config.get("pace", 0.0))
+        pace(run)
         step.backward(torch.nn.functional.mse_loss(model(x), y))
     optimizer.step()
 """
@@ -59,6 +66,35 @@ def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | Non
         workers={"initial": workers, "min": 1, "max": 4},
         **spec,
     )
+
+
+def hurry(home: Path) -> None:
+    """Let a run that has a pace go on without."""
+    (home / "fast").touch()
+
+
+def alone(home: Path, config: dict[str, Any]) -> Undisturbed:
+    """One worker that nothing happens to, with the program of `job` and the same configuration."""
+    with tempfile.TemporaryDirectory() as scratch:
+        hurry(home)
+        run = testing.LocalJob(
+            Path(scratch),
+            home / "program.py",
+            config={"steps": 6, "home": str(home), **config},
+            batch={"global_size": 16, "num_microbatches": 8},
+            workers={"initial": 1, "min": 1},
+        )
+        with run:
+            step, digest = run.result()
+            assert len(run.events("generation.formed")) == 1
+            return Undisturbed(step, digest, values_by_step(run))
+
+
+def check_alone(run: Any, home: Path, config: dict[str, Any], **more: Any) -> None:
+    """All of `invariants.check`, beside one undisturbed worker; the run need no longer be slow."""
+    hurry(home)
+    run.result()
+    check(run, alone(home, config), **more)
 
 
 def expected(home: Path, config: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from faulty_run import SPEC, expected
+from invariants import record, values_by_step
 from local_job import LocalJob
 
 from rubato.checkpoint.manifest import MANIFEST_NAME, checkpoint_folders, find_latest
@@ -46,6 +47,10 @@ def whole(kept: Path) -> list[Path]:
     """Folders with a manifest, oldest first."""
     folders = [Path(str(folder)) for folder in checkpoint_folders(LocalFolder(kept))]
     return [folder for folder in folders if (folder / MANIFEST_NAME).exists()]
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.split("-")[1])
 
 
 def stripe(folder: Path) -> Path:
@@ -104,8 +109,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path: Path
         (told,) = wait_for_corrupt(run)
         run.result()
     assert newest.name in told["message"]
-    assert run.rows()[0]["step"] == int(before.name.split("-")[1]) + 1
+    assert run.rows()[0]["step"] == step_of(before) + 1
     same_as_undisturbed(run)
+    record(run, f"checkpoint with {damage}", steps_again=step_of(newest) - step_of(before))
 
 
 def test_a_checkpoint_without_a_manifest_was_never_finished(tmp_path: Path, kept: Path) -> None:
@@ -114,8 +120,9 @@ def test_a_checkpoint_without_a_manifest_was_never_finished(tmp_path: Path, kept
     with go_on(tmp_path, kept) as run:
         run.result()
     assert not run.events("checkpoint.corrupt")
-    assert run.rows()[0]["step"] == int(before.name.split("-")[1]) + 1
+    assert run.rows()[0]["step"] == step_of(before) + 1
     same_as_undisturbed(run)
+    record(run, "checkpoint without a manifest", steps_again=step_of(newest) - step_of(before))
 
 
 def test_where_all_are_damaged_nothing_is_begun_anew_over_them(tmp_path: Path, kept: Path) -> None:
@@ -141,6 +148,8 @@ def wait_for_corrupt(run: LocalJob) -> list[dict[str, Any]]:
 def same_as_undisturbed(run: LocalJob) -> None:
     undisturbed = expected("mlp", STEPS)
     assert run.result() == (STEPS, undisturbed.digest)
+    rows = values_by_step(run)
+    assert rows == {step: undisturbed.rows[step] for step in range(min(rows), STEPS + 1)}
     found = find_latest(run.run.checkpoints, lambda folder, cause: None)
     assert found is not None
     assert found[1].step == STEPS

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.invariants import record_cluster
 from tests.local_job import oracle
 from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
 
@@ -46,6 +47,7 @@ def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
     job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
     members = job.wait_members(2)
     job.wait_events("checkpoint.committed", 2)
+    begun, step = datetime.now(UTC), job.now().step
     os.kill(running.process("ray").pid, signal.SIGKILL)
     for one in members:
         job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of the workers")
@@ -54,6 +56,8 @@ def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
     resumed = next(event for event in job.formed() if event.attempt == 2)
     assert resumed.step is not None
     assert resumed.step > 5
+    again = max(0, step - resumed.step + 1)
+    record_cluster(job, "SIGKILL of the Ray head", "test_cluster.py", since=begun, steps_again=again)
 
 
 def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, tmp_path: Path, digest: str) -> None:
@@ -70,6 +74,7 @@ def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, 
     assert len(job.events("worker.started")) == len(members)
     trained = [point for point in running.client.metrics(job.id) if begun < datetime.fromisoformat(point.time) < ended]
     assert len(trained) > 10, "nobody waited for the service"
+    record_cluster(job, "SIGSTOP of the service for 40 s", "test_cluster.py", since=begun)
 
 
 def test_the_controller_is_stopped_for_longer_than_any_deadline_but_the_workers_own(
@@ -77,11 +82,13 @@ def test_the_controller_is_stopped_for_longer_than_any_deadline_but_the_workers_
 ) -> None:
     job = running.classifier(tmp_path, workers=2)
     job.wait_step(3)
+    begun = datetime.now(UTC)
     with stopped(controller_of(job), seconds=45):
         pass
     job.check(digest)
     assert job.now().generation == 1
     assert not job.events("worker.lost")
+    record_cluster(job, "SIGSTOP of the controller for 45 s", "test_cluster.py", since=begun)
 
 
 def test_the_controller_dies_while_workers_join_and_a_member_dies_too(
@@ -98,11 +105,13 @@ def test_the_controller_dies_while_workers_join_and_a_member_dies_too(
     job.wait_events("controller.attached")
     job.wait_members(4)
     job.check(digest)
+    record_cluster(job, "SIGKILL of controller and member in a join", "test_cluster.py")
 
 
 def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tmp_path: Path, digest: str) -> None:
     """One a step: whenever it dies, one is in the making."""
     job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 1})
+    begun = datetime.now(UTC)
     for lives in (1, 2, 3):
         job.wait_events("checkpoint.committed", 3 * lives)
         os.kill(controller_of(job), signal.SIGKILL)
@@ -112,6 +121,7 @@ def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tm
     saved = [event.step for event in job.events("checkpoint.committed")]
     assert saved[-1] == STEPS
     assert not job.events("checkpoint.corrupt")
+    record_cluster(job, "SIGKILL of the controller in a checkpoint, three times", "test_cluster.py", since=begun)
 
 
 def test_the_controller_dies_in_a_cancel(running: RunningHome, tmp_path: Path) -> None:
@@ -129,9 +139,13 @@ def test_controller_and_all_workers_die_at_once(running: RunningHome, tmp_path: 
     job = running.classifier(tmp_path, workers=3, checkpoint={"every_steps": 5})
     members = job.wait_members(3)
     job.wait_events("checkpoint.committed", 2)
+    begun, step = datetime.now(UTC), job.now().step
     os.kill(controller_of(job), signal.SIGKILL)
     for one in members:
         assert one.supervisor_pid is not None
         os.kill(one.supervisor_pid, signal.SIGKILL)
     job.wait_events("attempt.acquired", 2)
     job.check(digest)
+    resumed = next(event for event in job.formed() if event.attempt == 2)
+    again = max(0, step - (resumed.step or 0) + 1)
+    record_cluster(job, "SIGKILL of the controller and all workers", "test_cluster.py", since=begun, steps_again=again)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invariants import values_by_step
 from redone import check_redone
-from small_job import PLAIN, expected, job
+from small_job import PLAIN, alone, check_alone, expected, hurry, job
 
 from rubato.checkpoint.manifest import open_checkpoint
 from rubato.wire.cluster import Failure
@@ -40,13 +41,15 @@ def train(run):
 
 
 def test_a_joiner_that_cannot_take_over_the_state_is_given_up_with_the_reason(tmp_path: Path) -> None:
-    with job(tmp_path, BAD_JOINER, workers=1, config={"steps": 10**6, "pace": 0.01}) as run:
+    config = {"steps": 300, "pace": 0.05}
+    with job(tmp_path, BAD_JOINER, workers=1, config=config) as run:
         run.wait_step(3)
         run.scale(2)
         run.wait(lambda: "no more are added" in run.status()["observed"]["reason"], "giving up")
         assert "it cannot be taken over" in run.status()["observed"]["reason"]
-        step = run.step
-        run.wait_step(step + 3)
+        run.wait_step(run.step + 3)
+        check_alone(run, tmp_path, config, fault="joiner that cannot take over the state")
+    assert {row["workers"] for row in run.rows()} == {1}
 
 
 HIDDEN = """
@@ -216,7 +219,8 @@ def test_a_join_and_a_loss_amid_evaluations_change_no_bit(tmp_path: Path) -> Non
 
 
 def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_path: Path) -> None:
-    with job(tmp_path, PLAIN, workers=3, config={"steps": 10**6, "pace": 0.02}) as run:
+    config, kept = {"steps": 300, "pace": 0.05}, str(tmp_path / "kept")
+    with job(tmp_path, PLAIN, workers=3, config=config, checkpoint_dir=kept) as run:
         run.wait_step(3)
         (pid,) = run.kill([1], signal.SIGSTOP)
         deadline = time.monotonic() + 5
@@ -227,12 +231,17 @@ def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_pa
         assert not run.events("worker.lost")
         run.run.answer({"verb": "pause"})
         run.kill([0])
-        run._thread.join(60)
-        assert run.outcome is not None
-        assert run.outcome.state == "paused"
+        assert run.wait_for_end().state == "paused"
         saved = run.events("checkpoint.committed")[-1]
         assert saved["step"] == run.rows()[-1]["step"]
     check_redone(run)
+    hurry(tmp_path)
+    with job(tmp_path, PLAIN, workers=2, config=config, checkpoint_dir=kept) as rest:
+        result = rest.result()
+    undisturbed = alone(tmp_path, config)
+    assert [row["step"] for row in run.rows() + rest.rows()] == list(range(1, 301))
+    assert values_by_step(run) | values_by_step(rest) == undisturbed.rows
+    assert result == (300, undisturbed.digest)
 
 
 SLOW_WRITER = """
@@ -260,15 +269,15 @@ def train(run):
 
 @pytest.mark.short
 def test_a_checkpoint_outlives_the_worker_that_is_writing_it(tmp_path: Path) -> None:
-    steps = {"steps": 10**6, "pace": 0.01}
-    with job(tmp_path, SLOW_WRITER, workers=3, config=steps, checkpoint={"every_steps": 4, "keep_last": 9}) as run:
+    config = {"steps": 200, "pace": 0.05}
+    with job(tmp_path, SLOW_WRITER, workers=3, config=config, checkpoint={"every_steps": 4, "keep_last": 99}) as run:
         run.wait(lambda: (tmp_path / "writer").exists(), "a worker that is stuck in its write")
         assert not run.events("checkpoint.committed")
         os.kill(int((tmp_path / "writer").read_text()), signal.SIGKILL)
         run.wait(lambda: bool(run.events("checkpoint.committed")), "the checkpoint that it was writing")
-        first = run.events("checkpoint.committed")[0]
-        assert len(run.events("worker.lost")) == 1
-    check_redone(run)
+        check_alone(run, tmp_path, config, fault="SIGKILL of a checkpoint's writer")
+    assert len(run.events("worker.lost")) == 1
+    first = run.events("checkpoint.committed")[0]
     assert first["data"]["checkpoint_id"] == "1-4"
     names = [file["name"] for file in first["data"]["files"]]
     assert [name for name in names if name.startswith("stripe")] == [
@@ -279,8 +288,8 @@ def test_a_checkpoint_outlives_the_worker_that_is_writing_it(tmp_path: Path) -> 
 
 def test_a_checkpoint_whose_writers_die_leaves_nothing_on_storage(tmp_path: Path) -> None:
     """Neither while others train on, once they have made another one, nor where all are lost."""
-    steps = {"steps": 10**6, "pace": 0.01}
-    with job(tmp_path, SLOW_WRITER, workers=3, config=steps, checkpoint={"every_steps": 4, "keep_last": 99}) as run:
+    config = {"steps": 300, "pace": 0.05}
+    with job(tmp_path, SLOW_WRITER, workers=3, config=config, checkpoint={"every_steps": 4, "keep_last": 99}) as run:
         folder = stuck_checkpoint(run, tmp_path)
         run.kill([1, 2])  # the writer, and the one that keeps a copy of its part
         run.wait(lambda: bool(run.events("checkpoint.committed")), "another checkpoint")
@@ -293,8 +302,8 @@ def test_a_checkpoint_whose_writers_die_leaves_nothing_on_storage(tmp_path: Path
         run.kill([0, 1, 2])
         run.wait(lambda: bool(run.events("job.restarting")), "the loss of all")
         run.wait(lambda: not folder.exists(), "the end of what was begun")
-    last = run.events("checkpoint.committed")[-1]["data"]["checkpoint_id"]
-    open_checkpoint(run.run.checkpoints / last)
+        check_alone(run, tmp_path, config, fault="SIGKILL of all who have a checkpoint's part")
+    assert len(run.events("worker.lost")) == 5
 
 
 def stuck_checkpoint(run: Any, home: Path) -> Path:

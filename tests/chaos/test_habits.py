@@ -100,6 +100,20 @@ def check_effect(habit: str, rows: dict[int, dict[str, float]]) -> None:
             assert of["seen"] == [float(step) for step in range(1, STEPS + 1)]
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("habit", ["fp16 autocast with GradScaler", "buffers", "non-finite gradient"])
+def test_what_all_workers_decide_together_has_the_same_bits_for_every_count(
+    tmp_path: Path, habit: str, workers: int
+) -> None:
+    """Undisturbed, from the first step to the last: also those that are skipped, or hit by what is not finite."""
+    job = spec(habit)
+    with LocalJob(tmp_path, "habits", **{**job, "workers": {"initial": workers, "min": workers, "max": 4}}) as run:
+        check(run, expected(habit))
+    assert {row["workers"] for row in run.rows()} == {workers}
+    check_effect(habit, values_by_step(run))
+    assert len(run.events("non_finite")) >= (habit == "non-finite gradient")
+
+
 @pytest.mark.parametrize("policy", ["deliver", "skip"])
 def test_a_gradient_that_is_not_finite(tmp_path: Path, policy: str) -> None:
     job = spec("non-finite gradient", on_non_finite=policy)

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from invariants import record
 from redone import check_redone
-from small_job import PLAIN, expected, job
+from small_job import PLAIN, check_alone, expected, job
+
+from rubato.engine.coordinator.hangs import HangPolicy
 
 HANGING = """
 import ctypes
@@ -56,6 +59,7 @@ def test_one_that_hangs_in_a_microbatch_is_fenced_and_the_event_names_the_place(
     assert ("interpreter did not run" in lost["message"]) == (how == "in C")
     assert any("in hang" in line for line in lost["data"]["last_output"]), "its stacks"
     assert result == (14, expected(tmp_path, config))
+    record(run, f"hang {how}")
 
 
 def test_one_that_hangs_whenever_it_is_tried_fails_the_job(tmp_path: Path) -> None:
@@ -85,8 +89,47 @@ def test_one_that_is_stopped_for_ever_is_fenced(tmp_path: Path, stage: str) -> N
         result = run.result()
     check_redone(run)
     (lost,) = run.events("worker.lost")
-    assert "interpreter did not run" in lost["message"] or "did not run" in lost["message"]
+    assert "did not run" in lost["message"]
     assert result == (steps, expected(tmp_path, config))
+    record(run, f"SIGSTOP for ever in {stage} of a small job")
+
+
+STOPS = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    home = Path(run.config["home"])
+    for step in run.steps():
+        for x, y in step:
+            pace(run)
+            if step.index == 0 and not (home / "fast").exists():
+                time.sleep(2.4)  # eight times that is beyond the least deadline
+            if (step.index, step.microbatch) == (5, 5) and not (home / "stopped").exists():
+                (home / "stopping").write_text(str(os.getpid()))
+                (home / "stopping").rename(home / "stopped")
+                os.kill(os.getpid(), 19)
+            step.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+"""
+
+
+def test_a_stop_is_fenced_after_a_deadline_that_the_run_has_taught(tmp_path: Path) -> None:
+    """Nothing is set: a microbatch may take eight times what it took before, where that is more than the least."""
+    config = {"steps": 80, "pace": 0.3}
+    with job(tmp_path, STOPS, workers=4, config=config) as run:
+        run.wait(lambda: (tmp_path / "stopped").exists(), "the stop")
+        pid = int((tmp_path / "stopped").read_text())
+        run.wait(lambda: bool(run.events("worker.lost")), "the fence")
+        with suppress(ProcessLookupError):  # it is killed, and may be gone by now
+            os.kill(pid, signal.SIGCONT)
+        run.wait(lambda: "replace" in [event["data"]["cause"] for event in run.formed()], "the replacement")
+        check_alone(run, tmp_path, config, fault="SIGSTOP for ever, and no hang_timeout is set")
+    (lost,) = run.events("worker.lost")
+    hang = lost["data"]["hang"]
+    assert (hang["stage"], hang["step"], hang["microbatch"]) == ("compute", 5, 5), run.told()
+    assert HangPolicy.stage_s < hang["limit_seconds"] < HangPolicy.slow_s, "it was not learned"
+    assert hang["seconds"] >= hang["limit_seconds"]
+    assert {row["workers"] for row in run.rows()[-3:]} == {4}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from invariants import record
 from redone import check_redone
 from small_job import expected, job
 
@@ -71,6 +72,7 @@ def test_a_loss_costs_the_share_of_the_lost_and_nothing_else(tmp_path: Path, kil
     assert recovery["data"]["redone_microbatches"] in (len(shares), len(shares) + 1)
     check_redone(run)
     assert result == (STEPS, expected(tmp_path, {"steps": STEPS}))
+    record(run, f"SIGKILL of {killed} of 4 while one is in its last microbatch")
 
 
 def test_a_leave_costs_nothing(tmp_path: Path) -> None:
@@ -83,3 +85,4 @@ def test_a_leave_costs_nothing(tmp_path: Path) -> None:
     assert "scale_down" in [event["data"]["cause"] for event in run.formed()]
     check_redone(run)
     assert result == (STEPS, expected(tmp_path, {"steps": STEPS}))
+    record(run, "two of four leave")

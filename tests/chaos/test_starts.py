@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_job import expected, job, write
+from invariants import Undisturbed, check
+from small_job import alone, check_alone, job, write
 
 from rubato.engine.coordinator.starting import LEAST_RETRIES
 from rubato.testing import LocalJob
@@ -43,10 +44,10 @@ def wait_warming(run: LocalJob, home: Path, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     home = tmp_path_factory.mktemp("alone")
     write(home, WARMING)
-    return expected(home, {})
+    return alone(home, {})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     ids=["one", "all", "two by themselves"],
 )
 def test_who_is_killed_in_the_warm_up_is_replaced(
-    tmp_path: Path, undisturbed: str, which: list[int], number: signal.Signals
+    tmp_path: Path, undisturbed: Undisturbed, which: list[int], number: signal.Signals
 ) -> None:
     (tmp_path / "hold").touch()
     with job(tmp_path, WARMING, workers=3) as run:
@@ -65,21 +66,21 @@ def test_who_is_killed_in_the_warm_up_is_replaced(
         run.wait(lambda: len(run.events("worker.lost")) == len(which), "the losses")
         wait_warming(run, tmp_path, 3 + len(which))
         (tmp_path / "go").touch()
-        result = run.result()
+        check(run, undisturbed, fault=f"{number.name} of {len(which)} of 3 in the warm-up")
     assert {event["data"]["signal"] for event in run.events("worker.lost")} == {number.name}
     assert run.rows()[0]["workers"] == 3
-    assert [row["step"] for row in run.rows()] == list(range(1, 7))
-    assert result == (6, undisturbed)
 
 
 def test_one_that_is_lost_again_and_again_holds_nobody_up(tmp_path: Path) -> None:
     """The others stand by: they begin while it is waited for the next try."""
-    with job(tmp_path, KILLED_UNLESS_FIRST, workers=2, config={"steps": 10**6, "pace": 0.01}) as run:
+    config = {"steps": 300, "pace": 0.05}
+    with job(tmp_path, KILLED_UNLESS_FIRST, workers=2, config=config) as run:
         run.wait_step(3)
         run.wait(lambda: len(run.events("worker.lost")) >= 2, "more than one try")
         assert {row["workers"] for row in run.rows()} == {1}
         (tmp_path / "healed").touch()
         run.wait_workers(2)
+        check_alone(run, tmp_path, config, fault="SIGKILL in every warm-up but the first worker's")
 
 
 BY_ITSELF = """

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from invariants import TIMINGS, Undisturbed, undisturbed
+from invariants import TIMINGS, Undisturbed, record_cluster, undisturbed
 
 from rubato.checkpoint.manifest import open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
@@ -103,6 +104,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
     if when == "scaling up":
         running.client.scale(job.id, 3)
         job.wait_events("worker.started", 3)
+    begun = datetime.now(UTC)
     os.kill(old.pid, signal.SIGSTOP)
     try:
         if when == "at the end":
@@ -127,6 +129,8 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
     acquired = {event.attempt: event.position for event in job.events("attempt.acquired")}
     late = [event for event in running.client.events(job.id) if event.attempt == 1 and event.position > acquired[2]]
     assert not late, "it told something"
+    since = None if when == "at the end" else begun
+    record_cluster(job, f"controller stopped and superseded, {when}", "test_takeover.py", since=since)
 
 
 def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
@@ -149,3 +153,4 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
     check(job, alone)
     assert job.events("controller.attached"), "its successor found the workers"
     assert not job.events("worker.lost")
+    record_cluster(job, "SIGKILL of the controller at the end, service stopped", "test_takeover.py")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from invariants import TIMINGS, Undisturbed, undisturbed
+from invariants import TIMINGS, Undisturbed, record_cluster, undisturbed
 
 from rubato.checkpoint.manifest import open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
@@ -70,3 +70,4 @@ def test_a_worker_that_was_replaced_wakes_up(
     assert not late, "it told something"
     for path in (running.home.path / "checkpoints" / job.id).iterdir():
         open_checkpoint(LocalFolder(path))
+    record_cluster(job, f"worker stopped, its supervisor {supervisor}, then woken", "test_zombies.py")

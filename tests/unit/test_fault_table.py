@@ -1,0 +1,54 @@
+"""The measured table of docs/faults.md, from what runs recorded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from invariants import standstill_s
+
+from scripts.fault_table import draw
+
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def line(fault: str, **more: Any) -> dict[str, Any]:
+    return {"fault": fault, "pauses": [], "redone": [], "step_seconds": 0.1, "microbatches": 12, "lost": 0, **more}
+
+
+def drawn(*lines: dict[str, Any]) -> str:
+    return draw(lines, "a machine").splitlines()[-1]
+
+
+def test_pauses_of_changes_count_before_what_else_was_noted() -> None:
+    runs = [line("kill", pauses=[0.1, 0.3], redone=[9, 10], lost=1, standstill=7.0), line("kill", pauses=[0.2])]
+    assert drawn(*runs) == "| kill | 2 | 200 ms (300 ms) | 10 of 12 | 0 to 1 |"
+
+
+def test_where_no_membership_changed_it_is_told_how_late_a_step_came() -> None:
+    runs = [line("head", standstill=4.0, steps_again=3), line("head", standstill=6.0, steps_again=5)]
+    assert drawn(*runs) == "| head | 2 | 5.0 s (6.0 s) between two commits | 5 steps | 0 |"
+
+
+def test_a_run_that_noted_nothing_had_no_pause() -> None:
+    assert drawn(line("short stop")) == "| short stop | 1 | no pause: the membership did not change | - | 0 |"
+
+
+def commits(*seconds: float) -> list[datetime]:
+    return [BEGUN + timedelta(seconds=second) for second in seconds]
+
+
+def test_a_standstill_is_the_longest_gap_after_the_fault_less_what_was_usual() -> None:
+    # The gap of five seconds was before; the one of two began before the fault and ended after it.
+    assert standstill_s(commits(0, 5, 6, 7, 9, 10), BEGUN + timedelta(seconds=7.5)) == pytest.approx(1.0)
+    assert standstill_s(commits(9, 7, 6, 5), BEGUN + timedelta(seconds=7.5)) == pytest.approx(1.0), "in any order"
+
+
+def test_steps_that_come_faster_than_before_are_no_standstill() -> None:
+    assert standstill_s(commits(0, 1, 2, 2.1), BEGUN + timedelta(seconds=2)) == 0.0
+
+
+def test_a_fault_after_which_no_step_came_has_no_figure() -> None:
+    with pytest.raises(AssertionError, match="no step was committed"):
+        standstill_s(commits(0, 1), BEGUN + timedelta(seconds=2))
