@@ -15,7 +15,6 @@ import contextlib
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import spawn
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -227,12 +227,11 @@ class Prefetcher:
     def _take_in(self, timeout_s: float) -> None:
         """Take in all that the processes have sent, after waiting for a first sign."""
         while self._readers:
-            connections = {reader.connection: reader for reader in self._readers.values()}
-            readable, _, _ = select.select(connections, (), (), timeout_s)
+            readable = wait([reader.connection for reader in self._readers.values()], timeout_s)
             if not readable:
                 return
             timeout_s = 0
-            self._receive(connections[readable[0]])
+            self._receive(next(reader for reader in self._readers.values() if reader.connection in readable))
 
     def _receive(self, reader: _Reader) -> None:
         """Take one message, or the end of the process."""

@@ -15,13 +15,13 @@ import contextlib
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import struct
 import traceback
 from dataclasses import dataclass
 from multiprocessing import spawn
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -87,8 +87,7 @@ class Wishes:
         """The first that is not answered; blocks while there is none. None: nobody wishes more."""
         while True:
             unanswered = [wish for wish in self._wished if wish[0] not in self._answered]
-            readable, _, _ = select.select([self._connection], (), (), 0 if unanswered else None)
-            if not readable:
+            if not wait([self._connection], 0 if unanswered else None):
                 self._answered.add(unanswered[0][0])
                 return unanswered[0]
             data = self._connection.recv(1 << 16)

@@ -130,6 +130,7 @@ class Membership:
         plan = decide_entry(record, self._exchange_standings(record, comm))
         if not plan.holders and record.origin.kind == "checkpoint":
             session.control.stage("checkpoint")  # slow by nature: nobody is at fault for how long it takes
+            session.rank = rank  # of all that resume, the lowest tells what there is to tell
             session.resume(open_folder(record.origin.folder))
             session.control.stage("enter")
         if plan.behind:

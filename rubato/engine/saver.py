@@ -17,6 +17,7 @@ from rubato.checkpoint.manifest import folder_name
 from rubato.checkpoint.storage import Folder, open_folder
 from rubato.checkpoint.stripes import Stripe, copy_stripe, write_document
 from rubato.data.order import ORDER
+from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.state import TrainingState
 from rubato.wire import worker as wire
 from rubato.wire.codec import to_json
@@ -53,11 +54,13 @@ class Saver:
     is whole. So a checkpoint outlives the loss of any worker while it is written.
 
     Args:    storage: path or URI of the job's checkpoints; empty: nothing is written.
+             device: on which the state is computed; default: the CPU.
     """
 
-    def __init__(self, storage: str, incarnation: str, say: Say) -> None:
+    def __init__(self, storage: str, incarnation: str, say: Say, device: torch.device | None = None) -> None:
         self._root = open_folder(storage) if storage else None
         self._incarnation = incarnation
+        self._device = device or torch.device("cpu")
         self.code_digest = ""
         """Of the program, once that is known."""
         self._say = say
@@ -100,7 +103,11 @@ class Saver:
             stripes={index: copy_stripe(index, record.world, tensors) for index in indexes},
             document={"state": document, "extra": extra, "models": state.state_dict_names()},
             layout=layout(tensors),
-            terms={"code_digest": self.code_digest, "versions": versions(), "metrics": dict(metrics)},
+            terms={
+                "code_digest": self.code_digest,
+                "versions": versions() | arithmetic_of(self._device),
+                "metrics": dict(metrics),
+            },
             begun=begun,
         )
         staged.terms["stall_seconds"] = time.monotonic() - begun

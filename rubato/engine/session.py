@@ -19,6 +19,7 @@ import torch
 from rubato.checkpoint.storage import Folder
 from rubato.data.order import BatchPlan
 from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
+from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.ending import end
@@ -65,7 +66,7 @@ class Session:
         """Committed steps: the 0-based index of the step that is trained now."""
         self.logged: dict[str, float] = {}
         """What the user logged since the last row."""
-        self.saver = Saver(control.start.storage, control.start.incarnation, control.say)
+        self.saver = Saver(control.start.storage, control.start.incarnation, control.say, device)
         control.on_stripes = self.saver.obey
         self._state: TrainingState | None = None
         self._flat: FlatLayout | None = None
@@ -161,7 +162,7 @@ class Session:
             return
         incarnation = self.control.start.incarnation
         digest = state.layout_digest(self.num_microbatches, plan, total_steps)
-        self.control.standby = wire.Standby(incarnation, digest, code, total_steps)
+        self.control.standby = wire.Standby(incarnation, digest, code, total_steps, arithmetic_of(self.device))
         self.control.stage("standby", 0)
         self.control.say(self.control.standby)
         self.membership.wait_and_enter(told=self.control.revoked_through)
@@ -179,7 +180,7 @@ class Session:
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
-        document, tensors = load_checkpoint(folder, lambda: self.control.stage("checkpoint"))
+        document, tensors = load_checkpoint(folder, lambda: self.control.stage("checkpoint"), self.device, self.notice)
         self.state.install(document["state"], tensors)
         extra = document["extra"]
         # What is known of the run that wrote it holds for that run only.

@@ -30,6 +30,7 @@ class EventKind(StrEnum):
     CAPACITY_WAITING = "capacity.waiting"  # wanted, granted
     WORKER_STARTED = "worker.started"  # worker_id, node, pid
     WORKER_READY = "worker.ready"  # worker_id, seconds
+    WORKER_UNLIKE = "worker.unlike"  # worker_id: its processor is of another kind, so that bits may differ
     WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
     WORKER_LEFT = "worker.left"  # worker_id, rank
     GENERATION_FORMED = "generation.formed"  # written once the first step of the new generation has committed:
@@ -45,6 +46,8 @@ class EventKind(StrEnum):
     CHECKPOINT_UNPINNED = "checkpoint.unpinned"  # checkpoint_id, by
     CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
+    ARITHMETIC_CHANGED = "arithmetic.changed"
+    # checkpoint_id: training goes on from it; before, now: versions and processors
     RESTARTING = "job.restarting"  # restarts, seconds, cause
     NON_FINITE = "non_finite"  # step
     STREAM_REOPENED = "stream.reopened"  # worker_id; samples come at least once

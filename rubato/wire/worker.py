@@ -228,6 +228,8 @@ class Standby:
     code_digest: str
     """Of all modules of the user's program and the versions of Python and torch: members must be equal."""
     total_steps: int
+    arithmetic: dict[str, str] = field(default_factory=dict)
+    """On what, and how, it computes (`engine/arithmetic`); empty: of a release that did not say."""
 
 
 @dataclass(frozen=True)

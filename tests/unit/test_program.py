@@ -156,6 +156,27 @@ def test_the_last_checkpoint_waits_for_a_slow_one_before_it(tmp_path: Path, monk
     assert (tmp_path / "1-4" / "manifest.json").exists()
 
 
+@pytest.fixture
+def precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("precision")
+def test_a_checkpoint_of_other_arithmetic_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*SMALL, "--checkpoint-dir", str(tmp_path), "--config"]
+    rubato.main(train, [*flags, "steps=2"])
+    rubato.main(train, [*flags, "steps=3"])
+    assert "other arithmetic" not in capsys.readouterr().err
+    torch.set_float32_matmul_precision("medium")
+    rubato.main(train, [*flags, "steps=4"])
+    told = capsys.readouterr().err
+    assert "training goes on from checkpoint 2-3 with other arithmetic, so bits may differ: precision was" in told
+    assert "matmul ieee" in told
+    assert "now it is matmul bf16" in told
+
+
 def test_the_checkpoint_of_another_model_is_told(tmp_path: Path) -> None:
     flags = [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)]
     rubato.main(train, flags)

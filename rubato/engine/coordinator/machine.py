@@ -11,6 +11,7 @@ from rubato.engine.coordinator.balancing import Balancing
 from rubato.engine.coordinator.divergence import Alarm, Divergences
 from rubato.engine.coordinator.ending import Ending
 from rubato.engine.coordinator.founding import Founding
+from rubato.engine.coordinator.likeness import decide_mismatch, describe_other_processor
 from rubato.engine.coordinator.orders import Order, Terms, Wish
 from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.resizing import Resizing
@@ -154,7 +155,8 @@ class Coordinator:
         worker.hello = event
 
     def _on_standby(self, worker: WorkerView, event: wire.Standby, now: float) -> None:
-        mismatch = self._mismatch(worker, event)
+        roster, reproducible = self.job.roster, self.job.terms.reproducible
+        mismatch = decide_mismatch(worker, event, roster, reproducible=reproducible)
         if mismatch:
             self.job.kill(worker, mismatch)
             return
@@ -163,17 +165,8 @@ class Coordinator:
         self.job.total_steps = event.total_steps
         message = f"{worker.worker_id} is warm after {seconds:.1f} s"
         self.job.emit(EventKind.WORKER_READY, message, worker_id=worker.worker_id, seconds=round(seconds, 3))
-
-    def _mismatch(self, worker: WorkerView, event: wire.Standby) -> str:
-        """Why this worker cannot train with the others; empty: it can."""
-        for other in self.job.roster:
-            if other is worker or other.standby is None or other.doom:
-                continue
-            if other.standby.code_digest != event.code_digest:
-                return f"its code or library versions differ from those of {other.worker_id}"
-            if other.standby.layout_digest != event.layout_digest:
-                return f"the names, shapes or types of its state differ from those of {other.worker_id}"
-        return ""
+        if reproducible and (unlike := describe_other_processor(worker, event, roster)):
+            self.job.emit(EventKind.WORKER_UNLIKE, unlike, worker_id=worker.worker_id)
 
     def _on_formed(self, worker: WorkerView, event: wire.Formed, now: float) -> None:
         """The members themselves switch when every header says ready."""

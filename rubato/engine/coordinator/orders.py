@@ -36,6 +36,8 @@ class Terms:
     no_retry_exit_codes: tuple[int, ...] = ()
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     fail_on_non_finite: bool = False
+    reproducible: bool = True
+    """Whether the result must be the same bits, whoever computes."""
 
     @classmethod
     def of(cls, job_id: str, attempt: int, spec: JobSpec, *, saves: bool = True) -> Terms:
@@ -60,6 +62,7 @@ class Terms:
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
             fail_on_non_finite=spec.on_non_finite == "fail",
+            reproducible=spec.reproducible,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import select
 import signal
 import socket
@@ -31,6 +32,8 @@ from rubato.errors import ModelError
 from rubato.wire.events import EventKind
 
 PATIENCE_S = 110.0
+BEYOND_SELECT = 1024
+"""FD_SETSIZE: select(2) refuses descriptors from here on."""
 PLAN = BatchPlan(num_samples=40, global_size=16, num_microbatches=4, seed=5)
 
 
@@ -190,6 +193,35 @@ def test_a_process_that_hangs_is_replaced_and_nobody_waits_for_it(
         assert EventKind.PREFETCH_LOST in reading.kinds
         assert "it did not deliver a microbatch within 0.3 s" in reading.told[0][1]
         hold.unlink()
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """So many files are open that what is opened now lies beyond what select(2) can look at."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = BEYOND_SELECT + 256
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"at most {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if soft == resource.RLIM_INFINITY else max(soft, wanted), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] < BEYOND_SELECT:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("descriptors")
+def test_many_open_files_are_no_hindrance() -> None:
+    with Reading(Noisy(), count=1) as reading:
+        (reader,) = reading.ahead._readers.values()
+        assert reader.connection.fileno() >= BEYOND_SELECT
+        reading.warm()
+        check(reading.read())
+        assert not reading.told
 
 
 def read_on(reading: Reading) -> None:

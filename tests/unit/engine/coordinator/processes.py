@@ -22,6 +22,8 @@ class Processes:
     def __init__(self, schedule: random.Random, total_steps: int) -> None:
         self.random = schedule
         self.total_steps = total_steps
+        self.arithmetic: dict[str, dict[str, str]] = {}
+        """What workers say of theirs, by incarnation."""
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.groups: dict[tuple[int, int], Group] = {}
@@ -136,7 +138,10 @@ class Processes:
             worker.hello = wire.Hello(worker.incarnation, "host:1")
             worker.say(worker.hello)
         else:
-            worker.standby = wire.Standby(worker.incarnation, "layout", "code", self.total_steps)
+            worker.standby = wire.Standby(
+                *(worker.incarnation, "layout", "code", self.total_steps),
+                arithmetic=self.arithmetic.get(worker.incarnation, {}),
+            )
             worker.say(worker.standby)
             worker.waiting, worker.told = True, worker.revoked
 
