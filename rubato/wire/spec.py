@@ -156,7 +156,9 @@ class CheckpointSpec:
     every: float | Literal["auto"] = field(
         default=30.0, metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
-    """Time between checkpoints; `auto`: 5 s to 10 min, from the measured stall and how often all workers are lost."""
+    """Time between checkpoints; `auto`: from the measured stall and losses of all workers, up to `max_interval`."""
+    max_interval: float = _duration(600.0)
+    """With `every: auto`: seconds between checkpoints at most; four times what writing one takes, if that is more."""
     every_steps: int | None = None
     """Instead: a checkpoint every so many steps."""
     keep_last: int = 3
@@ -169,6 +171,7 @@ class CheckpointSpec:
     def __post_init__(self) -> None:
         _check(
             (self.every == "auto" or self.every > 0, "every", f"must be more than 0, got {self.every}"),
+            (self.max_interval > 0, "max_interval", f"must be more than 0, got {self.max_interval}"),
             (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
             (self.keep_last >= 1, "keep_last", f"must be at least 1, got {self.keep_last}"),
         )

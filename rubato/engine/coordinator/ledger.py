@@ -39,11 +39,13 @@ class CheckpointLedger:
         interval_s: seconds between checkpoints; None: the workers save every so many steps by themselves.
         request: where the numbers of requests begin: a later attempt's must be higher than all before.
         adapts: the interval follows what is measured, see `intervals`.
+        longest_s: of an interval that adapts.
     """
 
     interval_s: float | None
     request: int
     adapts: bool = False
+    longest_s: float = 600.0
     due_at: float | None = None
     committed_step: int = -1
     """Step of the newest manifest known to be committed."""
@@ -146,7 +148,7 @@ class CheckpointLedger:
             max(float(one.terms.get(name, 0.0)) for one in ordered) for name in ("stall_seconds", "seconds")
         )
         if self.adapts and self._started_at is not None:
-            self.interval_s = best_interval_s(stall_s, write_s, now - self._started_at, self._losses)
+            self.interval_s = best_interval_s(stall_s, write_s, now - self._started_at, self._losses, self.longest_s)
         return CompleteCheckpoint(
             folder=part.folder,
             step=part.step,

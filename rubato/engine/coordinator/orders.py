@@ -33,6 +33,8 @@ class Terms:
     """None: no checkpoints by time."""
     adapts_interval: bool = False
     """Whether that is only where the interval begins, until more is known."""
+    longest_interval_s: float = 600.0
+    """Where it adapts: the longest that is chosen."""
     no_retry_exit_codes: tuple[int, ...] = ()
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     fail_on_non_finite: bool = False
@@ -43,7 +45,7 @@ class Terms:
     def of(cls, job_id: str, attempt: int, spec: JobSpec, *, saves: bool = True) -> Terms:
         """From a job spec. `saves`: whether there is a storage to save to."""
         timeout, every = spec.limits.hang_timeout, spec.checkpoint.every
-        every_s = 30.0 if every == "auto" else every
+        every_s = min(30.0, spec.checkpoint.max_interval) if every == "auto" else every
         return cls(
             job_id=job_id,
             attempt=attempt,
@@ -59,6 +61,7 @@ class Terms:
             saves=saves,
             checkpoint_every_s=every_s if saves and spec.checkpoint.every_steps is None else None,
             adapts_interval=spec.checkpoint.every == "auto",
+            longest_interval_s=spec.checkpoint.max_interval,
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
             fail_on_non_finite=spec.on_non_finite == "fail",

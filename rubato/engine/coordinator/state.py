@@ -40,7 +40,10 @@ class JobState:
         self.restarts = restarts
         self.scalings = scalings
         self.ledger = CheckpointLedger(
-            terms.checkpoint_every_s, request=terms.attempt << 32, adapts=terms.adapts_interval
+            terms.checkpoint_every_s,
+            request=terms.attempt << 32,
+            adapts=terms.adapts_interval,
+            longest_s=terms.longest_interval_s,
         )
         self.verdicts = Verdicts()
         self.starting = Starting(terms.max_restarts)

@@ -3,12 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.engine.coordinator.intervals import LONGEST_S, SHORTEST_S, best_interval_s
+from rubato.engine.coordinator.intervals import SHORTEST_S, best_interval_s
 from rubato.engine.coordinator.ledger import CheckpointLedger, Reassigned
+from rubato.engine.coordinator.orders import Terms, Wish
+from rubato.engine.coordinator.state import JobState
+from rubato.errors import SpecError
 from rubato.wire import worker as wire
+from rubato.wire.spec import parse_spec
 
 FOLDER = "1-10"
 
@@ -125,8 +130,10 @@ def test_what_was_saved_since_all_agreed_counts_for_nothing() -> None:
 
 
 def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() -> None:
-    for adapts, expected in ((False, 30.0), (True, best_interval_s(0.5, 2.0, 60.0, 1))):
-        book = ledger(adapts=adapts)
+    measured = best_interval_s(0.5, 2.0, 60.0, 1, 600.0)
+    assert measured > 100.0, "what the user wants at most counts"
+    for adapts, longest, expected in ((False, 100.0, 30.0), (True, 600.0, measured), (True, 100.0, 100.0)):
+        book = ledger(adapts=adapts, longest_s=longest)
         book.start(100.0)
         book.on_all_lost()
         book.on_written(part(0, 2, stall_seconds=0.5, seconds=1.0), 150.0)
@@ -136,21 +143,34 @@ def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() ->
         assert book.due_at == 131.0 + expected
 
 
+def test_the_longest_interval_comes_from_the_spec() -> None:
+    asked = {"name": "a", "entrypoint": "a.py", "checkpoint": {"every": "auto", "max_interval": "20s"}}
+    terms = Terms.of("job", 1, parse_spec(asked))
+    ledger = JobState(terms, Wish("run", 1), restarts=0, scalings=0).ledger
+    assert (ledger.interval_s, ledger.longest_s, ledger.adapts) == (20.0, 20.0, True), "also before it is measured"
+    with pytest.raises(SpecError, match=r"checkpoint\.max_interval: must be more than 0"):
+        parse_spec({**asked, "checkpoint": {"max_interval": 0}})
+
+
 def test_youngs_interval() -> None:
     day = 24 * 3600.0
-    assert best_interval_s(0.01, 0.1, 0.0, 0) == (2 * 0.01 * day) ** 0.5
-    assert best_interval_s(1.0, 1.0, day, 1) == (2 * 1.0 * day) ** 0.5, "one loss in a day, after a prior of one"
-    assert best_interval_s(0.0, 0.0, 0.0, 0) == SHORTEST_S
-    assert best_interval_s(100.0, 1.0, 0.0, 0) == LONGEST_S
-    assert best_interval_s(0.001, 60.0, 0.0, 0) == 240.0, "writing takes long: not all the time"
+    assert best_interval_s(0.01, 0.1, 0.0, 0, 600.0) == (2 * 0.01 * day) ** 0.5
+    assert best_interval_s(1.0, 1.0, day, 1, 600.0) == (2 * 1.0 * day) ** 0.5, "one loss in a day, after a prior of one"
+    assert best_interval_s(0.0, 0.0, 0.0, 0, 600.0) == SHORTEST_S
+    assert best_interval_s(100.0, 1.0, 0.0, 0, 600.0) == 600.0
+    assert best_interval_s(100.0, 0.1, 0.0, 0, 60.0) == 60.0
+    assert best_interval_s(100.0, 0.1, 0.0, 0, 2.0) == 2.0, "shorter than is chosen unasked"
+    assert best_interval_s(0.001, 60.0, 0.0, 0, 60.0) == 240.0, "writing takes long: not all the time"
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 1e7), st.integers(0, 50))
 def test_more_losses_never_make_it_longer_and_a_longer_stall_never_shorter(
     stall: float, write: float, running: float, losses: int
 ) -> None:
-    here = best_interval_s(stall, write, running, losses)
+    here = best_interval_s(stall, write, running, losses, 600.0)
     assert here >= SHORTEST_S
     assert (
-        best_interval_s(stall, write, running, losses + 1) <= here <= best_interval_s(stall + 1, write, running, losses)
+        best_interval_s(stall, write, running, losses + 1, 600.0)
+        <= here
+        <= best_interval_s(stall + 1, write, running, losses, 600.0)
     )
