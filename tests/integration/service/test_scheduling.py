@@ -370,3 +370,49 @@ async def test_a_wait_ends_in_time_also_far_back_in_the_queue(bench: Bench) -> N
     await bench.schedule()
     job = await bench.job("impatient")
     assert (job["status"], job["reason"]) == ("failed", "queue_timeout")
+
+
+async def test_a_stored_spec_that_cannot_be_decided_about_does_not_stop_the_others(bench: Bench) -> None:
+    """As an earlier release stored them, which had no upper bounds; and lapses go on while a plan fails."""
+    bench.agent.nodes = nodes(8)
+    await bench.submit("vast", batch={"global_size": 30_000, "num_microbatches": 30_000})
+    await bench.submit("tiny")
+    await bench.submit("odd")
+    await bench.submit("good")
+    for name, section, changed in (
+        ("vast", "batch", {"global_size": 10**30, "num_microbatches": 10**30}),
+        ("tiny", "resources_per_worker", {"cpu": 3e-308}),
+        ("odd", "batch", {"num_microbatches": "many"}),
+    ):
+        async with bench.context.database.write() as session:
+            job = (await session.scalars(select(Job).where(Job.name == name))).one()
+            job.spec = {**job.spec, section: {**job.spec[section], **changed}}
+    await bench.schedule()
+    assert (await bench.job("good"))["status"] == "starting"
+    assert (await bench.job("tiny"))["status"] == "starting"
+    assert "is passed over" in (await bench.job("odd"))["scheduling"]
+
+
+async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await started(bench, "first", 1, limits={"max_duration": 60})
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a bug of the scheduler")
+
+    monkeypatch.setattr("service.scheduling.loop.decide_around", fail)
+    bench.clock.advance(59)
+    await controller.report(**workers(1))
+    bench.clock.advance(2)
+    await bench.agent.sync()
+    with pytest.raises(ZeroDivisionError):
+        await bench.loop.run_once()
+    assert (await bench.job("first"))["status"] == "stopping"
+    checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
+    assert not checks["scheduler"]["ok"]
+    assert "its last round failed (ZeroDivisionError)" in checks["scheduler"]["detail"]
+    monkeypatch.undo()
+    await bench.loop.run_once()
+    checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
+    assert checks["scheduler"]["ok"]
