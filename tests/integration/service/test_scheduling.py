@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select, text
 
 from rubato.wire.cluster import NodeReport, Outcome, Result
+from rubato.wire.codec import to_json
 from service.ids import new_id
 from service.models import Job
 from service.scheduling.loop import WINDOW
 from service.scheduling.observe import observe
 from service.scheduling.sentences import UNSEEN
-from tests.simulated_controller import SimulatedController, metric, worker
+from tests.simulated_controller import SimulatedController, bearer, metric, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -416,3 +418,16 @@ async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
     await bench.loop.run_once()
     checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
     assert checks["scheduler"]["ok"]
+
+
+async def test_an_event_with_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
+    controller = await bench.start()
+    report = controller.next_report(
+        events=(controller.event("user.event", deep=[1.0, {"loss": float("nan")}], step=7),)
+    )
+    headers = {**bearer(controller.acquired.token), "Content-Type": "application/json"}
+    url = f"/cluster/v1/jobs/{controller.job_id}/report"
+    sent = await bench.client.post(url, content=json.dumps(to_json(report)), headers=headers)
+    assert sent.status_code == 200, sent.text
+    (kept,) = [e for e in (await bench.get("/jobs/digits/events"))["items"] if e["kind"] == "user.event"]
+    assert kept["data"]["deep"] == [1.0, {"loss": None}]
