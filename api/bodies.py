@@ -10,7 +10,7 @@ import yaml
 from fastapi import Request
 
 from rubato.errors import Finding, SpecError
-from rubato.wire.codec import from_json
+from rubato.wire.codec import from_json, is_float
 from service.errors import ErrorKind, ServiceError
 
 T = TypeVar("T")
@@ -178,6 +178,8 @@ def _check_values(data: Any) -> None:
             raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a NUL character or half a surrogate pair.")
     elif isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a number that is not finite.")
+    elif isinstance(data, int) and not is_float(data):
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "The body holds a whole number of more than 1023 bits.")
     elif data is not None and not isinstance(data, (bool, int, float)):
         raise ServiceError(
             ErrorKind.INVALID_REQUEST, f"The body holds a {type(data).__name__}, which JSON does not know."

@@ -43,7 +43,9 @@ async def clone(
             data["name"] = await _free_name(session, source.name, str(data.get("project", source.project)))
         if from_checkpoint is not None:
             origin = await _newest(session, source) if from_checkpoint == LATEST else from_checkpoint
-            data["checkpoint"] = {**(data.get("checkpoint") or {}), "resume_from": origin}
+            section = data.get("checkpoint") or {}
+            if isinstance(section, dict):  # else the spec is refused below, by its finding
+                data["checkpoint"] = {**section, "resume_from": origin}
         return await insert(session, read_spec(data), caller=asked.caller, now=context.clock(), cloned_from=source.id)
 
     return await answer_once(context, asked, ["clone", reference, overrides, from_checkpoint], change)

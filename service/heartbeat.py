@@ -41,10 +41,13 @@ class Heartbeat:
         self._vigil: tuple[datetime, float] | None = None
         self.out_of_step: str | None = None
         """Why this clock is not to be trusted beside the database's; None: it is."""
+        self.fault: str | None = None
+        """The kind of error with which the last round ended; None: it did its work."""
 
-    def beat(self) -> None:
-        """It goes on."""
+    def beat(self, fault: str | None = None) -> None:
+        """It goes on, also where its round failed."""
         self._last = self._clock()
+        self.fault = fault
 
     @property
     def age_s(self) -> float | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -280,8 +282,17 @@ def _fresh_events(events: tuple[EventReport, ...], last_seq: int) -> list[EventR
     fresh: dict[int, EventReport] = {}
     for event in events:
         if event.seq > last_seq:
-            fresh.setdefault(event.seq, event)
+            fresh.setdefault(event.seq, replace(event, data=_finite(event.data)))
     return [fresh[seq] for seq in sorted(fresh)]
+
+
+def _finite(data: Any) -> Any:
+    """The same with null for what is not finite: JSONB and streams take no NaN, and the rest must not be lost."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _check_numbers(report: Report) -> None:

@@ -145,6 +145,8 @@ class LogStore:
         """Lines behind a position, up to the committed end; and where to go on."""
         items: list[dict[str, Any]] = []
         here = after
+        if after >= end:  # nothing to read, and perhaps no place to seek to
+            return items, after
         for segment in range(after.segment, end.segment + 1):
             start = after.offset if segment == after.segment else 0
             here = LogPosition(segment, start)

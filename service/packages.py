@@ -8,8 +8,10 @@ import os
 import re
 import secrets
 import stat
+import time
 import zipfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from service.errors import ErrorKind, ServiceError, not_found
@@ -20,6 +22,8 @@ MAX_RATIO = 200
 """Unpacked to packed bytes; text packs 10 to 20 times, a bomb thousands of times."""
 RATIO_FLOOR_BYTES = 10_000_000
 """Below this nobody minds the ratio."""
+OLDEST_UPLOAD_S = 86_400.0
+"""No upload is without a byte for so long."""
 MAX_NAME_BYTES = 1_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -67,10 +71,16 @@ class PackageStore:
             part.unlink(missing_ok=True)
         return size, num_files
 
-    def remove_parts(self) -> None:
-        """Clear what interrupted uploads left behind; called at start, before the first upload."""
+    def remove_parts(self, silent_s: float) -> None:
+        """Clear what interrupted uploads left behind: parts that nobody has written to for so long.
+
+        Called at start, before the first upload of this process; replicas share the folder, and one may receive.
+        """
+        before = time.time() - silent_s
         for part in self._folder.glob(".part-*"):
-            part.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if part.stat().st_mtime <= before:
+                    part.unlink()
 
     async def _spool(self, part: Path, chunks: AsyncIterator[bytes]) -> tuple[int, str]:
         digest = hashlib.sha256()

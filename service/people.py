@@ -106,7 +106,8 @@ async def delete_project(context: Context, name: str, caller: Principal) -> None
     async with context.database.write() as session:
         # Locked: a job that is submitted at this moment is waited for, and found.
         locked = select(Project.name).where(Project.name == storable(name)).with_for_update()
-        if (await session.execute(locked)).first() is None:
+        # Of the exact name: what is not storable is none.
+        if storable(name) != name or (await session.execute(locked)).first() is None:
             raise not_found("project", name[:80])
         in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
         if await session.scalar(in_it) is not None:

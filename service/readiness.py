@@ -135,6 +135,10 @@ async def _look_at_scheduler(context: Context) -> Check:
     age = context.heartbeat.age_s
     if age is None:
         return Check("scheduler", is_ok=False, detail="has not run yet", is_required=False)
+    fault = context.heartbeat.fault
+    if fault is not None:
+        detail = f"its last round failed ({fault}), {age:.1f} s ago; the service's log says more"
+        return Check("scheduler", is_ok=False, detail=detail, is_required=False)
     return Check("scheduler", is_ok=age < STALE_S, detail=f"its last round ended {age:.1f} s ago", is_required=False)
 
 

@@ -11,7 +11,7 @@ from service.scheduling.loop import SchedulingLoop
 
 
 class WatchedLoop(SchedulingLoop):
-    """Each round beats the context's heartbeat, also one that failed: the loop itself then lives."""
+    """Each round beats the context's heartbeat, also one that failed, and says so: the loop itself then lives."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -21,11 +21,14 @@ class WatchedLoop(SchedulingLoop):
     async def run_once(self, **options: Any) -> None:
         """One round, timed."""
         began = time.perf_counter()
-        result = "failed"
+        fault: str | None = "CancelledError"
         try:
             self._database.check_file()  # also where nobody writes
             await super().run_once(**options)
-            result = "ok"
+            fault = None
+        except Exception as error:
+            fault = type(error).__name__
+            raise
         finally:
-            ROUNDS.labels(result).observe(time.perf_counter() - began)
-            self._heartbeat.beat()
+            ROUNDS.labels("failed" if fault else "ok").observe(time.perf_counter() - began)
+            self._heartbeat.beat(fault)

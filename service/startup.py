@@ -25,7 +25,7 @@ from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
-from service.packages import PackageStore
+from service.packages import OLDEST_UPLOAD_S, PackageStore
 from service.rotation import seal_anew
 from service.rounds import WatchedLoop
 from service.settings import Settings
@@ -125,7 +125,7 @@ async def _prepare(context: Context) -> str:
         code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
     await rearm_leases(context)
-    context.packages.remove_parts()
+    context.packages.remove_parts(0 if context.settings.is_sqlite else OLDEST_UPLOAD_S)
     if context.settings.is_sqlite:
         # Elsewhere another replica may be writing just there; whoever appends next cuts the file himself.
         await _cut_log_tails(context)

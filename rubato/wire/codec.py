@@ -22,6 +22,11 @@ from rubato.errors import Finding, SpecError
 T = TypeVar("T")
 
 
+def is_float(number: int) -> bool:
+    """Whether a whole number lies within the range of floats, which ends just below 2**1024."""
+    return number.bit_length() < 1024
+
+
 def to_json(value: Any) -> Any:
     """Plain JSON types for a dataclass, tuple, dict or scalar."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -107,7 +112,7 @@ def _read_literal(choices: tuple[Any, ...]) -> Reader:
 def _read_float(data: Any) -> Any:
     if type(data) is float:
         return data
-    if type(data) is int:
+    if type(data) is int and is_float(data):
         return float(data)
     raise _NotSo
 
@@ -207,7 +212,10 @@ def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict:
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, path, findings, strict=strict)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        if is_float(data):
+            return float(data)
+        findings.append(Finding(path, f"is out of range: a whole number of {data.bit_length()} bits"))
+        return None
     if isinstance(data, kind) and not (isinstance(data, bool) and kind is not bool):
         return data
     findings.append(Finding(path, f"expected {_describe(kind)}, got {_show(data)}"))

@@ -19,6 +19,16 @@ NonFinite = Literal["deliver", "skip", "fail"]
 Device = Literal["auto", "cpu", "cuda"]
 
 MAX_WORKERS = 4096
+MIN_SHARE, MAX_SHARE = 0.0001, 100_000
+"""CPU slots or GPUs of one worker, where it takes any: Ray counts in ten-thousandths."""
+MAX_MEMORY = 2**50
+MAX_GLOBAL_SIZE = 1_000_000_000
+MAX_MICROBATCHES = 65_536
+MAX_STEPS = 1_000_000_000_000
+MAX_COUNT = 1_000_000
+"""Of checkpoints kept, and of restarts."""
+MAX_FACTOR = 1_000.0
+MAX_EXIT_CODES = 256
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,6 +51,15 @@ def _check(*rules: tuple[bool, str, str]) -> None:
     findings = [Finding(path, message) for holds, path, message in rules if not holds]
     if findings:
         raise SpecError(findings)
+
+
+def _at_most(value: float, limit: float, path: str) -> tuple[bool, str, str]:
+    return (value <= limit, path, f"must be at most {limit}, got {value}")
+
+
+def _share(value: float, path: str) -> tuple[bool, str, str]:
+    is_one = value <= 0 or MIN_SHARE <= value <= MAX_SHARE  # below 0 another rule speaks
+    return (is_one, path, f"must be 0 or lie in {MIN_SHARE}..{MAX_SHARE}, got {value}")
 
 
 def _duration(default: float | None) -> Any:
@@ -95,11 +114,11 @@ class ResourcesSpec:
     """What one worker takes."""
 
     cpu: float = 1
-    """CPU slots a worker takes."""
+    """CPU slots a worker takes: 0, or 0.0001 to 100,000."""
     gpu: float = 0
-    """GPUs a worker takes."""
+    """GPUs a worker takes: 0, or 0.0001 to 100,000."""
     memory: int | None = field(default=None, metadata={"parse": parse_size_bytes})
-    """Bytes of memory a worker takes; `2GiB` is understood."""
+    """Bytes of memory a worker takes, at most 2**50; `2GiB` is understood."""
     accelerator_type: str | None = None
     """A Ray accelerator type such as `H100`; null: any."""
 
@@ -107,6 +126,10 @@ class ResourcesSpec:
         _check(
             (self.cpu >= 0, "cpu", f"must not be negative, got {self.cpu}"),
             (self.gpu >= 0, "gpu", f"must not be negative, got {self.gpu}"),
+            _share(self.cpu, "cpu"),
+            _share(self.gpu, "gpu"),
+            (self.memory is None or self.memory >= 0, "memory", f"must not be negative, got {self.memory}"),
+            _at_most(self.memory or 0, MAX_MEMORY, "memory"),
             (self.cpu + self.gpu > 0, "cpu", "a worker needs at least one CPU or GPU"),
         )
 
@@ -116,14 +139,16 @@ class BatchSpec:
     """The global batch."""
 
     global_size: int = 256
-    """Samples in one optimizer step, whatever the worker count."""
+    """Samples in one optimizer step, whatever the worker count; at most a billion."""
     num_microbatches: int | Literal["auto"] = "auto"
-    """Fixed for the job: the unit that workers share out. `auto`: see `resolve_num_microbatches`."""
+    """Fixed for the job: the unit that workers share out, at most 65,536. `auto`: see `resolve_num_microbatches`."""
 
     def __post_init__(self) -> None:
         count = self.num_microbatches
         _check(
             (self.global_size >= 1, "global_size", f"must be at least 1, got {self.global_size}"),
+            _at_most(self.global_size, MAX_GLOBAL_SIZE, "global_size"),
+            _at_most(1 if count == "auto" else count, MAX_MICROBATCHES, "num_microbatches"),
             (
                 count == "auto" or 1 <= count <= max(1, self.global_size),
                 "num_microbatches",
@@ -141,11 +166,13 @@ class KeepBestSpec:
     mode: Literal["min", "max"] = "min"
     """Whether less or more is better."""
     keep: int = 1
-    """How many to keep."""
+    """How many to keep, 1 to a million."""
 
     def __post_init__(self) -> None:
         _check(
-            (self.keep >= 1, "keep", f"must be at least 1, got {self.keep}"), (bool(self.metric), "metric", "is empty")
+            (self.keep >= 1, "keep", f"must be at least 1, got {self.keep}"),
+            _at_most(self.keep, MAX_COUNT, "keep"),
+            (bool(self.metric), "metric", "is empty"),
         )
 
 
@@ -160,9 +187,9 @@ class CheckpointSpec:
     max_interval: float = _duration(600.0)
     """With `every: auto`: seconds between checkpoints at most; four times what writing one takes, if that is more."""
     every_steps: int | None = None
-    """Instead: a checkpoint every so many steps."""
+    """Instead: a checkpoint every so many steps, at most 10**12."""
     keep_last: int = 3
-    """The newest so many are kept."""
+    """The newest so many are kept, 1 to a million."""
     keep_best: KeepBestSpec | None = None
     """Also keep the best by a metric."""
     resume_from: str | None = None
@@ -173,6 +200,8 @@ class CheckpointSpec:
             (self.every == "auto" or self.every > 0, "every", f"must be more than 0, got {self.every}"),
             (self.max_interval > 0, "max_interval", f"must be more than 0, got {self.max_interval}"),
             (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
+            _at_most(self.every_steps or 1, MAX_STEPS, "every_steps"),
+            _at_most(self.keep_last, MAX_COUNT, "keep_last"),
             (self.keep_last >= 1, "keep_last", f"must be at least 1, got {self.keep_last}"),
         )
 
@@ -184,9 +213,12 @@ class BackoffSpec:
     initial: float = _duration(5.0)
     """Seconds before the first restart."""
     factor: float = 2.0
-    """Each wait is so many times the one before."""
+    """Each wait is so many times the one before: 1 to 1000."""
     max: float = _duration(300.0)
     """Seconds, at most."""
+
+    def __post_init__(self) -> None:
+        _check((1 <= self.factor <= MAX_FACTOR, "factor", f"must lie in 1..{MAX_FACTOR:g}, got {self.factor}"))
 
 
 @dataclass(frozen=True)
@@ -194,14 +226,21 @@ class RestartSpec:
     """What happens after all workers were lost."""
 
     max_restarts: int = 5
-    """Restarts after a loss of all workers before the job fails; a start whose workers are killed is tried as often."""
+    """Restarts after a loss of all workers before the job fails, at most a million; a start whose workers are killed
+    is tried as often."""
     backoff: BackoffSpec = BackoffSpec()
     """Waits between restarts."""
     no_retry_on_exit_codes: tuple[int, ...] = ()
-    """Exit codes of a training process that fail the job at once."""
+    """Exit codes of a training process that fail the job at once: -255 to 255, below 0 the signal that ended it."""
 
     def __post_init__(self) -> None:
-        _check((self.max_restarts >= 0, "max_restarts", f"must not be negative, got {self.max_restarts}"))
+        codes = self.no_retry_on_exit_codes
+        _check(
+            (self.max_restarts >= 0, "max_restarts", f"must not be negative, got {self.max_restarts}"),
+            _at_most(self.max_restarts, MAX_COUNT, "max_restarts"),
+            (all(-255 <= code <= 255 for code in codes), "no_retry_on_exit_codes", "must lie in -255..255"),
+            (len(codes) <= MAX_EXIT_CODES, "no_retry_on_exit_codes", f"must be at most {MAX_EXIT_CODES} codes"),
+        )
 
 
 @dataclass(frozen=True)

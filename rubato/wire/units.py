@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 
@@ -19,6 +20,8 @@ def parse_duration_s(value: object) -> float:
     advice = "write seconds (90) or a duration such as '90s', '1h30m' or '2d'"
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is no duration; {advice}")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError(f"a whole number of {value.bit_length()} bits is out of range; {advice}")
     if isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip())):
         seconds = float(value)
     elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
@@ -43,7 +46,10 @@ def parse_size_bytes(value: object) -> int:
     if isinstance(value, int) and value >= 0:
         return value
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        return int(float(match.group(1)) * _FACTORS[match.group(2) or ""])
+        size = float(match.group(1)) * _FACTORS[match.group(2) or ""]
+        if not math.isfinite(size):
+            raise ValueError(f"the size is out of range; {advice}")
+        return int(size)
     raise ValueError(f"{value!r} is no size; {advice}")
 
 

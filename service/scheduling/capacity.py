@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 # Slots are floats (half a CPU is allowed); sums of tenths must not lose a worker to rounding.
 _EPSILON = 1e-6
+_MANY = 1e9
+"""More workers than a job may have fit onto no node, however little one takes."""
 
 
 @dataclass(frozen=True)
@@ -91,5 +93,7 @@ def largest_fit(cluster: ClusterView, shape: Shape) -> int:
 
 
 def _count(cpu: float, gpu: float, shape: Shape) -> int:
-    counts = [int((have + _EPSILON) // need) for have, need in ((cpu, shape.cpu), (gpu, shape.gpu)) if need > 0]
+    counts = [
+        int(min((have + _EPSILON) // need, _MANY)) for have, need in ((cpu, shape.cpu), (gpu, shape.gpu)) if need > 0
+    ]
     return max(0, min(counts, default=0))

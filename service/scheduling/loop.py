@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import delete
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
@@ -25,7 +25,7 @@ from service.nodes import has_drains, settle_drains
 from service.notify import SCHEDULER
 from service.scheduling.apply import apply_decisions, changes_among
 from service.scheduling.capacity import largest_fit
-from service.scheduling.decide import decide
+from service.scheduling.guard import Passed, decide_around
 from service.scheduling.lapses import apply_lapses, has_lapses
 from service.scheduling.observe import Seen, observe
 from service.scheduling.view import Decision, Wait
@@ -94,6 +94,8 @@ class SchedulingLoop:
                 except ClockOutOfStep as error:
                     unheard = str(error)
                     log.warning("scheduling_round_failed", error=unheard)
+                except (DataError, IntegrityError, ProgrammingError):
+                    log.exception("scheduling_round_failed")  # the database did answer, and did not like the question
                 except (DBAPIError, OSError) as error:
                     # What is silent to the scheduler took no reports either.
                     unheard = "the database did not answer"
@@ -126,18 +128,22 @@ class SchedulingLoop:
         async with self._context.database.read() as session:
             lapses = await has_lapses(session, now, silence)
             drains = await has_drains(session)
-            if with_queue and not lapses:
+        if lapses or drains:
+            # By itself: a plan that fails must not take back what time alone has brought about.
+            async with self._context.database.write() as session:
+                if not await take_lease(session, LEASE_NAME, self._holder, now):
+                    return
+                if drains:
+                    await settle_drains(session, now)  # first: it locks clusters, which come before jobs
+                await apply_lapses(session, now, silence)
+        if with_queue:
+            async with self._context.database.read() as session:
                 changes, fallen = await self._plan(session, now)
-                with_queue = bool(changes or fallen)
-        if not (lapses or with_queue or drains):
-            return
-        async with self._context.database.write() as session:
-            if not await take_lease(session, LEASE_NAME, self._holder, now):
+            if not (changes or fallen):
                 return
-            if drains:
-                await settle_drains(session, now)  # first: it locks clusters, which come before jobs
-            await apply_lapses(session, now, silence)
-            if with_queue:
+            async with self._context.database.write() as session:
+                if not await take_lease(session, LEASE_NAME, self._holder, now):
+                    return
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)
 
@@ -147,14 +153,15 @@ class SchedulingLoop:
         passed_over: frozenset[str] = frozenset()
         while True:
             seen = await observe(session, self._context, now, limit, passed_over)
-            decisions = decide(seen.view, now)
+            decisions, passed = decide_around(seen.view, now)
+            passed += seen.passed
             if not (seen.has_more and _may_go_on(seen, decisions)):
-                return changes_among(seen, decisions), seen.fallen
+                return _changes(seen, decisions, passed), seen.fallen
             held = passed_over | _held_projects(seen, decisions)
             # The jobs of one project, waiting for its own quota, must not hide those of others.
             if held == passed_over:
                 if limit >= MAX_WINDOW:
-                    return changes_among(seen, decisions), seen.fallen
+                    return _changes(seen, decisions, passed), seen.fallen
                 limit *= 4
             passed_over = held
 
@@ -166,6 +173,17 @@ class SchedulingLoop:
         async with self._context.database.write() as session:
             await session.execute(delete(Session).where(Session.expires_at < now))
             await session.execute(delete(StoredReply).where(StoredReply.created_at < now - REPLY_LIFETIME))
+
+
+def _changes(seen: Seen, decisions: list[Decision], passed: Passed) -> list[Decision]:
+    """What is to be written; of a job that is passed over the log says why, once."""
+    ours = {decision.job_id for decision in decisions}
+    changes = changes_among(seen, [*decisions, *(one for one, _ in passed if one.job_id not in ours)])
+    faults = {decision.job_id: fault for decision, fault in passed}
+    for change in changes:
+        if (fault := faults.get(change.job_id)) is not None:
+            log.error("job_passed_over", job_id=change.job_id, exc_info=fault)
+    return changes
 
 
 def _may_go_on(seen: Seen, decisions: list[Decision]) -> bool:

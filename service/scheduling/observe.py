@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row, Select, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,9 +14,12 @@ from service.clusters import is_on_node, is_online
 from service.context import Context
 from service.models import Attempt, Cluster, Job, Project
 from service.scheduling.capacity import ClusterView, NodeView, Shape
+from service.scheduling.guard import Passed, pass_over
 from service.scheduling.measure import measured_rates
 from service.scheduling.view import Placed, View, Waiting
 from service.states import WITH_CONTROLLER
+
+T = TypeVar("T")
 
 LEAVING = ("pausing", "stopping")
 IS_QUEUED = Job.status == literal_column("'queued'")
@@ -35,10 +38,11 @@ _COMMON = (
     Job.scheduling,
     Job.spec[("resources_per_worker", "cpu")].as_float().label("cpu"),
     Job.spec[("resources_per_worker", "gpu")].as_float().label("gpu"),
-    Job.spec[("workers", "standby")].as_integer().label("standby"),
+    # As texts: of a number that is out of a column's range PostgreSQL would refuse the whole query, not its job.
+    Job.spec[("workers", "standby")].as_string().label("standby"),
     Job.spec[("workers", "autoscale")].as_string().label("autoscale"),
     Job.spec[("scheduling", "preemptible")].as_boolean().label("is_preemptible"),
-    Job.spec[("batch", "num_microbatches")].as_integer().label("num_microbatches"),
+    Job.spec[("batch", "num_microbatches")].as_string().label("num_microbatches"),
 )
 _QUEUED = (
     *_COMMON,
@@ -76,6 +80,8 @@ class Seen:
     """Queued jobs that have a position but are not in the view: others came before them."""
     has_more: bool = False
     """The queue goes on behind the view."""
+    passed: Passed = field(default_factory=list)
+    """Jobs that are not in the view, because their rows cannot be read."""
 
 
 async def observe(
@@ -109,13 +115,23 @@ async def observe(
     queued = [*head, *overdue]
     told = {row.id: (None, row.scheduling) for row in placed}
     told |= {row.id: (row.queue_position, row.scheduling) for row in queued}
+    passed: Passed = []
     view = View(
         clusters=tuple(cluster_view(cluster) for cluster in online.values()),
-        placed=tuple(_placed(row, online.get(row.cluster_id or ""), now) for row in placed),
-        waiting=tuple(_waiting(row, has_place=row.id in in_line) for row in queued),
+        placed=tuple(_readable(placed, lambda row: _placed(row, online.get(row.cluster_id or ""), now), True, passed)),
+        waiting=tuple(_readable(queued, lambda row: _waiting(row, has_place=row.id in in_line), False, passed)),
         max_slots=await _quotas(session),
     )
-    return Seen(view, told, tuple(fallen), has_more)
+    return Seen(view, told, tuple(fallen), has_more, passed)
+
+
+def _readable(rows: Sequence[Row[Any]], read: Callable[[Row[Any]], T], is_placed: bool, passed: Passed) -> Iterator[T]:
+    """The jobs of the rows; those that cannot be read are passed over."""
+    for row in rows:
+        try:
+            yield read(row)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
+            passed.append(pass_over(row.id, is_placed, fault))
 
 
 def cluster_view(cluster: Cluster) -> ClusterView:
@@ -161,11 +177,11 @@ def _common(row: Row[Any]) -> dict[str, Any]:
         "min_workers": row.min_workers,
         "max_workers": row.max_workers,
         "wish": min(max(row.desired_workers, row.min_workers), row.max_workers),
-        "standby": row.standby or 0,
+        "standby": int(row.standby or 0),
         "priority": row.priority,
         "is_preemptible": row.is_preemptible is not False,
         "autoscale": row.autoscale or "off",
-        "num_microbatches": row.num_microbatches or row.max_workers,
+        "num_microbatches": int(row.num_microbatches or row.max_workers),
         "project": row.project,
     }
 

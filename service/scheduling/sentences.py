@@ -17,6 +17,14 @@ UNSEEN = "waits for the scheduler, which looks at those in front of it first"
 """Of a job that no round has looked at yet, or not any more."""
 
 
+def passed_over(fault: Exception) -> str:
+    """Nothing can be decided about it."""
+    return (
+        f"is passed over: the scheduler cannot decide about it ({type(fault).__name__}; the service's log says more); "
+        "cancel it, and submit it with other resources or bounds"
+    )
+
+
 # --- a queued job -----------------------------------------------------------------------------------------------------
 
 

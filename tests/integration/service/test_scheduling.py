@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select, text
 
 from rubato.wire.cluster import NodeReport, Outcome, Result
+from rubato.wire.codec import to_json
 from service.ids import new_id
 from service.models import Job
 from service.scheduling.loop import WINDOW
 from service.scheduling.observe import observe
 from service.scheduling.sentences import UNSEEN
-from tests.simulated_controller import SimulatedController, metric, worker
+from tests.simulated_controller import SimulatedController, bearer, metric, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -370,3 +372,62 @@ async def test_a_wait_ends_in_time_also_far_back_in_the_queue(bench: Bench) -> N
     await bench.schedule()
     job = await bench.job("impatient")
     assert (job["status"], job["reason"]) == ("failed", "queue_timeout")
+
+
+async def test_a_stored_spec_that_cannot_be_decided_about_does_not_stop_the_others(bench: Bench) -> None:
+    """As an earlier release stored them, which had no upper bounds; and lapses go on while a plan fails."""
+    bench.agent.nodes = nodes(8)
+    await bench.submit("vast", batch={"global_size": 30_000, "num_microbatches": 30_000})
+    await bench.submit("tiny")
+    await bench.submit("odd")
+    await bench.submit("good")
+    for name, section, changed in (
+        ("vast", "batch", {"global_size": 10**30, "num_microbatches": 10**30}),
+        ("tiny", "resources_per_worker", {"cpu": 3e-308}),
+        ("odd", "batch", {"num_microbatches": "many"}),
+    ):
+        async with bench.context.database.write() as session:
+            job = (await session.scalars(select(Job).where(Job.name == name))).one()
+            job.spec = {**job.spec, section: {**job.spec[section], **changed}}
+    await bench.schedule()
+    assert (await bench.job("good"))["status"] == "starting"
+    assert (await bench.job("tiny"))["status"] == "starting"
+    assert "is passed over" in (await bench.job("odd"))["scheduling"]
+
+
+async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await started(bench, "first", 1, limits={"max_duration": 60})
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a bug of the scheduler")
+
+    monkeypatch.setattr("service.scheduling.loop.decide_around", fail)
+    bench.clock.advance(59)
+    await controller.report(**workers(1))
+    bench.clock.advance(2)
+    await bench.agent.sync()
+    with pytest.raises(ZeroDivisionError):
+        await bench.loop.run_once()
+    assert (await bench.job("first"))["status"] == "stopping"
+    checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
+    assert not checks["scheduler"]["ok"]
+    assert "its last round failed (ZeroDivisionError)" in checks["scheduler"]["detail"]
+    monkeypatch.undo()
+    await bench.loop.run_once()
+    checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
+    assert checks["scheduler"]["ok"]
+
+
+async def test_an_event_with_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
+    controller = await bench.start()
+    report = controller.next_report(
+        events=(controller.event("user.event", deep=[1.0, {"loss": float("nan")}], step=7),)
+    )
+    headers = {**bearer(controller.acquired.token), "Content-Type": "application/json"}
+    url = f"/cluster/v1/jobs/{controller.job_id}/report"
+    sent = await bench.client.post(url, content=json.dumps(to_json(report)), headers=headers)
+    assert sent.status_code == 200, sent.text
+    (kept,) = [e for e in (await bench.get("/jobs/digits/events"))["items"] if e["kind"] == "user.event"]
+    assert kept["data"]["deep"] == [1.0, {"loss": None}]

@@ -101,3 +101,21 @@ async def test_the_page_answers_at_all_its_addresses(bench: Bench) -> None:
     assert (missing.status_code, "immutable" in missing.headers.get("cache-control", "")) == (404, False)
     assert (await bench.client.get("/nothing.txt")).status_code == 404
     assert (await bench.client.get("/docs")).status_code == 200
+
+
+async def test_what_signed_in_people_send_is_refused_not_an_error(bench: Bench) -> None:
+    await bench.submit("source")
+    spec = {"name": "huge", "recipe": "image-classifier"}
+    big = int("9" * 400)
+    for section in (
+        {"resources_per_worker": {"cpu": big}},
+        {"resources_per_worker": {"memory": "9" * 400 + "TB"}},
+        {"limits": {"max_duration": big}},
+        {"config": {"rate": big}},
+    ):
+        response = await bench.client.post("/api/v1/jobs", json={**spec, **section})
+        assert response.status_code in (400, 422), response.text
+    cloned = {"overrides": {"checkpoint": 5}, "from_checkpoint": "a"}
+    assert (await bench.client.post("/api/v1/jobs/source/clone", json=cloned)).status_code == 422
+    await bench.client.post("/api/v1/projects", json={"name": "empty"})
+    assert (await bench.client.delete("/api/v1/projects/empty%00")).status_code == 404

@@ -183,3 +183,10 @@ def test_a_line_is_written_as_json_would_be(text: str, rank: int | None) -> None
     assert written.count(b"\n") == 1
     fields = {"t": "2026-01-31T12:00:00Z", "w": "w1", "r": rank, "a": 3, "s": "stdout", "l": text}
     assert json.loads(written) == fields
+
+
+def test_a_position_far_behind_the_end_reads_nothing(tmp_path: Path) -> None:
+    store = LogStore(tmp_path, 1000)
+    end = store.append("job_a", LogPosition(), 1, [LogLine("w1", 0, "2026-01-31T12:00:00Z", "stdout", "a line")])
+    far = LogPosition(0, 99999999999999999999)
+    assert store.read("job_a", far, end, 10, LogFilter()) == ([], far)
