@@ -8,6 +8,7 @@ from typing import Any
 from service.context import Context
 from service.counters import ROUNDS
 from service.scheduling.loop import SchedulingLoop
+from service.states import IllegalTransition
 
 
 class WatchedLoop(SchedulingLoop):
@@ -26,6 +27,9 @@ class WatchedLoop(SchedulingLoop):
             self._database.check_file()  # also where nobody writes
             await super().run_once(**options)
             fault = None
+        except IllegalTransition:
+            fault = None  # another replica was faster, and has done it
+            raise
         except Exception as error:
             fault = type(error).__name__
             raise

@@ -17,7 +17,7 @@ from tests.simulated_controller import SimulatedAgent, bearer
 START_S = 60.0
 CONNECTIONS = 2000
 IDLE_S = 3.0
-"""Less than the 5 s after which the server closes an idle connection, maybe while a request is on its way."""
+"""Far less than the 75 s after which the server closes an idle connection, maybe while a request is on its way."""
 
 
 @dataclass(frozen=True)
