@@ -361,11 +361,13 @@ async def test_checkpoints_in_an_object_store_go_too(make_bench: MakeBench, tmp_
 async def test_watchers_hear_of_it(bench: Bench) -> None:
     job_id = await finished(bench)
     watch = JobWatch(bench.context, service_itself())
-    assert [job["id"] for job in await watch.snapshot()] == [job_id]
+    jobs, older = await watch.snapshot()
+    assert [job["id"] for job in jobs] == [job_id]
+    assert older is None
     await remove(bench, job_id, 204)
     assert await watch.changes() == [("deleted", {"id": job_id})]
     assert await watch.changes() == []
-    assert await JobWatch(bench.context, service_itself()).snapshot() == []
+    assert await JobWatch(bench.context, service_itself()).snapshot() == ([], None)
 
 
 async def blocked_or_done(bench: Bench, task: asyncio.Task[Any]) -> None:
