@@ -9,16 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rubato.engine.epoch import Epoch
     from rubato.engine.step import Step
     from rubato.errors import RubatoError, UserError
     from rubato.program import main
     from rubato.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["RubatoError", "Run", "Step", "UserError", "__version__", "main"]
+__all__ = ["Epoch", "RubatoError", "Run", "Step", "UserError", "__version__", "main"]
 
 _PUBLIC = {
     "Run": "rubato.run",
+    "Epoch": "rubato.engine.epoch",
     "Step": "rubato.engine.step",
     "main": "rubato.program",
     "RubatoError": "rubato.errors",

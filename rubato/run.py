@@ -26,14 +26,17 @@ from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
 from rubato.engine.ending import seal
+from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
 from rubato.engine.session import Session
 from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
+from rubato.engine.unregistered import unregistered
 from rubato.engine.warmup import warm_up
 from rubato.errors import ModelError
 from rubato.wire.cluster import MetricRow
+from rubato.wire.events import EventKind
 from rubato.wire.units import utc_timestamp
 
 
@@ -150,11 +153,33 @@ class Run:
         with self._reading_ahead(source, prepared["prefetch"]) as ahead:
             if not session.control.is_alone:
                 warm_up(state, source, session.device)
+            forgotten = unregistered([*prepared["optimizers"].values(), *self._registered.values()])
             session.start(state, flat, plan, total)
+            if forgotten:
+                session.notice(EventKind.UNREGISTERED, _advice(forgotten), things=forgotten)
             yield from self._go_through(ahead, prepared["scaler"])
         self._step = None
         seal(session)
         self._digest = state.digest()
+
+    def epochs(self, epochs: int | None = None) -> Iterator[Epoch]:
+        """The same steps, epoch by epoch: for what is done once behind each pass over the dataset.
+
+        for epoch in run.epochs(10):
+            for step in epoch:
+                ...
+            run.log(accuracy=run.evaluate(test_set, accuracy))  # in the row of the epoch's last step
+
+        Args:
+            epochs: passes over the dataset; default: `config.steps`, else `config.epochs`, else 1.
+        Raises:
+            ModelError: as `steps`; or an epoch's steps were not gone through.
+        """
+        steps = self.steps(epochs)
+        for first in steps:
+            epoch = Epoch(first, steps)
+            yield epoch
+            epoch.check_done()
 
     def _go_through(self, source: Source, scaler: Any) -> Iterator[Step]:
         session = self._session
@@ -163,11 +188,7 @@ class Run:
             step = Step(session, source, scaler)
             self._step = step
             yield step
-            if not step.is_reduced:
-                raise ModelError(
-                    f"step {step.index} ended before its microbatches were exhausted: go through all of them "
-                    "(`for batch in step: step.backward(...)`), without break"
-                )
+            step.check_reduced()
             ended = time.perf_counter()
             session.commit(self._row(step, ended - began))
             began = ended
@@ -303,6 +324,14 @@ class Run:
 def _finite(values: dict[str, float]) -> dict[str, float]:
     """Without those that JSON cannot tell."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _advice(forgotten: list[str]) -> str:
+    names = ", ".join(forgotten)
+    return (
+        f"{names}: neither prepared nor registered, so a worker that joins and a run that goes on begin anew with it. "
+        "Give it to run.prepare(scheduler=, scaler=), or to run.register(name, it)"
+    )
 
 
 def _check_prefetch(count: Any) -> None:

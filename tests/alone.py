@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from rubato.data import randomness
 from rubato.engine.control import Control
@@ -15,6 +16,9 @@ from rubato.run import Run
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
+
+ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(20)]
+"""Of what is trained on here: 20 samples, so that an epoch has two steps of 8 and one of 4."""
 
 
 class Hearing(Control):
@@ -57,3 +61,24 @@ def own_generators() -> Iterator[None]:
         yield
     finally:
         randomness.restore(before)
+
+
+def prepared(run: Run, **more: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS, **more)
+    return model, optimizer
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (model(x).squeeze(1) - y).square().mean()
+
+
+def train(run: Run, in_step: Callable[[Any], None] = lambda _: None, **steps: int) -> nn.Module:
+    model, optimizer = prepared(run)
+    for step in run.steps(**steps):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        optimizer.step()
+        in_step(step)
+    return model

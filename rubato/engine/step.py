@@ -55,6 +55,20 @@ class Step:
             raise ValueError(f"step.every needs a whole number of at least 1, got {count!r}")
         return (self.index + 1) % count == 0 or self.index + 1 == self._session.total_steps
 
+    @property
+    def is_last_of_epoch(self) -> bool:
+        """Whether it is the last one of its epoch (or of the job)."""
+        following = self.index + 1
+        return following == self._session.total_steps or self._session.plan.epoch_of(following) != self.epoch
+
+    def check_reduced(self) -> None:
+        """Raises:  ModelError: its microbatches were not gone through."""
+        if not self.is_reduced:
+            raise ModelError(
+                f"step {self.index} ended before its microbatches were exhausted: go through all of them "
+                "(`for batch in step: step.backward(...)`), without break"
+            )
+
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """Add the gradients of a loss, the mean over the microbatch.
 

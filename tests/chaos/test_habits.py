@@ -28,6 +28,7 @@ HABITS = (
     "SequentialLR",
     "ReduceLROnPlateau",
     "EMA",
+    "epochs",
     "several optimizers",
     "frozen parameters",
     "tied weights and unused parameters",
@@ -88,6 +89,12 @@ def check_effect(habit: str, rows: dict[int, dict[str, float]]) -> None:
         case "EMA":
             assert of["n"] == [float(step) for step in range(1, STEPS + 1)]
             assert len(set(of["average"])) == STEPS
+        case "epochs":
+            ends = [step for step, values in rows.items() if "passes" in values]
+            assert ends == [4 * number for number in range(1, 11)]
+            assert of["passes"] == [float(number) for number in range(1, 11)]
+            assert of["lr"] == [pytest.approx(0.1 * 0.9**number) for number in range(1, 11)]
+            assert len(set(of["quality"])) == 10
         case "frozen parameters":
             assert of["head"] == [1.0] + [0.0] * 10 + [1.0] * 29
             assert of["norm"] == [1.0] * 11 + [0.0] * 29

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 19), nn.BatchNorm1d(19), nn.ReLU(), nn.Dropout(0.2), nn.Linear(19, 2))
 
 
-def steps(run: rubato.Run) -> Iterator[rubato.Step]:
+def steps(run: rubato.Run, some: Iterable[rubato.Step] | None = None) -> Iterator[rubato.Step]:
     hold = run.config.get("hold")
-    for step in run.steps():
+    for step in run.steps() if some is None else some:
         yield step
         until = time.monotonic() + (BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
         while hold and Path(hold).exists() and time.monotonic() < until:
@@ -332,6 +332,25 @@ def clipping_in_the_loop(run: rubato.Run) -> None:
         optimizer.step()
 
 
+def epochs(run: rubato.Run) -> None:
+    """A scheduler, an evaluation and a memory that go by epochs."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=DATA)
+    run.state["passes"] = 0
+    for epoch in run.epochs():
+        for step in steps(run, epoch):
+            for x, y in step:
+                step.backward(F.cross_entropy(model(x), y))
+            optimizer.step()
+            run.log(epochs=epoch.index)
+        scheduler.step()
+        run.state["passes"] += 1
+        quality = run.evaluate(DATA, lambda x, y: F.cross_entropy(model(x), y), batch=37)
+        run.log(lr=optimizer.param_groups[0]["lr"], passes=run.state["passes"], quality=quality)
+
+
 HABITS: dict[str, Callable[[rubato.Run], None]] = {
     "bf16 autocast": bf16,
     "fp16 autocast with GradScaler": fp16_scaler,
@@ -342,6 +361,7 @@ HABITS: dict[str, Callable[[rubato.Run], None]] = {
     "SequentialLR": schedule(warm_then_cosine),
     "ReduceLROnPlateau": plateau,
     "EMA": ema,
+    "epochs": epochs,
     "several optimizers": two_optimizers,
     "torch.compile": compiled,
     "frozen parameters": frozen,

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from alone import AloneRun, own_generators
+from alone import ROWS, AloneRun, loss_of, own_generators, prepared, train
 from torch import nn
 
 from rubato.errors import ModelError
 from rubato.run import Run
 
-ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(20)]
 MISTAKE = "ModelError"
 
 
@@ -21,27 +20,6 @@ def generators() -> Iterator[None]:
     with own_generators():
         torch.manual_seed(0)
         yield
-
-
-def prepared(run: Run, **more: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    run.prepare(model=model, optimizer=optimizer, dataset=ROWS, **more)
-    return model, optimizer
-
-
-def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return (model(x).squeeze(1) - y).square().mean()
-
-
-def train(run: Run, in_step: Callable[[Any], None] = lambda _: None, **steps: int) -> nn.Module:
-    model, optimizer = prepared(run)
-    for step in run.steps(**steps):
-        for x, y in step:
-            step.backward(loss_of(model, x, y))
-        optimizer.step()
-        in_step(step)
-    return model
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------
