@@ -28,6 +28,13 @@ def reduce_in(tree: Tree, present: list[int], order: list[int], values: torch.Te
     return partials.root()
 
 
+def _in_order(values: torch.Tensor) -> torch.Tensor:
+    total = values[0].clone()
+    for value in values[1:]:
+        total.add_(value)
+    return total
+
+
 @given(counts)
 def test_radices_multiply_to_the_count(count: int) -> None:
     product = 1
@@ -151,6 +158,18 @@ def test_so_many_vectors_are_enough_to_add_up_in_place(count: int, data: st.Data
         made += not free
         partials.put(node, free.pop() if free else object())
     assert made == most_at_once(order, mine, present)
+
+
+def test_a_sum_over_ranks_depends_on_their_number() -> None:
+    """Why programs get no collectives of their own (ADR 34): each worker adds its own, then the ranks in order."""
+    values = torch.randn(48, 4096, generator=torch.Generator().manual_seed(1)) * 1e3
+
+    def over_ranks(world: int) -> torch.Tensor:
+        parts = [_in_order(part) for part in values.tensor_split(world)]
+        return _in_order(torch.stack(parts))
+
+    sums = [over_ranks(world) for world in range(1, 17)]
+    assert len({one.numpy().tobytes() for one in sums}) == 16
 
 
 def test_a_doubled_microbatch_is_an_error() -> None:
