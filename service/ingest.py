@@ -92,7 +92,7 @@ async def _store(
     attempt.last_batch = report.batch
     attempt.last_report_at = now
     attempt.last_seq = max((event.seq for event in fresh), default=attempt.last_seq)
-    attempt.workers = to_json(report.workers)
+    attempt.workers = _finite(to_json(report.workers))
     job.lease_expires_at = now + context.settings.lease
     step = job.step
     changed = _observe(job, report)

@@ -162,7 +162,7 @@ def worker_table(workers: list[Worker]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("WORKER", "RANK", "STATE", "PHASE", "STEP", "PID", "NODE"):
+    for title in ("WORKER", "RANK", "STATE", "PHASE", "STEP", "MICROBATCHES", "EACH", "PID", "NODE"):
         table.add_column(title, no_wrap=True)
     for worker in workers:
         table.add_row(
@@ -171,6 +171,8 @@ def worker_table(workers: list[Worker]) -> Table:
             worker.state,
             worker.phase or "-",
             "-" if worker.step is None else str(worker.step),
+            "-" if worker.microbatches is None else str(worker.microbatches),
+            "-" if worker.microbatch_seconds is None else format_pause(worker.microbatch_seconds),
             "-" if worker.pid is None else str(worker.pid),
             worker.node or "-",
         )

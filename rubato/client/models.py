@@ -27,6 +27,10 @@ class Worker:
     phase: str = ""
     step: int | None = None
     incarnation: str = ""
+    microbatches: int | None = None
+    """Its share of the last step."""
+    microbatch_seconds: float | None = None
+    """Forward and backward of one of them: its pace."""
     raw: dict[str, Any] = field(default_factory=dict)
 
 

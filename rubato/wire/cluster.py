@@ -252,6 +252,10 @@ class WorkerReport:
     """What it does right now: compute, exchange, evaluate, checkpoint, wait."""
     node_id: str = ""
     """Of its Ray node; empty from a controller of an older release, and without Ray."""
+    microbatches: int | None = None
+    """Its share of the last step; None: it does not train, or the controller is of an older release."""
+    microbatch_seconds: float | None = None
+    """Forward and backward of one of them, the median of the last steps: its pace against that of the others."""
 
 
 @dataclass(frozen=True)

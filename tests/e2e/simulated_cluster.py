@@ -235,6 +235,7 @@ class SimulatedJob:
                 worker_id=f"w{worker}", incarnation=f"{worker:08x}", rank=rank, pid=4100 + worker,
                 supervisor_pid=4000 + worker, node="node-a" if rank % 2 == 0 else "node-b", state="active",
                 step=self.view.step, phase="exchange" if rank == 0 else "compute",
+                microbatches=32 // len(self.members), microbatch_seconds=0.021 if rank == 1 else 0.011,
             )
             for rank, worker in enumerate(self.members)
         )  # fmt: skip

@@ -264,3 +264,17 @@ def test_theme_keyboard_and_narrow_screens(service: Service, cluster: SimulatedC
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Workers")).to_be_focused()
     expect(page.locator("[data-worker]").first).to_be_visible()
+
+
+def test_a_slow_worker_is_told_beside_the_others(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("uneven", pace=0.2)
+    page = new_page(service)
+    open_job(page, service, job_id)
+    page.get_by_role("tab", name="Workers").click()
+    slow = page.locator('[data-worker="w2"]')
+    expect(slow).to_contain_text("21 ms, 1.9× the others")
+    fast = page.locator('[data-worker="w1"]')
+    expect(fast).to_contain_text("11 ms")
+    expect(fast).not_to_contain_text("the others")

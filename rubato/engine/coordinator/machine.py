@@ -219,7 +219,8 @@ class Coordinator:
         self._rows.take(event.rows, now)
         if self.job.has_joined(worker):
             self._divergences.on_joined()
-        if event.generation == self.job.number:
+        if self.job.current is not None and event.generation == self.job.number:
+            self.job.roster.see_pace(self.job.current, event.pace)
             self._balancing.see(event.generation, event.pace, now)
 
     def _on_beat(self, worker: WorkerView, event: wire.Beat, now: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import statistics
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rubato.wire.cluster import WorkerReport
@@ -12,6 +14,10 @@ from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Spa
 
 if TYPE_CHECKING:
     from rubato.engine.coordinator.hangs import Hung
+
+
+PACE_STEPS = 16
+"""A worker's pace is the median of so many steps: one that was slow once is not a slow worker."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class WorkerView:
     broken: Broken | None = None
     ended: Ended | None = None
     beat: Beat | None = None
+    paces: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=PACE_STEPS))
+    """Of its last steps: nanoseconds spent, on so many microbatches."""
     heard_at: float = 0.0
     formed: int = 0
     """The highest generation whose group it has formed, or may leave for."""
@@ -89,6 +97,8 @@ class WorkerView:
 
     def report(self, rank: int | None) -> WorkerReport:
         """As the service shows it."""
+        paces = self.paces if rank is not None else ()
+        each = [spent / count for spent, count in paces if count]
         return WorkerReport(
             worker_id=self.worker_id,
             incarnation=self.incarnation,
@@ -100,6 +110,8 @@ class WorkerView:
             step=self.step,
             phase=self.beat.stage if self.beat else "",
             node_id=self.node_id,
+            microbatches=paces[-1][1] if paces else None,
+            microbatch_seconds=round(statistics.median(each) / 1e9, 6) if each else None,
         )
 
 
@@ -133,6 +145,16 @@ class Roster:
             return []
         found = (self._workers.get(member.incarnation) for member in record.members)
         return [worker for worker in found if worker is not None]
+
+    def see_pace(self, record: GenerationRecord, pace: Sequence[tuple[int, int]]) -> None:
+        """A step was committed.
+
+        Args:    pace: by rank, nanoseconds spent on so many microbatches; empty: not told.
+        """
+        for member, one in zip(record.members, pace, strict=False):
+            worker = self._workers.get(member.incarnation)
+            if worker is not None:
+                worker.paces.append(one)
 
     def joinable(self, record: GenerationRecord | None) -> list[WorkerView]:
         """The living workers that are no members, are not being ended, and are no leavers on their way out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -420,10 +421,11 @@ async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
     assert checks["scheduler"]["ok"]
 
 
-async def test_an_event_with_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
+async def test_what_has_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
     controller = await bench.start()
     report = controller.next_report(
-        events=(controller.event("user.event", deep=[1.0, {"loss": float("nan")}], step=7),)
+        events=(controller.event("user.event", deep=[1.0, {"loss": float("nan")}], step=7),),
+        worker_reports=(replace(worker(1), microbatches=3, microbatch_seconds=float("nan")),),
     )
     headers = {**bearer(controller.acquired.token), "Content-Type": "application/json"}
     url = f"/cluster/v1/jobs/{controller.job_id}/report"
@@ -431,3 +433,5 @@ async def test_an_event_with_nan_is_kept_with_null_in_its_place(bench: Bench) ->
     assert sent.status_code == 200, sent.text
     (kept,) = [e for e in (await bench.get("/jobs/digits/events"))["items"] if e["kind"] == "user.event"]
     assert kept["data"]["deep"] == [1.0, {"loss": None}]
+    (shown,) = (await bench.get("/jobs/digits/workers"))["items"]
+    assert (shown["microbatches"], shown["microbatch_seconds"]) == (3, None)

@@ -4,7 +4,8 @@ import { useResource, useThrottled } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
-import { formatCount, plural } from "../text/format";
+import { slowness } from "../state/workers";
+import { formatCount, formatDuration, plural } from "../text/format";
 import { isFinal, type Job, type Worker } from "../wire";
 
 /** Who trains: one row a worker, in the order of ranks. */
@@ -33,6 +34,16 @@ export function WorkersTab({ job }: { job: Job }) {
             <th scope="col" class="number">
               Step
             </th>
+            <th scope="col" class="number" title="Its share of the last step">
+              Microbatches
+            </th>
+            <th
+              scope="col"
+              class="number"
+              title="Forward and backward of one microbatch, median of the last steps"
+            >
+              Each takes
+            </th>
             <th scope="col">Node</th>
             <th scope="col" class="number">
               Pid
@@ -53,6 +64,10 @@ export function WorkersTab({ job }: { job: Job }) {
               </td>
               <td>{worker.phase || "–"}</td>
               <td class="number">{worker.step === null ? "–" : formatCount(worker.step)}</td>
+              <td class="number">{worker.microbatches ?? "–"}</td>
+              <td class="number">
+                <Pace worker={worker} workers={workers} />
+              </td>
               <td>{worker.node}</td>
               <td class="number">
                 <code>{worker.pid ?? "–"}</code>
@@ -70,6 +85,19 @@ export function WorkersTab({ job }: { job: Job }) {
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** How long a microbatch takes, and how that compares where it is much longer than with the others. */
+function Pace({ worker, workers }: { worker: Worker; workers: readonly Worker[] }) {
+  const seconds = worker.microbatch_seconds;
+  if (typeof seconds !== "number") return <>–</>;
+  const ratio = slowness(worker, workers);
+  if (ratio === null) return <>{formatDuration(seconds)}</>;
+  return (
+    <span class="slow" title="Microbatches move from it to the faster ones, where that shortens the step">
+      {formatDuration(seconds)}, {ratio.toFixed(1)}× the others
+    </span>
   );
 }
 

@@ -104,6 +104,12 @@ def test_owners_follow_the_pace_of_the_workers(seed: int) -> None:
     assert [record.owners.count(rank) for rank in (0, 1)] == [6, 2]
     assert cluster.coordinator.observed().scalings == 0
     assert not cluster.revokes
+    cluster.run(lambda: sorted(one.microbatches or 0 for one in cluster.coordinator.workers()) == [2, 6])
+    reports = {one.rank: one for one in cluster.coordinator.workers()}
+    assert reports[1].microbatches == 2
+    fast, late = reports[0].microbatch_seconds, reports[1].microbatch_seconds
+    assert fast == pytest.approx(0.010, rel=0.1)
+    assert late == pytest.approx(0.030, rel=0.1)
     cluster.slowness.clear()
     cluster.run(lambda: len([one for one in cluster.events if one.kind == "rebalanced"]) == 2, limit=200_000)
     record = cluster.coordinator.job.current
