@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rubato.declarative import Callback, Evaluation, train
     from rubato.engine.epoch import Epoch
     from rubato.engine.step import Step
     from rubato.errors import RubatoError, UserError
@@ -16,9 +17,23 @@ if TYPE_CHECKING:
     from rubato.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Epoch", "RubatoError", "Run", "Step", "UserError", "__version__", "main"]
+__all__ = [
+    "Callback",
+    "Epoch",
+    "Evaluation",
+    "RubatoError",
+    "Run",
+    "Step",
+    "UserError",
+    "__version__",
+    "main",
+    "train",
+]
 
 _PUBLIC = {
+    "Callback": "rubato.declarative",
+    "Evaluation": "rubato.declarative",
+    "train": "rubato.declarative",
     "Run": "rubato.run",
     "Epoch": "rubato.engine.epoch",
     "Step": "rubato.engine.step",

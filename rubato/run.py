@@ -162,7 +162,7 @@ class Run:
         seal(session)
         self._digest = state.digest()
 
-    def epochs(self, epochs: int | None = None) -> Iterator[Epoch]:
+    def epochs(self, epochs: int | None = None, steps: int | None = None) -> Iterator[Epoch]:
         """The same steps, epoch by epoch: for what is done once behind each pass over the dataset.
 
         for epoch in run.epochs(10):
@@ -171,13 +171,13 @@ class Run:
             run.log(accuracy=run.evaluate(test_set, accuracy))  # in the row of the epoch's last step
 
         Args:
-            epochs: passes over the dataset; default: `config.steps`, else `config.epochs`, else 1.
+            epochs, steps: as of `steps`; where the steps end amid an epoch, it is shorter.
         Raises:
             ModelError: as `steps`; or an epoch's steps were not gone through.
         """
-        steps = self.steps(epochs)
-        for first in steps:
-            epoch = Epoch(first, steps)
+        remaining = self.steps(epochs, steps)
+        for first in remaining:
+            epoch = Epoch(first, remaining)
             yield epoch
             epoch.check_done()
 
