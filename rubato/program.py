@@ -213,6 +213,8 @@ class _Alone(Control):
         self._spec = spec
         self._root = root
         self._shown_at = 0.0
+        self._samples = self._seconds = 0.0
+        """Since the last line that was shown."""
         self._saved_at = time.monotonic()
 
     def attempt_of(self, resumed: Folder | None) -> None:
@@ -245,12 +247,15 @@ class _Alone(Control):
 
     def _show(self, row: MetricRow) -> None:
         moment = time.monotonic()
+        self._samples += row.values.get("samples", 0.0)
+        self._seconds += row.values.get("step_seconds", 0.0)
         extra = {key: value for key, value in row.values.items() if key not in _USUAL}
         if moment - self._shown_at < 1.0 and not extra:
             return
         self._shown_at = moment
         values = "".join(f"  {key} {value:.4g}" for key, value in extra.items())
-        speed = row.values.get("samples_per_second", 0.0)
+        speed = self._samples / self._seconds if self._seconds else 0.0
+        self._samples = self._seconds = 0.0
         loss = row.values.get("loss", float("nan"))
         print(f"step {row.step}  loss {loss:.4f}  {speed:.0f} samples/s{values}", file=sys.stderr)
 
