@@ -25,6 +25,7 @@ from rubato.cli import (
     service_commands,
     starter,
     submit,
+    watch_commands,
     webhook_commands,
 )
 from rubato.cli.exits import ExitCode, code_for_error
@@ -47,6 +48,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.get,
     explain.explain,
     job_commands.logs,
+    watch_commands.metrics,
+    watch_commands.top,
     job_commands.scale,
     job_commands.pause,
     job_commands.resume,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -13,15 +12,14 @@ from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks
 from rubato.cli.output import note, put, put_json, stdout_console
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
-from rubato.wire.status import FINAL, Status
+from rubato.cli.watch_commands import UNFINISHED, WatchOption, rounds
+from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
     from rubato.client import Client, Job
 
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show again every 2 seconds, until Ctrl-C.")]
 TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after so long: 90, 5m.")]
-UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
 
 
 def ps(
@@ -40,29 +38,14 @@ def ps(
     labels = parse_assignments(label or [], "--label")
     statuses = () if show_all else UNFINISHED
     with connect(url) as client:
-        while True:
+        for _ in rounds(watch=watch):
             jobs = list(client.jobs(status=statuses, limit=limit, project=project, labels=labels))
-            if watch and not as_json:
-                stdout_console().clear()  # Does nothing where stdout is no terminal.
             if as_json:
                 put_json([job.raw for job in jobs])
             elif jobs:
                 stdout_console().print(job_table(jobs, datetime.now(UTC)), soft_wrap=True)
             else:
                 note("No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones.")
-            if not watch:
-                return
-            if _is_interrupted(2.0):
-                return
-
-
-def _is_interrupted(seconds: float) -> bool:
-    """Wait; True when the user pressed Ctrl-C."""
-    try:
-        time.sleep(seconds)
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.cli import watch_commands
+from rubato.cli.watch_commands import BARS, WIDTH, curve
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
+
+LOSS = {"x": [1, 2, 3, 4], "y": [2.0, 1.0, 0.5, 0.25]}
+
+
+@pytest.fixture
+def charts(service: FakeService) -> FakeService:
+    service.on("GET", "/jobs/job_1", job())
+    series = {"samples_per_second": {"x": [1], "y": [512.0]}, "accuracy": {"x": [2], "y": [0.5]}, "loss": LOSS}
+    service.on("GET", "/jobs/job_1/metrics/chart", {"series": series})
+    return service
+
+
+def test_metrics_are_a_line_each_the_loss_first(charts: FakeService, rubato: Rubato) -> None:
+    lines = rubato("metrics", "job_1").out.splitlines()
+    assert lines[0].split() == ["digits", "running", "step", "120/500", "workers", "2"]
+    assert lines[1].split() == ["METRIC", "CURVE", "LAST", "LEAST", "GREATEST"]
+    assert lines[2].split() == ["loss", "█▄▂▁", "0.25", "0.25", "2"]
+    assert [line.split()[0] for line in lines[3:]] == ["accuracy", "samples_per_second"]
+
+
+def test_metrics_of_a_name_that_is_not_there_yet(charts: FakeService, rubato: Rubato) -> None:
+    charts.on("GET", "/jobs/job_1/metrics/chart", {"series": {"loss": {"x": [1, 2], "y": [None, None]}}})
+    done = rubato("metrics", "job_1", "loss", "f1")
+    assert charts.asked("GET", "/jobs/job_1/metrics/chart")[0].query["names"] == "loss,f1"
+    assert "has logged no f1 yet" in done.err
+    assert done.out.splitlines()[2].split()[:3] == ["loss", "not", "finite"]
+
+
+def test_metrics_as_json_are_the_series(charts: FakeService, rubato: Rubato) -> None:
+    assert rubato("metrics", "job_1", "--json").json["loss"] == LOSS
+
+
+def test_watching_metrics_ends_with_the_job(
+    charts: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_commands, "EVERY_S", 0.0)
+    states = iter([job(), job(), job(status="succeeded")])
+    charts.on("GET", "/jobs/job_1", lambda _: Reply(next(states)))
+    assert rubato("metrics", "job_1", "-w").out.count("METRIC") == 3
+
+
+def test_top_shows_nodes_jobs_and_who_waits(service: FakeService, rubato: Rubato) -> None:
+    node = {
+        "node_id": "0123456789abcdef", "hostname": "host-a", "address": "10.0.0.1", "state": "ready", "cpu": 8.0,
+        "cpu_used": 3.0, "gpu": 0, "gpu_used": 0, "workers_left": 2, "jobs": [{"name": "digits", "workers": 2}],
+    }  # fmt: skip
+    cluster = {"id": "default", "status": "up", "slots_total": 8, "slots_used": 2, "nodes": []}
+    service.on("GET", "/cluster", {"clusters": [cluster]})
+    service.on("GET", "/clusters/default/nodes", {"items": [node]})
+    service.on("GET", "/jobs", {"items": [job()], "next_cursor": None})
+    waits = {"job_id": "job_2", "name": "big", "status": "queued", "because": "needs 9 slots, free 6", "position": 1}
+    service.on("GET", "/queue", {"items": [waits], "running": [], "next_cursor": None})
+    done = rubato("top")
+    assert not done.err
+    out = done.out
+    assert "cluster default: up, 2 of 8 slots in use" in out
+    assert "host-a" in out
+    assert "3/8" in out
+    assert "digits" in out
+    assert "big waits: needs 9 slots, free 6" in out
+    found = rubato("top", "--json").json
+    assert [one["id"] for one in found["clusters"]] == ["default"]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=300))
+def test_a_curve_fits_and_shows_both_ends(values: list[float]) -> None:
+    drawn = curve(values)
+    assert len(drawn) == min(WIDTH, len(values))
+    assert set(drawn) <= set(BARS)
+    if 0 < len(values) <= WIDTH and max(values) - min(values) > 1e-3:
+        assert drawn[values.index(min(values))] == BARS[0]
+        assert drawn[values.index(max(values))] == BARS[-1]
