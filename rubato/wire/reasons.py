@@ -32,6 +32,11 @@ class Reason(StrEnum):
         "Give a worker more memory (resources_per_worker.memory), cut the batch finer (batch.num_microbatches), or "
         "shrink the model.",
     )
+    NOT_DETERMINISTIC = (
+        "not_deterministic",
+        "The model uses an operation of which torch has no version that gives the same bits each time.",
+        "Use another operation in the line that the traceback names, or give equal bits up with reproducible: false.",
+    )
     START_FAILED = (
         "start_failed",
         "Workers ended again and again before they ever trained.",

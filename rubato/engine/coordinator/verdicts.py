@@ -102,7 +102,7 @@ class Verdicts:
         advice = "The traceback names the line; mend the program" if error.traceback else "Mend the spec or the program"
         return Failure(
             failure_class="user",
-            reason=Reason.OUT_OF_MEMORY if is_out_of_memory(error.error) else Reason.USER_CODE_ERROR,
+            reason=reason_of(error.error),
             message=f"{error.error} ({place}). {advice} and submit again.",
             step=error.step,
             microbatch=error.microbatch,
@@ -141,6 +141,15 @@ class Verdicts:
             step=step,
             last_output=exited.last_output,
         )
+
+
+def reason_of(error: str) -> Reason:
+    """Of an exception of the program, as `Type: text`."""
+    if is_out_of_memory(error):
+        return Reason.OUT_OF_MEMORY
+    if "does not have a deterministic implementation" in error:
+        return Reason.NOT_DETERMINISTIC
+    return Reason.USER_CODE_ERROR
 
 
 def is_out_of_memory(error: str) -> bool:

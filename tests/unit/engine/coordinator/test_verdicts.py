@@ -1,10 +1,24 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rubato.engine.coordinator.verdicts import Verdicts
 from rubato.wire.reasons import Reason
 from rubato.wire.worker import UserFailed
+
+
+def refused_by_torch() -> str:
+    """What torch says of an operation that is not deterministic."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        torch.use_deterministic_algorithms(before)
+    raise AssertionError("torch has become deterministic here; take another operation")
 
 
 @pytest.mark.parametrize(
@@ -19,9 +33,10 @@ from rubato.wire.worker import UserFailed
         ),
         ("ValueError: MemoryError is not what this is", Reason.USER_CODE_ERROR),
         ("KeyError: 'memory'", Reason.USER_CODE_ERROR),
+        (refused_by_torch(), Reason.NOT_DETERMINISTIC),
     ],
 )
-def test_an_exception_for_want_of_memory_is_told_from_a_bug(error: str, reason: Reason) -> None:
+def test_what_is_no_bug_of_the_program_is_told_from_one(error: str, reason: Reason) -> None:
     failure = Verdicts().on_user_error(UserFailed("1.1", "setup", error, "Traceback", None, None), has_trained=False)
     assert failure is not None
     assert failure.reason == reason
