@@ -51,9 +51,14 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = time.perf_counter()
         request_id = new_id("req", utc_now())
         scope["request_id"] = request_id
+        # Whatever is logged while the request is served, also in threads it waits for, tells which one it was.
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -62,7 +67,7 @@ class Gate:
                 status = message["status"]
                 observe_request(scope, status, time.perf_counter() - started)
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = request_id
+                headers["X-Request-Id"] = scope["request_id"]
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 if scope["path"].startswith(("/api/", "/cluster/")):
@@ -77,13 +82,12 @@ class Gate:
         except Exception as error:
             if status:
                 # Half a reply is on its way: only cutting the connection tells the client.
-                log.exception("reply_broken", request_id=request_id, path=scope["path"])
+                log.exception("reply_broken", path=scope["path"])
                 raise
-            with structlog.contextvars.bound_contextvars(request_id=request_id):
-                response = problem_for(request, error)
+            response = problem_for(request, error)
             await response(scope, receive, send_with_headers)
         finally:
-            self._log(scope, request_id, status, started)
+            self._log(scope, status, started)
 
     def _check_host(self, request: Request) -> None:
         """Refuse names that are not ours: a foreign name that resolves here is DNS rebinding."""
@@ -122,7 +126,7 @@ class Gate:
         if not length.isdecimal() or int(length) > limit:
             raise ServiceError(ErrorKind.BODY_TOO_LARGE, f"The body may have {limit} bytes, got {length[:20]}.")
 
-    def _log(self, scope: Scope, request_id: str, status: int, started: float) -> None:
+    def _log(self, scope: Scope, status: int, started: float) -> None:
         if scope["path"] in QUIET_PATHS and status < 400:
             return
         log.info(
@@ -131,7 +135,6 @@ class Gate:
             path=scope["path"],
             status=status,
             ms=round((time.perf_counter() - started) * 1000, 1),
-            request_id=request_id,
             client=_client(scope.get("client")),
         )
 

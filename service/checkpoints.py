@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from service.jobs import find
 from service.models import AuditEntry, Checkpoint, Job
 from service.notify import ALL_JOBS, job_topic, notify
 from service.pages import cut, read_pair
-from service.storage import ObjectFile, find_stored
+from service.storage import ObjectFile
 from service.views import checkpoint_json
 
 
@@ -78,7 +77,7 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Pa
     let in as plain file names only.
 
     Raises:
-        ServiceError: not_found.
+        ServiceError: not_found, storage_unreachable.
     """
     async with context.database.read() as session:
         checkpoint = await _find(session, checkpoint_id)
@@ -86,7 +85,7 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Pa
     if listed is None:
         raise not_found("file of the checkpoint", name[:200])
     where = context.settings.storage_uri / checkpoint.job_id / checkpoint.checkpoint_id / listed
-    found = await asyncio.to_thread(find_stored, where)
+    found = await context.storage.find(where)
     if found is None:
         raise not_found("file in storage", f"{checkpoint.checkpoint_id}/{listed}")
     return found, f"{checkpoint.checkpoint_id}-{listed}"

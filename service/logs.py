@@ -21,7 +21,7 @@ from rubato.wire.cluster import LogLine
 MAX_LINE_CHARS = 64 * 1024
 """A longer line is cut; its end says so."""
 MAX_SCAN_BYTES = 64 * 1024 * 1024
-"""A filtered tail gives up behind so much text."""
+"""A filtered tail gives up behind so much text, and a filtered read says where to go on."""
 _BLOCK_BYTES = 256 * 1024
 _quoted = json.encoder.encode_basestring
 """A text as JSON, in C; not ASCII only."""
@@ -142,8 +142,13 @@ class LogStore:
     def read(
         self, job_id: str, after: LogPosition, end: LogPosition, limit: int, wanted: LogFilter
     ) -> tuple[list[dict[str, Any]], LogPosition]:
-        """Lines behind a position, up to the committed end; and where to go on."""
+        """Lines behind a position, up to the committed end; and where to go on.
+
+        At most `limit` lines, and at most `MAX_SCAN_BYTES` of text looked at: where few lines are wanted there may be
+        none in it, and the position is then still before the end.
+        """
         items: list[dict[str, Any]] = []
+        scanned = 0
         here = after
         if after >= end:  # nothing to read, and perhaps no place to seek to
             return items, after
@@ -152,11 +157,12 @@ class LogStore:
             here = LogPosition(segment, start)
             for position, raw in self._lines(job_id, segment, start, end):
                 here = position
+                scanned += len(raw) + 1
                 item = _decode(raw, position)
                 if item is not None and wanted.takes(item):
                     items.append(item)
-                    if len(items) >= limit:
-                        return items, here
+                if len(items) >= limit or scanned > MAX_SCAN_BYTES:
+                    return items, here
         return items, max(here, end)
 
     def tail(self, job_id: str, end: LogPosition, count: int, wanted: LogFilter) -> list[dict[str, Any]]:

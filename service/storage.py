@@ -277,6 +277,14 @@ class StorageDesk:
                 self._silent_until = self._clock() + SILENCE_S
         return dict.fromkeys(names)
 
+    async def find(self, uri: StorageUri) -> Path | ObjectFile | None:
+        """A file to send; None: there is none, or it is no plain file.
+
+        Raises:
+            ServiceError: storage_unreachable.
+        """
+        return await self._ask(lambda: find_stored(uri), LOOK_S)
+
     async def change(self, job_id: str, name: str, change: Callable[[StoredFolder], T]) -> T:
         """Do something with a checkpoint's folder.
 

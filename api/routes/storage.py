@@ -67,7 +67,7 @@ async def delete_checkpoint(checkpoint_id: CheckpointId, context: Parts, caller:
     return Response(status_code=204)
 
 
-@router.get("/checkpoints/{checkpoint_id}/files/{name}", response_class=FileResponse, responses=errors(404))
+@router.get("/checkpoints/{checkpoint_id}/files/{name}", response_class=FileResponse, responses=errors(404, 503))
 async def download_file(checkpoint_id: CheckpointId, name: str, context: Parts) -> Response:
     """One file of a checkpoint."""
     found, file_name = await checkpoints.find_file(context, checkpoint_id, name)

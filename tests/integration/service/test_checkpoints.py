@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
+from sqlalchemy import update
 
 from rubato.wire.cluster import Outcome, Result
 from service import storage
+from service.models import Checkpoint
 from service.storage import LocalStored, StoredFolder
 from tests.integration.service.test_people import make_user
 
@@ -216,6 +218,30 @@ async def test_of_a_storage_that_hangs_nothing_is_known(one: Bench, monkeypatch:
     finally:
         released.set()
     assert list(await by_step(one)) == [20, 10]
+
+
+async def test_a_download_does_not_wait_on_a_storage_that_hangs(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await one.start()
+    await commit(controller, 10)
+    make_files(one, controller, 10)
+    checkpoint = (await by_step(one))[10]
+    listed = [{"name": "model.pt", "bytes": 1, "sha256": ""}]
+    async with one.context.database.write() as session:
+        await session.execute(update(Checkpoint).values(files=listed))
+    released, hung = threading.Event(), threading.Event()
+
+    def hang(_uri: object) -> None:
+        hung.set()
+        released.wait(60)
+
+    monkeypatch.setattr(storage, "find_stored", hang)
+    monkeypatch.setattr(storage, "LOOK_S", 0.05)
+    try:
+        refused = await one.client.get(f"/api/v1/checkpoints/{checkpoint['id']}/files/model.pt")
+        assert hung.is_set()
+        assert (refused.status_code, refused.json()["code"]) == (503, "storage_unreachable")
+    finally:
+        released.set()
 
 
 async def test_pins_in_an_object_store(make_bench: MakeBench, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
-from service import readiness
+from service import jobs, readiness
 from service.database import Database
 from tests.simulated_controller import bearer, worker
 
@@ -190,3 +192,19 @@ async def test_a_database_that_cannot_be_written_is_told(
         bench.context.hub.close()
         _, checks = await probe(bench, 503)
         assert checks["service"]["detail"] == "is going down"
+
+
+async def test_every_line_logged_in_a_request_tells_its_id(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = jobs.submit
+
+    async def submit_and_log(*args: Any, **kwargs: Any) -> Any:
+        structlog.get_logger("service.jobs").info("from_within")
+        return await submit(*args, **kwargs)
+
+    monkeypatch.setattr(jobs, "submit", submit_and_log)
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        response = await bench.client.post("/api/v1/jobs", json={"name": "digits", "recipe": "image-classifier"})
+    assert response.status_code == 201
+    within = [line["request_id"] for line in lines if line["event"] == "from_within"]
+    assert within == [response.headers["x-request-id"]]
+    assert "request_id" not in structlog.contextvars.get_contextvars()

@@ -190,3 +190,17 @@ def test_a_position_far_behind_the_end_reads_nothing(tmp_path: Path) -> None:
     end = store.append("job_a", LogPosition(), 1, [LogLine("w1", 0, "2026-01-31T12:00:00Z", "stdout", "a line")])
     far = LogPosition(0, 99999999999999999999)
     assert store.read("job_a", far, end, 10, LogFilter()) == ([], far)
+
+
+def test_a_read_that_finds_nothing_stops_and_says_where_to_go_on(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.logs.MAX_SCAN_BYTES", 1_000)
+    end = write(store, 50)
+    here, reads, found = START, 0, []
+    while here < end:
+        items, there = store.read("job", here, end, 1_000, LogFilter(text="49:"))
+        assert there > here
+        here, reads, found = there, reads + 1, found + items
+    assert reads > 5
+    assert [text.split(":")[0] for text in texts(found)] == ["49"]
