@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from service.logs import LogFilter, LogPosition
 from service.metrics import list_metrics, metric_json
 from service.models import Job
 from service.notify import ALL_JOBS, job_topic
+from service.threads import SEARCHES, run_in
 from service.views import job_json
 from service.watch import JobWatch
 
@@ -102,7 +103,9 @@ def job_logs(
         end = LogPosition(job.log_segment, job.log_offset)
         items: list[dict[str, Any]] = []
         if position < end:
-            items, position = await asyncio.to_thread(context.logs.read, job_id, position, end, PAGE, wanted)
+            items, position = await run_in(
+                SEARCHES, functools.partial(context.logs.read, job_id, position, end, PAGE, wanted)
+            )
         if items:
             messages.append(message({"items": items}, event="log", id=str(position)))
         is_over = Status(job.status) in FINAL and position >= end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from rubato.errors import UserError
 from rubato.wire.storage import MANIFEST_NAME, PIN_NAME, PIN_TEXT, StorageUri, describe_missing_driver
 from service.errors import ErrorKind, ServiceError
+from service.threads import DOWNLOADS, run_in
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ REQUEST_BYTES = 4 * 1024 * 1024
 
 LOOK_S = 3.0
 """What is only shown waits so long for the storage."""
+FIND_S = 20.0
+"""A download may begin late: an object store under load takes seconds for the size of a file."""
 CHANGE_S = 60.0
 """What a person asked for may take longer: a checkpoint of many files in an object store is deleted in batches."""
 SILENCE_S = 10.0
@@ -49,7 +53,8 @@ class ObjectFile:
         """Its content."""
         for start in range(0, self.size, REQUEST_BYTES):
             stop = min(start + REQUEST_BYTES, self.size)
-            yield await asyncio.to_thread(self._filesystem.cat_file, self._path, start=start, end=stop)
+            read = functools.partial(self._filesystem.cat_file, self._path, start=start, end=stop)
+            yield await run_in(DOWNLOADS, read)
 
 
 def find_stored(uri: StorageUri) -> Path | ObjectFile | None:
@@ -283,7 +288,7 @@ class StorageDesk:
         Raises:
             ServiceError: storage_unreachable.
         """
-        return await self._ask(lambda: find_stored(uri), LOOK_S)
+        return await self._ask(lambda: find_stored(uri), FIND_S)
 
     async def change(self, job_id: str, name: str, change: Callable[[StoredFolder], T]) -> T:
         """Do something with a checkpoint's folder.

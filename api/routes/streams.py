@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -19,6 +19,7 @@ from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
 from service.metrics import list_metrics, metric_json
 from service.rollups import chart
+from service.threads import SEARCHES, run_in
 
 router = APIRouter(prefix="/api/v1", tags=["live data"])
 
@@ -111,9 +112,11 @@ async def get_logs(
     first: list[dict[str, Any]] = []
     position = end if begin is None else begin
     if begin is None:
-        first = await asyncio.to_thread(context.logs.tail, job.id, end, tail, wanted)
+        first = await run_in(SEARCHES, functools.partial(context.logs.tail, job.id, end, tail, wanted))
     elif not wants_stream(request):
-        first, position = await asyncio.to_thread(context.logs.read, job.id, begin, end, limit, wanted)
+        first, position = await run_in(
+            SEARCHES, functools.partial(context.logs.read, job.id, begin, end, limit, wanted)
+        )
     if not wants_stream(request):
         return {"items": first, "next": str(position)}
     return job_logs(context, caller, job.id, first, position, wanted)

@@ -235,7 +235,7 @@ async def test_a_download_does_not_wait_on_a_storage_that_hangs(one: Bench, monk
         released.wait(60)
 
     monkeypatch.setattr(storage, "find_stored", hang)
-    monkeypatch.setattr(storage, "LOOK_S", 0.05)
+    monkeypatch.setattr(storage, "FIND_S", 0.05)
     try:
         refused = await one.client.get(f"/api/v1/checkpoints/{checkpoint['id']}/files/model.pt")
         assert hung.is_set()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rubato.wire.cluster import Failure, NodeReport, Outcome, Result
 from rubato.wire.codec import to_json
+from service.logs import LogPosition
 from tests.simulated_controller import bearer, log_line, metric, worker
 
 if TYPE_CHECKING:
@@ -283,3 +286,28 @@ async def test_a_scale_beyond_the_cluster_is_taken_and_explained(bench: Bench) -
         20,
         "20 workers are wanted, and the cluster has slots for 8; the rest join when there are more",
     )
+
+
+async def test_searches_through_logs_hold_up_no_report(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start()
+    await controller.report(logs=(log_line("first"),))
+    released, searching, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def search(*_: Any) -> tuple[list[Any], LogPosition]:
+        loop.call_soon_threadsafe(searching.set)
+        assert released.wait(60)
+        return [], LogPosition(0, 0)
+
+    monkeypatch.setattr(bench.context.logs, "read", search)
+    url = f"/api/v1/jobs/{controller.job_id}/logs"
+    searches = [asyncio.create_task(bench.client.get(url, params={"after": "0:0"})) for _ in range(40)]
+    try:
+        await asyncio.wait_for(searching.wait(), 30)
+        await asyncio.wait_for(controller.report(logs=(log_line("second"),)), 30)
+    finally:
+        released.set()
+        found = await asyncio.gather(*searches)
+    assert {one.status_code for one in found} == {200}
+    monkeypatch.undo()
+    kept = (await bench.client.get(url, params={"after": "0:0"})).json()["items"]
+    assert [one["line"] for one in kept] == ["first", "second"]

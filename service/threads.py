@@ -1,0 +1,21 @@
+"""Threads for long reads, apart from those in which reports are written: a search or a download stops no job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+NUM_THREADS = 4
+SEARCHES = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="search")
+"""Through logs, up to 64 MiB of text each."""
+DOWNLOADS = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="download")
+"""From object stores, which may be slow."""
+
+
+async def run_in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """What `work` returns or raises; it waits where all these threads are busy."""
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
