@@ -125,10 +125,10 @@ export interface Worker {
   phase: string;
   step: number | null;
   node_id: string;
-  /** Its share of the last step; absent from controllers of an older release. */
-  microbatches?: number | null;
+  /** Its share of the last step; null from controllers of an older release. */
+  microbatches: number | null;
   /** Forward and backward of one of them. */
-  microbatch_seconds?: number | null;
+  microbatch_seconds: number | null;
 }
 
 export interface CheckpointFile {

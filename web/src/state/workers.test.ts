@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { Worker } from "../wire";
 import { slowness } from "./workers";
 
-function worker(id: string, seconds?: number | null): Worker {
+function worker(id: string, seconds: number | null): Worker {
   return { worker_id: id, microbatch_seconds: seconds } as Worker;
 }
 
@@ -14,7 +14,7 @@ test("a worker that takes much longer than the median of the others is slow", ()
 test("alone, unknown, and about as fast as the others: not slow", () => {
   const alone = [worker("w1", 5)];
   expect(slowness(alone[0] as Worker, alone)).toBeNull();
-  const unknown = [worker("w1", 0.01), worker("w2", null), worker("w3")];
+  const unknown = [worker("w1", 0.01), worker("w2", null), worker("w3", null)];
   expect(unknown.map((one) => slowness(one, unknown))).toEqual([null, null, null]);
   const even = [worker("w1", 0.0108), worker("w2", 0.01)];
   expect(slowness(even[0] as Worker, even)).toBeNull();

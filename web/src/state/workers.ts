@@ -8,11 +8,11 @@ export function slowness(worker: Worker, workers: readonly Worker[]): number | n
   const others = workers
     .filter((one) => one.worker_id !== worker.worker_id)
     .map((one) => one.microbatch_seconds)
-    .filter((value): value is number => typeof value === "number" && value > 0)
+    .filter((value) => value !== null)
     .sort((a, b) => a - b);
   const low = others[Math.floor((others.length - 1) / 2)];
   const high = others[Math.floor(others.length / 2)];
-  if (typeof worker.microbatch_seconds !== "number" || low === undefined || high === undefined) return null;
+  if (worker.microbatch_seconds === null || low === undefined || high === undefined) return null;
   const ratio = worker.microbatch_seconds / ((low + high) / 2);
   return ratio >= SLOW ? ratio : null;
 }

@@ -91,7 +91,7 @@ export function WorkersTab({ job }: { job: Job }) {
 /** How long a microbatch takes, and how that compares where it is much longer than with the others. */
 function Pace({ worker, workers }: { worker: Worker; workers: readonly Worker[] }) {
   const seconds = worker.microbatch_seconds;
-  if (typeof seconds !== "number") return <>–</>;
+  if (seconds === null) return <>–</>;
   const ratio = slowness(worker, workers);
   if (ratio === null) return <>{formatDuration(seconds)}</>;
   return (
