@@ -37,6 +37,21 @@ class RayNode:
         """Whether a process runs on it."""
         return pid in {process.pid for process in self.processes()}
 
+    @contextmanager
+    def silent(self) -> Iterator[list[RecordedProcess]]:
+        """All of it stands still meanwhile: for everybody else it is cut off, without a connection that ends.
+
+        Yields: the processes, parents first.
+        """
+        found = self.processes()
+        for process in found:
+            send_signal(process, signal.SIGSTOP)
+        try:
+            yield found
+        finally:
+            for process in found:
+                send_signal(process, signal.SIGCONT)
+
     def kill(self) -> list[RecordedProcess]:
         """SIGKILL all of it within a moment, as a power failure does; what it was."""
         found = self.processes()

@@ -18,6 +18,7 @@ from typing import Any
 from rubato.checkpoint.files import FileRecord as FileRecord
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt, CheckpointError, SpecError, StorageUnreachable, UserError
+from rubato.wire.cluster import MetricRow
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.storage import MANIFEST_NAME as MANIFEST_NAME
 from rubato.wire.units import utc_timestamp
@@ -51,6 +52,8 @@ class Manifest:
     """Latest values at the step."""
     global_batch: int = 0
     """Samples in one step; 0: written by a Rubato that did not say."""
+    rows: tuple[MetricRow, ...] = ()
+    """Metric rows up to the step that were not known to be stored: nobody computes them again."""
     format_version: int = FORMAT_VERSION
 
 
@@ -72,6 +75,7 @@ class JobTerms:
         generation: int,
         files: Sequence[Mapping[str, Any]],
         terms: Mapping[str, Any],
+        rows: Sequence[MetricRow] = (),
     ) -> Manifest:
         """The manifest of a checkpoint whose stripes are written.
 
@@ -79,6 +83,7 @@ class JobTerms:
             folder: its name, `{attempt}-{step}`.
             files: name, bytes, sha256 of each.
             terms: what the workers say besides: code_digest, versions, metrics.
+            rows: metric rows up to the step that are not known to be stored.
 
         Raises:
             CheckpointError: that is no name of a checkpoint of this step.
@@ -100,6 +105,7 @@ class JobTerms:
             versions={str(key): str(value) for key, value in terms.get("versions", {}).items()},
             metrics={str(key): float(value) for key, value in terms.get("metrics", {}).items()},
             global_batch=self.global_batch,
+            rows=tuple(rows),
         )
 
     def check(self, manifest: Manifest, where: str) -> None:

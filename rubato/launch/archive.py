@@ -204,7 +204,8 @@ class StorageArchive:
             self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
             return
         folder, manifest = found
-        self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt)))
+        rows = manifest.rows if manifest.job == self._terms.job.job_id else ()
+        self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt), rows))
 
     def _commit(self, order: CommitManifest, num_drops: int) -> None:
         """Args:    num_drops: how many drops had been asked for when this was."""
@@ -232,7 +233,12 @@ class StorageArchive:
             raise CheckpointError("a newer attempt leads this job")
         begun = time.monotonic()
         wanted = terms.job.manifest(
-            order.folder, step=order.step, generation=order.generation, files=order.files, terms=order.terms
+            order.folder,
+            step=order.step,
+            generation=order.generation,
+            files=order.files,
+            terms=order.terms,
+            rows=order.rows,
         )
         manifest, record = commit_manifest(terms.root / order.folder, wanted)
         files = [*manifest.files, record]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +12,9 @@ import pytest
 
 from tests.invariants import record_cluster
 from tests.local_job import oracle
+from tests.moments import ENDING, MOMENTS, SAVING, newest_checkpoint, reached, stopped
 from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -24,40 +24,48 @@ def digest() -> str:
     return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
-@contextmanager
-def stopped(pid: int, seconds: float) -> Iterator[None]:
-    """The process does not run meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-        # The outage itself is what is tested: nothing happens that could be waited for.
-        time.sleep(seconds)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def controller_of(job: ClusterJob) -> int:
     pid: int = job.events("attempt.acquired")[-1].data["pid"]
     return pid
 
 
+@pytest.mark.parametrize("when", MOMENTS)
 def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
-    running: RunningHome, tmp_path: Path, digest: str
+    running: RunningHome, tmp_path: Path, digest: str, when: str
 ) -> None:
-    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 1 if when == SAVING else 5})
     members = job.wait_members(2)
-    job.wait_events("checkpoint.committed", 2)
-    begun, step = datetime.now(UTC), job.now().step
-    os.kill(running.process("ray").pid, signal.SIGKILL)
-    for one in members:
-        job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of the workers")
+    saved = job.wait_events("checkpoint.committed", 2)[-1].step or 0
+    with reached(job, when):
+        begun, step = datetime.now(UTC), STEPS if when == ENDING else job.now().step
+        os.kill(running.process("ray").pid, signal.SIGKILL)
+        for one in members:
+            job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of the workers")
     job.check(digest)
     assert job.now().attempt == 2
     resumed = next(event for event in job.formed() if event.attempt == 2)
     assert resumed.step is not None
-    assert resumed.step > 5
+    assert resumed.step > saved, "an older checkpoint than one that was told of"
+    assert not job.events("checkpoint.corrupt")
     again = max(0, step - resumed.step + 1)
-    record_cluster(job, "SIGKILL of the Ray head", "test_cluster.py", since=begun, steps_again=again)
+    record_cluster(job, f"SIGKILL of the Ray head, {when}", "test_cluster.py", since=begun, steps_again=again)
+
+
+def test_rows_that_no_service_took_come_with_the_checkpoint(running: RunningHome, tmp_path: Path, digest: str) -> None:
+    """All that held them is lost at once, and nobody computes those steps again."""
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
+    members = job.wait_members(2)
+    job.wait_events("checkpoint.committed")
+    with stopped(running.process("service").pid):
+        before = newest_checkpoint(job)
+        wait_for(lambda: newest_checkpoint(job) >= before + 10, "checkpoints that the service has not heard of", 120)
+        os.kill(running.process("ray").pid, signal.SIGKILL)
+        for one in members:
+            wait_for(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "the end of the workers", 120)
+    job.check(digest)
+    resumed = next(event for event in job.formed() if event.attempt == 2)
+    assert (resumed.step or 0) > before + 10
+    record_cluster(job, "SIGKILL of the Ray head while the service stands still", "test_cluster.py")
 
 
 def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, tmp_path: Path, digest: str) -> None:
@@ -65,8 +73,8 @@ def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, 
     members = job.wait_members(2)
     job.wait_step(3)
     begun = datetime.now(UTC)
-    with stopped(running.process("service").pid, seconds=40):
-        pass
+    with stopped(running.process("service").pid):
+        time.sleep(40)  # the outage itself is what is tested: nothing happens that could be waited for
     ended = datetime.now(UTC)
     job.check(digest)
     assert job.now().attempt == 1
@@ -83,8 +91,8 @@ def test_the_controller_is_stopped_for_longer_than_any_deadline_but_the_workers_
     job = running.classifier(tmp_path, workers=2)
     job.wait_step(3)
     begun = datetime.now(UTC)
-    with stopped(controller_of(job), seconds=45):
-        pass
+    with stopped(controller_of(job)):
+        time.sleep(45)  # the outage itself is what is tested: nothing happens that could be waited for
     job.check(digest)
     assert job.now().generation == 1
     assert not job.events("worker.lost")

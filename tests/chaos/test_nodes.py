@@ -1,19 +1,28 @@
-"""A whole Ray node is lost while a job trains on it: the survivors go on before Ray has noticed."""
+"""A whole Ray node is lost, or falls silent and comes back, while a job trains on it: the others go on."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from rubato.cli.keeper.process_table import is_alive, send_signal
+from rubato.client.models import Event
 from tests.invariants import record_cluster
 from tests.local_job import oracle
+from tests.moments import ENDING, MOMENTS, every_steps, newest_checkpoint, reached
 from tests.ray_node import ray_node
-from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome, running_home
+from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome, running_home
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(600)
+HANG_S = 8
+WAKES_S = 20.0
+"""For a process that wakes up to find that it does not count any more, on a machine that is busy."""
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +63,38 @@ def test_a_node_is_lost_and_another_one_takes_its_place(running: RunningHome, tm
     assert causes[:3] == ["start", "scale_up", "recovery"]
     assert len(job.events("worker.lost")) == 2
     record_cluster(job, "node lost, with two of three workers", "test_nodes.py")
+
+
+def lost_of(job: ClusterJob, worker_id: str) -> Event | None:
+    """The event of its loss."""
+    return next((event for event in job.events("worker.lost") if event.data["worker_id"] == worker_id), None)
+
+
+@pytest.mark.parametrize("when", MOMENTS)
+def test_a_node_falls_silent_and_comes_back(running: RunningHome, tmp_path: Path, digest: str, when: str) -> None:
+    """As when its network is cut and mended: what was there by then is led by nobody, and nothing of it counts."""
+    checkpoint, limits = {"every_steps": every_steps(when)}, {"hang_timeout": HANG_S}
+    job = running.classifier(tmp_path, workers=1, checkpoint=checkpoint, limits=limits)
+    (first,) = job.wait_members(1)
+    with ray_node(running, tmp_path, slots=2) as node:
+        job.scale(2)
+        (there,) = [one for one in job.wait_members(2) if one.pid != first.pid]
+        assert node.has(there.pid)
+        begun = datetime.now(UTC)
+        with ExitStack() as silence:
+            with reached(job, when):
+                cut_off = silence.enter_context(node.silent())
+            for process in cut_off:
+                send_signal(process, signal.SIGSTOP)  # the end of the moment has woken one of them
+            lost = job.wait(lambda: lost_of(job, there.worker_id), "loss of the worker on that node")
+            if when != ENDING:
+                job.wait_formed(1, after=lost.position)
+                job.wait_step(job.now().step + 3)
+        trained = {process for process in cut_off if process.pid == there.pid}
+        wait_for(lambda: not any(map(is_alive, trained)), "the end of the worker that came back", WAKES_S)
+        job.check(digest)
+    assert job.now().attempt == 1
+    assert lost_of(job, first.worker_id) is None
+    assert newest_checkpoint(job) == STEPS
+    row = f"node silent and back, with one of two workers, {when}"
+    record_cluster(job, row, "test_nodes.py", since=None if when == ENDING else begun)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from rubato.cli.keeper import commands
 from rubato.cli.keeper.process_table import is_alive
 from tests.invariants import record_cluster
 from tests.local_job import oracle
+from tests.moments import ENDING, MOMENTS, SAVING, SCALING, STEADY, every_steps, newest_checkpoint, reached, stopped
 from tests.relay import Relay
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
-STEADY, SCALING, SAVING, ENDING = "steady", "scaling up", "a checkpoint is written", "at the end"
 SHORT_S, LONG_S = 8.0, 40.0
 """Of an outage: time for some steps; longer than the lease of 30 s."""
 FEW_STEPS = 3
@@ -60,16 +60,6 @@ def relay(home: RunningHome) -> Iterator[Relay]:
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does not run meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
 def killed(home: RunningHome, role: str) -> Iterator[None]:
     """It is gone until the end, and then there again."""
     process = home.process(role)
@@ -80,35 +70,12 @@ def killed(home: RunningHome, role: str) -> Iterator[None]:
     home.wait_restarted(role, process)
 
 
-def newest_checkpoint(job: ClusterJob) -> int:
-    """Step of the newest one that is whole, as the storage has it."""
-    root = job.home.home.path / "checkpoints" / job.id
-    return max((int(path.parent.name.split("-")[1]) for path in root.glob("1-*/manifest.json")), default=0)
-
-
 def disturb(job: ClusterJob, when: str, outage: AbstractContextManager[None], seconds: float) -> None:
-    """Let it last, from the moment on that is named; whoever could be faster than that stands still until then."""
-    with ExitStack() as lasts:
-        match when:
-            case "steady":
-                lasts.enter_context(outage)
-            case "scaling up":
-                job.home.client.scale(job.id, 3)
-                with stopped(job.wait_events("worker.started", 3)[-1].data["pid"]):
-                    assert len(job.formed()) == 1
-                    lasts.enter_context(outage)
-            case "a checkpoint is written":
-                job.wait_events("checkpoint.committed", 3)
-                lasts.enter_context(outage)
-                before = newest_checkpoint(job)
-                wait_for(lambda: newest_checkpoint(job) > before, "another checkpoint", PATIENCE_S)
-            case "at the end":
-                with stopped(job.events("attempt.acquired")[-1].data["pid"]):
-                    job.hold.unlink()
-                    state = job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "state.json"
-                    wait_for(state.exists, "the workers' part of the last checkpoint", PATIENCE_S)
-                    assert not job.now().is_final
-                    lasts.enter_context(outage)
+    """Let it last, from the moment on that is named."""
+    with reached(job, when), outage:
+        if when == SAVING:
+            before = newest_checkpoint(job)
+            wait_for(lambda: newest_checkpoint(job) > before, "another checkpoint", PATIENCE_S)
         # The outage itself is what is tested: nothing happens that could be waited for.
         time.sleep(seconds)
 
@@ -138,7 +105,7 @@ def check_outage(
 
 
 def submit(running: RunningHome, scratch: Path, when: str) -> ClusterJob:
-    return running.classifier(scratch, workers=2, checkpoint={"every_steps": 1 if when == SAVING else 20})
+    return running.classifier(scratch, workers=2, checkpoint={"every_steps": every_steps(when)})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +116,7 @@ def test_killed(running: RunningHome, tmp_path: Path, digest: str, role: str, wh
     check_outage(job, digest, when, killed(running, role), SHORT_S, f"{role} killed")
 
 
-@pytest.mark.parametrize("when", [STEADY, SCALING, SAVING, ENDING])
+@pytest.mark.parametrize("when", MOMENTS)
 def test_the_cluster_is_cut_off_from_the_service(
     running: RunningHome, relay: Relay, tmp_path: Path, digest: str, when: str
 ) -> None:

@@ -68,6 +68,7 @@ class Founding:
         found, self._found, self._has_asked = self._found, None, False
         job.step = found.step
         self._rows.rewind(found.step)
+        self._rows.take(found.rows, now)
         job.ledger.rewind(found.step)
         origin = wire.Origin("checkpoint", found.folder) if found.folder else wire.Origin("fresh")
         job.mint(ready, origin, "restart" if job.highest else "start", follows=0)

@@ -239,7 +239,10 @@ class Coordinator:
     def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
         whole = self.job.ledger.on_written(event, now)
         if whole is not None:
-            self.job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms))
+            rows = self._rows.unstored(whole.step)
+            self.job.put(
+                orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms, rows)
+            )
         else:
             self._reassign_stripes()  # a worker that owes another part may be gone already
 

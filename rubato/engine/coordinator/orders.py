@@ -94,6 +94,8 @@ class CheckpointFound:
     step: int = 0
     corrupt: tuple[str, ...] = ()
     """Newer ones that failed their hashes, with the cause: told loudly."""
+    rows: tuple[MetricRow, ...] = ()
+    """Of this job, up to that step, which were not known to be stored when it was committed."""
     unusable: str = ""
     """Why nothing of what lies there can be begun from, and what to do; empty: it can, or there is nothing."""
 
@@ -158,6 +160,8 @@ class CommitManifest:
     generation: int
     files: tuple[dict[str, Any], ...]
     terms: dict[str, Any]
+    rows: tuple[MetricRow, ...] = ()
+    """Up to its step, those that are not known to be stored."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
 
 ACKNOWLEDGE_EVERY_S = 1.0
+MAX_SAVED_ROWS = 10_000
+"""In a checkpoint: some MB. More wait only where the service is away for long."""
 
 
 class RowBook:
@@ -26,6 +28,7 @@ class RowBook:
         self._told = 0
         self._waiting: deque[tuple[int, int]] = deque()
         """(how many rows were told, the last of them) of what is not known to be stored."""
+        self._unstored: deque[MetricRow] = deque()
         self._acknowledged_at = 0.0
         self._recent: deque[MetricRow] = deque(maxlen=SETTLING_STEPS + 1)
         self._meter: PauseMeter | None = None
@@ -36,6 +39,8 @@ class RowBook:
         """The job goes back to where it stood before: steps after it come again."""
         self._step = min(self._step, step)
         self.stored = min(self.stored, step)
+        while self._unstored and self._unstored[-1].step > step:
+            self._unstored.pop()
         # Rows of later steps that are still to be stored are of a past that is left behind.
         self._waiting = deque((count, min(last, step)) for count, last in self._waiting)
 
@@ -48,6 +53,7 @@ class RowBook:
                 self._meter.see(row, now)
             self._recent.append(row)
         if fresh:
+            self._unstored += fresh
             self._told += len(fresh)
             self._waiting.append((self._told, self._step))
             self._job.put(orders.Rows(tuple(fresh)))
@@ -61,6 +67,15 @@ class RowBook:
         """The host has so many rows on storage."""
         while self._waiting and self._waiting[0][0] <= count:
             self.stored = self._waiting.popleft()[1]
+        while self._unstored and self._unstored[0].step <= self.stored:
+            self._unstored.popleft()
+
+    def unstored(self, step: int) -> tuple[MetricRow, ...]:
+        """Rows up to a step that may go with this controller and its workers, the newest of them: a checkpoint takes
+        them along, for whoever begins from it computes none of them again.
+        """
+        found = [row for row in self._unstored if row.step <= step]
+        return tuple(found[-MAX_SAVED_ROWS:])
 
     def acknowledge(self, now: float) -> None:
         """Tell the members, at most once a second, which rows they may forget."""

@@ -22,6 +22,7 @@ from rubato.checkpoint.manifest import (
 )
 from rubato.checkpoint.storage import Folder, LocalFolder
 from rubato.errors import CheckpointCorrupt, CheckpointError, UserError
+from rubato.wire.cluster import MetricRow
 
 
 def make(root: Path, attempt: int, step: int, *, finished: bool = True) -> LocalFolder:
@@ -46,6 +47,7 @@ def manifest_of(attempt: int, step: int, files: tuple[FileRecord, ...] = ()) -> 
         created_at="2024-01-01T00:00:00Z",
         versions={"torch": "2"},
         metrics={"loss": 0.1},
+        rows=(MetricRow(step, "2024-01-01T00:00:00Z", 2, 3, {"loss": 0.1}),),
     )
 
 

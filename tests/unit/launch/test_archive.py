@@ -16,7 +16,7 @@ from rubato.checkpoint.storage import LocalFolder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.errors import StorageUnreachable, UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, next_attempt
-from rubato.wire.cluster import Distrust
+from rubato.wire.cluster import Distrust, MetricRow
 
 WRONG = Distrust(6, attempt=1, generation=4)
 JOB = JobTerms("job_1", num_microbatches=8, radices=(2, 2, 2), seed=3, global_batch=64)
@@ -100,6 +100,21 @@ def test_what_is_begun_and_never_finished_goes_when_a_later_one_is_whole(
     archive.commit(written(tmp_path, 2))
     answers(posted, ManifestCommitted)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
+
+
+def test_metric_rows_go_with_a_checkpoint_and_come_back_for_the_same_job(
+    tmp_path: Path, posted: Any, make: Make
+) -> None:
+    rows = tuple(MetricRow(step, "2026-01-01T00:00:00Z", 1, 2, {"loss": 0.5}) for step in (4, 5))
+    archive = make(terms(tmp_path))
+    archive.commit(replace(written(tmp_path, 5), rows=rows))
+    answers(posted, ManifestCommitted)
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1] == CheckpointFound(str(tmp_path / "1-5"), 5, rows=rows)
+    other = terms(tmp_path, attempt=2)
+    make(replace(other, job=replace(other.job, job_id="job_2"))).find()
+    found = answers(posted, CheckpointFound)[-1]
+    assert (found.step, found.rows) == (5, ()), "they are another job's"
 
 
 def test_what_is_begun_goes_where_nobody_has_any_state_but_not_that_of_a_later_attempt(

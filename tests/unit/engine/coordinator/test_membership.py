@@ -38,7 +38,9 @@ class Observed(Cluster):
         self.passed_on = 0
         """The last row."""
         self.lost_rows: set[int] = set()
-        """Not stored, and held by no worker, when a controller was lost: its copies were the only ones."""
+        """Not stored, and held by no worker, when a controller was lost and a worker that joined later trained on: its
+        copies were the only ones. Where nobody trains on, the checkpoint that is begun from has them.
+        """
         self.ghosts: list[Coordinator] = []
         self.late: list[tuple[Worker, wire.Command]] = []
         self.unheard: list[wire.Message] = []
@@ -67,7 +69,8 @@ class Observed(Cluster):
         self.passed_on = max(self.rows, default=0)
         held = {row.step for worker in self.living for row in worker.rows}
         reached = max([worker.step for worker in self.living] + [step for _, step in self.checkpoints], default=0)
-        self.lost_rows |= set(range(1, reached + 1)) - held - self.rows.keys()
+        if any(worker.record is not None for worker in self.living):
+            self.lost_rows |= set(range(1, reached + 1)) - held - self.rows.keys()
         super().replace_controller()
 
     def haunt(self, workers: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rubato.engine.coordinator.orders import Terms, Wish
-from rubato.engine.coordinator.rows import RowBook
+from rubato.engine.coordinator.rows import MAX_SAVED_ROWS, RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.wire.cluster import MetricRow
 
@@ -44,3 +44,23 @@ def test_what_was_stored_before_it_went_back_is_not_taken_back_in_part() -> None
     book.on_stored(10)
     book.rewind(4)
     assert (book.stored, book.are_stored) == (4, True)
+
+
+def test_a_checkpoint_takes_along_what_is_not_stored_of_the_steps_up_to_its_own() -> None:
+    book = make()
+    book.take(rows(1, 3), 0.0)
+    book.take(rows(4, 8), 0.0)
+    book.on_stored(3)
+    assert [row.step for row in book.unstored(6)] == [4, 5, 6]
+    book.rewind(5)
+    book.take(rows(6, 7), 0.0)
+    assert [row.step for row in book.unstored(9)] == [4, 5, 6, 7]
+    book.on_stored(10)
+    assert book.unstored(9) == ()
+
+
+def test_of_a_long_time_without_a_service_the_newest_rows_are_taken_along() -> None:
+    book = make()
+    book.take(rows(1, MAX_SAVED_ROWS + 5), 0.0)
+    kept = book.unstored(MAX_SAVED_ROWS + 4)
+    assert (len(kept), kept[-1].step) == (MAX_SAVED_ROWS, MAX_SAVED_ROWS + 4)

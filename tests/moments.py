@@ -1,0 +1,65 @@
+"""The moments of a job on a cluster at which something is taken from it, reached for sure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.running_home import PATIENCE_S, STEPS, ClusterJob
+from tests.waiting import wait_for
+
+STEADY, SCALING, SAVING, ENDING = "steady", "scaling up", "a checkpoint is written", "at the end"
+MOMENTS = (STEADY, SCALING, SAVING, ENDING)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does not run meanwhile; it may end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def every_steps(moment: str) -> int:
+    """The job's checkpoint interval: one a step, and one is in the making whenever one looks."""
+    return 1 if moment == SAVING else 20
+
+
+@contextmanager
+def reached(job: ClusterJob, moment: str) -> Iterator[None]:
+    """Amid a moment of a job that trains; whoever could end it stands still meanwhile.
+
+    Scaling up is by one worker, which warms up. At the end all workers have written their parts of the last checkpoint,
+    and their controller has not said that it is whole.
+    """
+    match moment:
+        case "steady":
+            yield
+        case "scaling up":
+            workers = len(job.wait_events("worker.started"))
+            job.home.client.scale(job.id, workers + 1)
+            formed = len(job.formed())
+            with stopped(job.wait_events("worker.started", workers + 1)[-1].data["pid"]):
+                assert len(job.formed()) == formed, "the moment is over"
+                yield
+        case "a checkpoint is written":
+            job.wait_events("checkpoint.committed", 3)
+            yield
+        case "at the end":
+            with stopped(job.events("attempt.acquired")[-1].data["pid"]):
+                job.hold.unlink()
+                state = job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "state.json"
+                wait_for(state.exists, "the workers' part of the last checkpoint", PATIENCE_S)
+                assert not job.now().is_final
+                yield
+
+
+def newest_checkpoint(job: ClusterJob, attempt: int = 1) -> int:
+    """Step of the newest one of an attempt that is whole, as the storage has it; 0: there is none."""
+    root = job.home.home.path / "checkpoints" / job.id
+    return max((int(path.parent.name.split("-")[1]) for path in root.glob(f"{attempt}-*/manifest.json")), default=0)
