@@ -21,6 +21,8 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(600)
 HANG_S = 8
+ENDS_S = 60.0
+"""So long after a fault has healed, processes of a job that has ended may live."""
 WAKES_S = 20.0
 """For a process that wakes up to find that it does not count any more, on a machine that is busy."""
 
@@ -92,6 +94,10 @@ def test_a_node_falls_silent_and_comes_back(running: RunningHome, tmp_path: Path
                 job.wait_step(job.now().step + 3)
         trained = {process for process in cut_off if process.pid == there.pid}
         wait_for(lambda: not any(map(is_alive, trained)), "the end of the worker that came back", WAKES_S)
+        job.finish()
+        started = {event.data["pid"] for event in job.events("worker.started")}
+        # Also of one that was to be started there while nobody answered.
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "the end of all workers", ENDS_S)
         job.check(digest)
     assert job.now().attempt == 1
     assert lost_of(job, first.worker_id) is None
