@@ -94,7 +94,7 @@ class Actions:
                 worker.is_killed_by_hand = True
                 self._job.kill(worker, f"{action.by} had it killed")
             case "drain":
-                worker.drain = Drain(now).due_within(action.within_s, now)
+                worker.drain = (worker.drain or Drain(now)).due_within(action.within_s, now)
             case "stack" if worker.is_placed:
                 self._job.send(worker.incarnation, wire.TellStacks(self._job.terms.attempt, action.number))
             case "stack":
@@ -108,8 +108,13 @@ class Actions:
 
     def _withdraw(self, one: _Open) -> None:
         worker = self._job.roster.get(one.incarnation)
-        if worker is not None and one.action.kind == "drain":
-            worker.drain = None
+        if worker is None or one.action.kind != "drain":
+            return
+        worker.drain = None
+        for other in self._open.values():  # a person and the drain of its node may want the same
+            if other.incarnation == one.incarnation and other.action.kind == "drain":
+                drain = worker.drain or Drain(other.begun_at)
+                worker.drain = drain.due_within(other.action.within_s, other.begun_at)
 
     def _answer(self, action: WorkerAction, state: ActionState, message: str, text: str = "") -> None:
         self._open.pop(action.number, None)

@@ -84,6 +84,10 @@ class Worker:
     """And its user code has changed the state since."""
     lost_step: int = -1
     saved_step: int = -1
+    hangs_since: float | None = None
+    """Its main thread stands still in its own code; what runs beside that goes on."""
+    waits_since: float | None = None
+    """It had nothing to do from then on, as its last sign of life told."""
     rows: list[MetricRow] = field(default_factory=list)
     rows_told_in: int = 0
 

@@ -120,6 +120,8 @@ class Processes:
         for _, record in sorted(worker.formed.items()):
             if (move := self._feeding(worker, self.group_of(record))) is not None:
                 return move
+        if worker.hangs_since is not None:
+            return None
         if worker.said < 2:
             return lambda: self._warm_up(worker)
         if worker.entering is not None:

@@ -32,11 +32,15 @@ from rubato.engine.coordinator import (
     Terms,
     Wish,
 )
+from rubato.engine.coordinator.hangs import HangPolicy
 from rubato.wire import worker as wire
 from rubato.wire.cluster import ActionAnswer, MetricRow, Outcome, WorkerAction
 from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.actors import Group, Worker
 from tests.unit.engine.coordinator.processes import Processes
+
+STAGE_S = 2.0
+"""So long a microbatch may take where somebody waits for it; simulated ones take no time."""
 
 
 class Cluster(Processes):
@@ -47,7 +51,8 @@ class Cluster(Processes):
     ) -> None:
         super().__init__(schedule, total_steps)
         self.slots = slots
-        self.terms: dict[str, object] = {"num_microbatches": 8, "backoff_initial_s": 0.5, **terms}
+        usual = {"num_microbatches": 8, "backoff_initial_s": 0.5, "hangs": HangPolicy(stage_s=STAGE_S)}
+        self.terms: dict[str, object] = {**usual, **terms}
         self.attempt = 1
         self.wish = Wish("run", workers)
         self.rows: dict[int, MetricRow] = {}
@@ -161,6 +166,35 @@ class Cluster(Processes):
         if self.outcome is None:
             self.handle(self.wish)
 
+    # --- workers that stand still -------------------------------------------------------------------------------------
+
+    def hang(self, worker: Worker) -> None:
+        """It stands still in its own code, until it is killed or goes on."""
+        if worker.record is not None and worker.hangs_since is None:
+            worker.hangs_since = self.now
+
+    def go_on(self, worker: Worker) -> None:
+        """It was only slow."""
+        worker.hangs_since = None
+
+    def _sign_of_life(self, worker: Worker) -> wire.Beat:
+        """What its supervisor reads from the progress word."""
+        number = worker.record.number if worker.record else 0
+        is_idle = worker.hangs_since is None and not worker.inbox and self._next_move(worker) is None
+        worker.waits_since = (worker.waits_since or self.now) if is_idle else None
+        since = worker.hangs_since if worker.hangs_since is not None else worker.waits_since
+        stage = self._stage_of(worker) if is_idle else "compute"
+        seconds = self.now - since if since is not None else 0.0
+        return wire.Beat(worker.incarnation, number, worker.step, stage, seconds, usual={"compute": 0.01})
+
+    @staticmethod
+    def _stage_of(worker: Worker) -> str:
+        if worker.entering is not None:
+            return "enter"
+        if worker.following is not None:
+            return "sync"
+        return "done" if worker.ended is not None else "standby" if worker.waiting else "exchange"
+
     # --- time and choice ----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
@@ -212,8 +246,7 @@ class Cluster(Processes):
             self._beat_at = self.now
             for worker in self.living:
                 if worker.said:
-                    number = worker.record.number if worker.record else 0
-                    worker.say(wire.Beat(worker.incarnation, number, worker.step, "compute", 0.0))
+                    worker.say(self._sign_of_life(worker))
         if self.now - self._ticked_at >= 0.1 and self.outcome is None:
             self._ticked_at = self.now
             self.carry_out(self.coordinator.tick(self.now))

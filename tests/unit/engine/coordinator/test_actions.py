@@ -164,6 +164,29 @@ def test_a_withdrawn_drain_leaves_everything_as_it_is() -> None:
     assert number not in cluster.done
 
 
+@pytest.mark.parametrize("withdrawn", [0, 1])
+def test_of_two_drains_of_one_worker_the_other_still_counts(withdrawn: int) -> None:
+    """A person's, and that of its node."""
+    cluster = training(2, slots=2, min_workers=2)
+    leaver = member_ids(cluster)[0]
+    numbers = [cluster.act("drain", leaver), cluster.act("drain", leaver)]
+    assert_it_waits(cluster, numbers[0])
+    cluster.withdraw(numbers.pop(withdrawn))
+    cluster.slots = 8
+    cluster.run(lambda: numbers[0] in cluster.done and leaver not in member_ids(cluster))
+    assert cluster.done[numbers[0]].state == "done"
+
+
+def test_a_second_drain_gives_no_more_time_than_the_first() -> None:
+    cluster = training(2, slots=2, min_workers=2)
+    leaver = member_ids(cluster)[0]
+    pressing = cluster.act("drain", leaver, within_s=10.0)
+    calm = cluster.act("drain", leaver)
+    cluster.now += 5.0
+    cluster.run(lambda: pressing in cluster.done and calm in cluster.done)
+    assert (cluster.done[pressing].state, cluster.done[calm].state) == ("done", "done")
+
+
 def test_a_spare_that_is_drained_is_replaced_too() -> None:
     cluster = training(2, standby_workers=1)
     cluster.run(lambda: cluster.is_as_wished)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rubato.engine.coordinator import Coordinator, Order, Rows, Send, Wish
+from rubato.engine.coordinator.verdicts import HANGS_AT_ONE_STEP
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.actors import Decision, Worker
 from tests.unit.engine.coordinator.simulation import Cluster
@@ -132,6 +133,19 @@ class Membership(RuleBasedStateMachine):
             if index < len(living):
                 self.cluster.die(living[index])
 
+    @rule(which=st.lists(st.integers(0, MOST_WORKERS), min_size=1, max_size=2, unique=True))
+    def hang(self, which: list[int]) -> None:
+        living = self.cluster.living
+        for index in which:
+            if index < len(living):
+                self.cluster.hang(living[index])
+
+    @rule(index=st.integers(0, MOST_WORKERS))
+    def who_hung_goes_on(self, index: int) -> None:
+        hung = [worker for worker in self.cluster.living if worker.hangs_since is not None]
+        if index < len(hung):
+            self.cluster.go_on(hung[index])
+
     @rule()
     def all_die(self) -> None:
         for worker in self.cluster.living:
@@ -242,8 +256,12 @@ class Membership(RuleBasedStateMachine):
             missing = set(range(1, max(cluster.rows) + 1)).difference(cluster.rows)
             assert missing <= cluster.lost_rows, f"rows {missing} were lost"
         else:
-            # The only end that nobody asked for: the states differed again before they had agreed beyond it.
+            # The only ends that nobody asked for: the states differed again before they had agreed beyond it, or one
+            # step hung again and again.
             assert cluster.outcome.failure is not None, cluster.outcome
+            if cluster.outcome.failure.reason == "hang":
+                assert sum("hang" in event.data for event in cluster.events) >= HANGS_AT_ONE_STEP
+                return
             assert cluster.outcome.failure.reason == "diverged", cluster.outcome
             assert sum(event.kind == "diverged" for event in cluster.events) > 1
         self.look()
@@ -251,7 +269,7 @@ class Membership(RuleBasedStateMachine):
 
 TestMembership = Membership.TestCase
 TestMembership.settings = settings(
-    max_examples=100,
+    max_examples=400,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
