@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +101,27 @@ def test_a_flipped_bit_in_s3_is_told_and_the_one_before_is_taken(s3: S3Server, t
     assert str(found[0]) == f"{uri}/1-5"
     assert "its bytes changed" in passed[0]
     open_checkpoint(found[0])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_request_the_newest_committed_checkpoint_restores(s3: S3Server, when: str) -> None:
+    """The k-th request is never sent, or was answered and nobody knows; for every k."""
+    done = subprocess.run(
+        [sys.executable, "-B", PROGRAMS / "s3_crashes.py", "s3://jobs/crashes", when],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["code"] for one in told] == [-signal.SIGKILL] * (len(told) - 1) + [0]
+    assert len(told) > 20, "the fault hardly ever took effect"
+    for one in told:
+        found, newest = one["found"], max(one["committed"], default=0)
+        assert found["corrupt"] == [], one
+        assert found["is_right"], one
+        # The manifest may be there although the process died before it could say so.
+        assert found["step"] == newest or (one["code"] and found["step"] == newest + 10), one
+        assert one["again"] == [10, 20, 30], one
+        assert one["final"] == {"step": 30, "is_right": True, "corrupt": []}, one
+    assert {max(one["committed"], default=0) for one in told} == {0, 10, 20, 30}, "it died in each of them"

@@ -11,10 +11,14 @@ TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_bat
 STEPS = (10, 20, 30)
 
 
+def content_of(step):
+    """Of its files, in order."""
+    return [f"{name} of step {step}".encode() * 100 for name in ("state", "stripe 0", "stripe 1")]
+
+
 def commit(root, step):
     folder = root / f"1-{step}"
-    content = [f"{name} of step {step}".encode() * 100 for name in ("state", "stripe 0", "stripe 1")]
-    records = [folder.write(f"part-{index}", [data[:7], data[7:]]) for index, data in enumerate(content)]
+    records = [folder.write(f"part-{index}", [data[:7], data[7:]]) for index, data in enumerate(content_of(step))]
     files = [{"name": one.name, "bytes": one.bytes, "sha256": one.sha256} for one in records]
     commit_manifest(folder, TERMS.manifest(folder.name, step=step, generation=1, files=files, terms={}))
     print(f"committed {step}", flush=True)

@@ -1,0 +1,109 @@
+"""Kills a process that saves checkpoints to S3 at its k-th request, for every k until one gets through.
+
+    s3_crashes.py s3://bucket/prefix before|after
+
+`before`: the request is never sent; `after`: it was answered. Told as JSON, a line for each k: what the process had
+told of, what is found afterwards, and what another process then saves in the same place. Processes are forks of this
+one, which has the imports and nothing else: no thread, no client.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+
+import commits
+import s3fs
+
+from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
+from rubato.checkpoint.storage import open_folder
+
+
+def forked(work, *arguments):
+    """Run it in a process of its own; its standard output, and how it ended."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        os.dup2(writer, 1)
+        code = 1
+        try:
+            work(*arguments)
+            sys.stdout.flush()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        lines = output.read().splitlines()
+    return lines, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def save(root, k=None, when=""):
+    """Three checkpoints; killed at the k-th request."""
+    ask, count = s3fs.S3FileSystem._call_s3, 0
+
+    async def counted(self, *arguments, **options):
+        nonlocal count
+        count += 1
+        mine = count
+        if mine == k and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await ask(self, *arguments, **options)
+        if mine == k:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    s3fs.S3FileSystem._call_s3 = counted
+    folder = open_folder(root)
+    for step in commits.STEPS:
+        commits.commit(folder, step)
+
+
+def look(root):
+    """The newest checkpoint that holds, whether its bytes are right, and what is called whole and is not."""
+    corrupt = []
+
+    def pass_over(folder, cause):
+        if folder.exists(MANIFEST_NAME):
+            corrupt.append(f"{folder.name}: {cause}")
+
+    found = find_latest(open_folder(root), pass_over)
+    step, is_right = 0, True
+    if found is not None:
+        folder, manifest = found
+        step = manifest.step
+        is_right = [b"".join(folder.read(one.name)) for one in manifest.files] == commits.content_of(step)
+    print(json.dumps({"step": step, "is_right": is_right, "corrupt": corrupt}))
+
+
+def committed(lines):
+    return [int(line.split()[1]) for line in lines if line.startswith("committed ")]
+
+
+def main():
+    prefix, when = sys.argv[1:]
+    k, code = 0, None
+    while code != 0:
+        k += 1
+        root = f"{prefix}/{when}-{k}"
+        lines, code = forked(save, root, k, when)
+        (found,), _ = forked(look, root)
+        again, again_code = forked(save, root)
+        (final,), _ = forked(look, root)
+        told = {
+            "k": k,
+            "code": code,
+            "committed": committed(lines),
+            "found": json.loads(found),
+            "again": committed(again) if again_code == 0 else again,
+            "final": json.loads(final),
+        }
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
