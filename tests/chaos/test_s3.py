@@ -115,13 +115,13 @@ def test_killed_at_every_request_the_newest_committed_checkpoint_restores(s3: S3
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["code"] for one in told] == [-signal.SIGKILL] * (len(told) - 1) + [0]
-    assert len(told) > 20, "the fault hardly ever took effect"
+    assert len(told) > 15, "the fault hardly ever took effect"
     for one in told:
         found, newest = one["found"], max(one["committed"], default=0)
         assert found["corrupt"] == [], one
         assert found["is_right"], one
         # The manifest may be there although the process died before it could say so.
         assert found["step"] == newest or (one["code"] and found["step"] == newest + 10), one
-        assert one["again"] == [10, 20, 30], one
-        assert one["final"] == {"step": 30, "is_right": True, "corrupt": []}, one
-    assert {max(one["committed"], default=0) for one in told} == {0, 10, 20, 30}, "it died in each of them"
+        assert one["again"] == [10, 20], one
+        assert one["final"] == {"step": 20, "is_right": True, "corrupt": []}, one
+    assert {max(one["committed"], default=0) for one in told} == {0, 10, 20}, "it died in each of them"

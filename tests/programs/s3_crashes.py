@@ -19,6 +19,8 @@ import s3fs
 from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
 from rubato.checkpoint.storage import open_folder
 
+STEPS = (10, 20)
+
 
 def forked(work, *arguments):
     """Run it in a process of its own; its standard output, and how it ended."""
@@ -43,7 +45,7 @@ def forked(work, *arguments):
 
 
 def save(root, k=None, when=""):
-    """Three checkpoints; killed at the k-th request."""
+    """Two checkpoints, of which one is kept; killed at the k-th request."""
     ask, count = s3fs.S3FileSystem._call_s3, 0
 
     async def counted(self, *arguments, **options):
@@ -52,14 +54,15 @@ def save(root, k=None, when=""):
         mine = count
         if mine == k and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = await ask(self, *arguments, **options)
-        if mine == k:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        try:
+            return await ask(self, *arguments, **options)
+        finally:  # a refusal is an answer too
+            if mine == k:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     s3fs.S3FileSystem._call_s3 = counted
     folder = open_folder(root)
-    for step in commits.STEPS:
+    for step in STEPS:
         commits.commit(folder, step)
 
 
@@ -77,7 +80,14 @@ def look(root):
         folder, manifest = found
         step = manifest.step
         is_right = [b"".join(folder.read(one.name)) for one in manifest.files] == commits.content_of(step)
-    print(json.dumps({"step": step, "is_right": is_right, "corrupt": corrupt}))
+    return {"step": step, "is_right": is_right, "corrupt": corrupt}
+
+
+def go_on(root):
+    """What a process finds that comes after a crash, and after it has saved in the same place."""
+    before = look(root)
+    save(root)
+    print(json.dumps([before, look(root)]))
 
 
 def committed(lines):
@@ -91,18 +101,10 @@ def main():
         k += 1
         root = f"{prefix}/{when}-{k}"
         lines, code = forked(save, root, k, when)
-        (found,), _ = forked(look, root)
-        again, again_code = forked(save, root)
-        (final,), _ = forked(look, root)
-        told = {
-            "k": k,
-            "code": code,
-            "committed": committed(lines),
-            "found": json.loads(found),
-            "again": committed(again) if again_code == 0 else again,
-            "final": json.loads(final),
-        }
-        print(json.dumps(told), flush=True)
+        (*again, looks), _ = forked(go_on, root)
+        found, final = json.loads(looks)
+        told = {"k": k, "code": code, "committed": committed(lines), "found": found}
+        print(json.dumps({**told, "again": committed(again), "final": final}), flush=True)
 
 
 if __name__ == "__main__":
