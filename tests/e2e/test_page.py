@@ -114,8 +114,12 @@ def test_scaling_by_the_stepper_shows_the_wish_and_then_the_measured_pause(
     ]
     measured = f"{round(formed[-1]['data']['paused_seconds'] * 1000)} ms"
     expect(marker.locator(".marker-pause")).to_have_text(measured)
-    marker.get_by_role("button").hover()
-    expect(page.get_by_role("tooltip")).to_contain_text("Scaled up 2 → 4 workers")
+
+    def is_told() -> bool:
+        marker.get_by_role("button").hover()  # the chart moves on under the pointer
+        return any("Scaled up 2 → 4 workers" in tip for tip in page.get_by_role("tooltip").all_inner_texts())
+
+    wait_until(page, is_told)
     page.get_by_label("Workers", exact=True).fill("1")
     page.get_by_label("Workers", exact=True).press("Enter")
     expect(page.get_by_role("button", name=re.compile("^Scaled down 4 → 1 workers, paused"))).to_be_visible()
