@@ -58,6 +58,9 @@ class Figure:
 FIGURES = (
     Figure("first", "submit -> first step, first job of the home", "< 5 s"),
     Figure("next", "submit -> first step, the job after it", "< 5 s"),
+    Figure("leads", "of it: until its controller leads"),
+    Figure("process", "of it: until its training process is there"),
+    Figure("warm", "of it: until that is warm (torch, program, data)"),
     Figure("up", "1 -> 2: downtime", "< 0.1 s"),
     Figure("up_asked", "1 -> 2: request -> both train", "< 4 s; with a spare < 1 s"),
     Figure("down", "2 -> 1: downtime", "< 0.1 s"),
@@ -126,6 +129,13 @@ class Story:
 
         self.wait(are_warm, f"{spares} spare workers")
 
+    def note_start(self, submitted_at: float) -> None:
+        """Where the time until the first step went, as the events tell it."""
+        events = list(self.client.events(self.job))
+        for key, kind in (("leads", "attempt.acquired"), ("process", "worker.started"), ("warm", "worker.ready")):
+            told_at = next((seconds_of(event.time) for event in events if event.kind == kind), None)
+            self.note(key, None if told_at is None else told_at - submitted_at)
+
     def kill_a_worker(self) -> None:
         """SIGKILL of rank 1's training process, of two."""
         (pid,) = [one.pid for one in self.client.workers(self.job) if one.rank == 1]
@@ -189,6 +199,7 @@ def play(client: Client, package: str, folder: Path, *, width: int, spares: int)
     )
     story = Story(client, job.id)
     story.note("next", story.wait(lambda: story.rows() or None, "first step")[0].time - submitted_at)
+    story.note_start(submitted_at)
     story.settle(Event("submit", submitted_at, 1))
     story.wait_spares(spares)
     story.scale(2, "up")

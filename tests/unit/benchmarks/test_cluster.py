@@ -17,7 +17,7 @@ def test_a_row_a_figure_and_a_column_for_each_number_of_spares() -> None:
     assert len(lines) == 2 + len(FIGURES)
     assert {line.count("|") for line in lines} == {5}
     assert lines[2] == "| submit -> first step, first job of the home | 5.00 s (4.00 to 6.00) | - | < 5 s |"
-    assert lines[4] == "| 1 -> 2: downtime | 0.20 s (0.10 to 0.30) | 0.20 s (0.20 to 0.20) | < 0.1 s |"
+    assert lines[7] == "| 1 -> 2: downtime | 0.20 s (0.10 to 0.30) | 0.20 s (0.20 to 0.20) | < 0.1 s |"
 
 
 def test_one_round_has_no_range() -> None:
