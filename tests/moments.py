@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from tests.running_home import PATIENCE_S, STEPS, ClusterJob
+from tests.stopping import stopped
 from tests.waiting import wait_for
 
 STEADY, SCALING, SAVING, ENDING = "steady", "scaling up", "a checkpoint is written", "at the end"
 MOMENTS = (STEADY, SCALING, SAVING, ENDING)
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does not run meanwhile; it may end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def every_steps(moment: str) -> int:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.invariants import record_cluster
 from tests.local_job import oracle
-from tests.moments import ENDING, MOMENTS, SAVING, newest_checkpoint, reached, stopped
+from tests.moments import ENDING, MOMENTS, SAVING, newest_checkpoint, reached
 from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+from tests.stopping import stopped
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)

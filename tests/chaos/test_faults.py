@@ -19,6 +19,7 @@ import pytest
 from faulty_run import HANG_S, MODELS, SPEC, STEPS, Chaos, arm, causes, expected, marked_pid, unarmed
 from invariants import check
 from local_job import PROGRAMS, LocalJob
+from stopping import is_stopped
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -221,10 +222,6 @@ def test_one_cycle_of_wide_swings(tmp_path: Path) -> None:
 # --- hangs ------------------------------------------------------------------------------------------------------------
 
 PLACES = {"compute": "forward", "communication": "during parts exchange"}
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("place", PLACES)

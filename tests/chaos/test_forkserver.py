@@ -23,6 +23,7 @@ from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
 from rubato.wire.spec import parse_spec, spec_to_json
+from tests.stopping import stop
 from tests.watched_child import START, Watched, wait_gone, watching
 
 Begin = Callable[..., Watched]
@@ -143,7 +144,7 @@ def test_a_server_that_hangs_is_given_up(
     monkeypatch.setattr("rubato.launch.forkserver.ANSWER_S", 0.5)
     server = own(tmp_path)
     begin("", server, tmp_path).finish()
-    os.kill(server.pid, signal.SIGSTOP)
+    stop(server.pid)
     watched = begin(BEGAN_AS, server, tmp_path)
     watched.finish()
     assert server_of(watched) == "child"

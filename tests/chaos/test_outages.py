@@ -20,9 +20,10 @@ from rubato.cli.keeper import commands
 from rubato.cli.keeper.process_table import is_alive
 from tests.invariants import record_cluster
 from tests.local_job import oracle
-from tests.moments import ENDING, MOMENTS, SAVING, SCALING, STEADY, every_steps, newest_checkpoint, reached, stopped
+from tests.moments import ENDING, MOMENTS, SAVING, SCALING, STEADY, every_steps, newest_checkpoint, reached
 from tests.relay import Relay
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.stopping import stopped
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)

@@ -20,6 +20,7 @@ from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
 from service.auth import Authority, load_key
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.stopping import stop
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
@@ -105,7 +106,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
         running.client.scale(job.id, 3)
         job.wait_events("worker.started", 3)
     begun = datetime.now(UTC)
-    os.kill(old.pid, signal.SIGSTOP)
+    stop(old.pid)
     try:
         if when == "at the end":
             job.hold.unlink()
@@ -140,7 +141,7 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
     members = job.wait_members(2)
     job.wait_step(3)
     controller, service = controller_of(job), running.process("service").pid
-    os.kill(service, signal.SIGSTOP)
+    stop(service)
     try:
         job.hold.unlink()
         wait_for(manifest_of_the_end(job).exists, "the checkpoint of the end", PATIENCE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from rubato.launch.environment import child_environment
 from rubato.launch.stacks import current_first
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
+from tests.stopping import stopped
 from tests.watched_child import START, Watched, watching
 
 PROGRAM = """
@@ -102,10 +102,9 @@ def test_a_process_that_is_stopped_is_said_so_and_answers_later(run: Run) -> Non
     watched = run("answer_signals(); begin(); wait_in_the_program()")
     first = ask_until(watched, is_waiting)
     assert watched.supervisor.pid is not None
-    os.kill(watched.supervisor.pid, signal.SIGSTOP)
-    told = ask(watched, first.number + 1)
+    with stopped(watched.supervisor.pid):
+        told = ask(watched, first.number + 1)
     assert (told.text, told.cause) == ("", "it does not run at all: it is stopped, or waits in the kernel")
-    os.kill(watched.supervisor.pid, signal.SIGCONT)
     assert is_waiting(ask(watched, first.number + 2))
 
 
