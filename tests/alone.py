@@ -55,8 +55,9 @@ class AloneRun(Run):
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """The global generators are afterwards as they were before."""
+    """The global generators begin alike, and are afterwards as they were before."""
     before = randomness.capture()
+    torch.manual_seed(0)
     try:
         yield
     finally:

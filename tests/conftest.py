@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Clocks are no part of a property: a busy machine must not fail what holds. And a change is judged by the same examples
@@ -15,3 +17,12 @@ settings.load_profile("new examples" if os.environ.get("RUBATO_NEW_EXAMPLES") el
 
 # Whoever asks Ray something without a Ray would start one in the process of the tests; asked on purpose, it starts.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
+
+@pytest.fixture
+def generators() -> Iterator[None]:
+    """The global generators begin alike, and are afterwards as they were before."""
+    from alone import own_generators  # torch, which not every test needs
+
+    with own_generators():
+        yield

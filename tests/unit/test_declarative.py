@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from alone import ROWS, AloneRun, own_generators
+from alone import ROWS, AloneRun
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -22,11 +22,7 @@ COMMON: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 def written_out(run: rubato.Run) -> None:

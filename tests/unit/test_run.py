@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from alone import ROWS, AloneRun, loss_of, own_generators, prepared, train
+from alone import ROWS, AloneRun, loss_of, prepared, train
 from torch import nn
 
 from rubato.errors import ModelError
@@ -15,11 +15,7 @@ from rubato.run import Run
 MISTAKE = "ModelError"
 
 
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from rubato.data import randomness
 from rubato.data.fetch import fetch, validate_dataset
 from rubato.errors import ModelError
 
@@ -19,11 +18,7 @@ ROWS = torch.arange(12.0)
 ARRAY = np.arange(13.0)
 
 
-@pytest.fixture(autouse=True)
-def own_generators() -> Iterator[None]:
-    before = randomness.capture()
-    yield
-    randomness.restore(before)
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 class Noisy(Dataset[tuple[torch.Tensor, float, int]]):

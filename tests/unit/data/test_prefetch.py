@@ -22,6 +22,7 @@ from alone import own_generators
 from hypothesis import given
 from hypothesis import strategies as st
 from programs.reading import Descriptors, Failing, Held, Noisy
+from stopping import stopped
 
 from rubato.data import prefetch
 from rubato.data.order import BatchPlan
@@ -30,6 +31,8 @@ from rubato.data.randomness import seed_all
 from rubato.data.source import MapSource
 from rubato.errors import ModelError
 from rubato.wire.events import EventKind
+
+pytestmark = pytest.mark.usefixtures("generators")
 
 PATIENCE_S = 110.0
 BEYOND_SELECT = 1024
@@ -40,12 +43,6 @@ PLAN = BatchPlan(num_samples=40, global_size=16, num_microbatches=4, seed=5)
 def keys_from(step: int, owned: Container[int] = range(4)) -> Iterator[Key]:
     for later in itertools.count(step):
         yield from ((later, v, 1) for v, size in enumerate(PLAN.sizes(later)) if size and v in owned)
-
-
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        yield
 
 
 class Reading:
@@ -157,11 +154,10 @@ def test_what_was_withdrawn_while_it_was_on_its_way_is_delivered_again(reading: 
     wish(wanted)
     reader = reading.ahead._readers[reading.ahead._owed[wanted]]
     assert select.select([reader.connection], (), (), PATIENCE_S)[0], "it is on its way"
-    os.kill(reader.child.pid, signal.SIGSTOP)  # so that it sees only the last wish
-    wish((wanted[0] + 9, 0, 1))
-    reading.ahead._take_in(0)  # it has arrived, and is dropped
-    wish(wanted)
-    os.kill(reader.child.pid, signal.SIGCONT)
+    with stopped(reader.child.pid):  # so that it sees only the last wish
+        wish((wanted[0] + 9, 0, 1))
+        reading.ahead._take_in(0)  # it has arrived, and is dropped
+        wish(wanted)
     check(reading.read())
     assert not reading.told
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,12 +10,7 @@ from hypothesis import strategies as st
 
 from rubato.data import randomness
 
-
-@pytest.fixture(autouse=True)
-def own_generators() -> Iterator[None]:
-    before = randomness.capture()
-    yield
-    randomness.restore(before)
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 def draw() -> tuple[float, float, float, float, float]:

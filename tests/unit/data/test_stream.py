@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from alone import AloneRun, own_generators
+from alone import AloneRun
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -18,11 +18,7 @@ from rubato.data.stream import Position, StreamPlan, StreamSource
 from rubato.errors import ModelError
 from rubato.wire.events import EventKind
 
-
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 class Shards:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from alone import AloneRun, loss_of, own_generators, prepared, train
+from alone import AloneRun, loss_of, prepared, train
 from torch import nn
 
 from rubato.engine.epoch import Epoch
 from rubato.errors import ModelError
 from rubato.run import Run
 
-
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 def train_by_epochs(run: Run, behind: Callable[[Any], None] = lambda _: None, epochs: int | None = None) -> nn.Module:

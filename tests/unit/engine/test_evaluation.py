@@ -4,13 +4,12 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from alone import AloneRun, own_generators
+from alone import AloneRun
 from groups import fake_group, on_ranks, record_of
 from programs.reading import Failing, Noisy
 from torch import nn
@@ -27,10 +26,7 @@ NUMBERS = torch.randn(53, generator=torch.Generator().manual_seed(1)) * 1e4
 ROWS = list(NUMBERS)
 
 
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 def begun(model: nn.Module | None = None) -> tuple[Session, nn.Module]:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from alone import ROWS, AloneRun, own_generators
+from alone import ROWS, AloneRun
 from torch import nn
 from torch.optim.lr_scheduler import SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel
@@ -14,11 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from rubato.run import Run
 from rubato.wire.events import EventKind
 
-
-@pytest.fixture(autouse=True)
-def generators() -> Iterator[None]:
-    with own_generators():
-        yield
+pytestmark = pytest.mark.usefixtures("generators")
 
 
 class Holder:
