@@ -21,11 +21,19 @@ def unregistered(known: Iterable[object]) -> list[str]:
 
     Args:  known: what is saved and given to joiners; what these hold counts as known.
     """
+    roots = list(known)
+    if not _loose(roots):
+        return []
+    gc.collect()  # what was dropped in a cycle is alive until then
+    return _loose(roots)
+
+
+def _loose(roots: list[object]) -> list[str]:
     # By type(), because isinstance asks __class__, and proxies answer by doing things.
     living = [one for one in gc.get_objects() if issubclass(type(one), _KINDS) and _is_used(one)]
     if not living:
         return []
-    held = {id(one) for one in _reachable(known)}
+    held = {id(one) for one in _reachable(roots)}
     return sorted(type(one).__name__ for one in living if id(one) not in held)
 
 

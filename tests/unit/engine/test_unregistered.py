@@ -32,7 +32,6 @@ class Holder:
 
 def forgotten(prepare: Callable[[Run, nn.Module, torch.optim.Optimizer], Any]) -> list[str]:
     """What a run tells that has prepared, where `prepare` did that and returned what it holds."""
-    gc.collect()  # what other tests left behind is alive too
     run = AloneRun()
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -67,3 +66,17 @@ def test_what_is_registered_prepared_or_off_is_not_told() -> None:
     assert forgotten(registered) == []
     assert forgotten(given) == []
     assert forgotten(lambda *_: torch.amp.GradScaler("cpu", enabled=False)) == []
+
+
+def test_what_was_dropped_is_not_told() -> None:
+    """What is in a cycle lives on until garbage is looked for."""
+
+    def dropped(_: Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        scheduler = StepLR(optimizer, 2)
+        scheduler.owner = Holder(scheduler)  # type: ignore[attr-defined]
+
+    gc.disable()
+    try:
+        assert forgotten(dropped) == []
+    finally:
+        gc.enable()
