@@ -97,7 +97,7 @@ except ProcessLookupError:
     print(json.dumps({"running_s": running_s, "stopped_s": stopped_s}))
 """
 """A process that stops another one half of the time, until that one ends."""
-ENOUGH = 0.75
+ENOUGH = 0.9
 """Of the ideal; the rest is exchanges, in which the slow worker is stopped half of the time too."""
 
 
@@ -140,7 +140,7 @@ def train_with_half_a_core(home: Path, workers: int, config: dict[str, Any]) -> 
 @pytest.mark.alone
 @pytest.mark.parametrize("workers", [2, 3])
 def test_half_a_core_costs_little_more_than_half_a_worker(tmp_path: Path, workers: int) -> None:
-    config = {"steps": 100, "pace": 0.036}
+    config = {"steps": 100, "pace": 0.1}
     # Whoever shares this machine may have taken the cores meanwhile: measured once more then, and only then.
     throughput = train_with_half_a_core(tmp_path, workers, config)
     if throughput < ENOUGH:
