@@ -172,10 +172,11 @@ class LogLine(BaseModel):
 
 
 class LogPage(BaseModel):
-    """Lines, oldest first; go on with `after=next`."""
+    """Lines, oldest first; go on with `after=next`, at once where there were more."""
 
     items: list[LogLine]
     next: str
+    has_more: bool
 
 
 class Items(BaseModel):

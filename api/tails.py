@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -103,9 +102,7 @@ def job_logs(
         end = LogPosition(job.log_segment, job.log_offset)
         items: list[dict[str, Any]] = []
         if position < end:
-            items, position = await run_in(
-                SEARCHES, functools.partial(context.logs.read, job_id, position, end, PAGE, wanted)
-            )
+            items, position = await run_in(SEARCHES, context.logs.read, job_id, position, end, PAGE, wanted)
         if items:
             messages.append(message({"items": items}, event="log", id=str(position)))
         is_over = Status(job.status) in FINAL and position >= end

@@ -7,21 +7,26 @@ acknowledged is lost. Readers never look behind the committed offset.
 
 from __future__ import annotations
 
+import bisect
 import fcntl
 import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rubato.wire.cluster import LogLine
+from service.clock import parse_rfc3339
 
 MAX_LINE_CHARS = 64 * 1024
 """A longer line is cut; its end says so."""
 MAX_SCAN_BYTES = 64 * 1024 * 1024
 """A filtered tail gives up behind so much text, and a filtered read says where to go on."""
+DISORDER = timedelta(minutes=1)
+"""So much may a line be older than one before it: workers report by themselves, and each has a clock of its own."""
 _BLOCK_BYTES = 256 * 1024
 _quoted = json.encoder.encode_basestring
 """A text as JSON, in C; not ASCII only."""
@@ -57,6 +62,7 @@ class LogFilter:
     ranks: frozenset[int] = frozenset()
     attempt: int | None = None
     text: str = ""
+    since: datetime | None = None
 
     def takes(self, item: dict[str, Any]) -> bool:
         """Whether a line is wanted."""
@@ -64,6 +70,7 @@ class LogFilter:
             (not self.ranks or item["rank"] in self.ranks)
             and (self.attempt is None or item["attempt"] == self.attempt)
             and (not self.text or self.text.lower() in str(item["line"]).lower())
+            and (self.since is None or not _is_before(item["time"], self.since))
         )
 
 
@@ -181,6 +188,34 @@ class LogStore:
                     return items[::-1]
         return items[::-1]
 
+    def find(self, job_id: str, end: LogPosition, since: datetime) -> LogPosition:
+        """A position before all lines of that time and later, and not long before them.
+
+        Lines stand about in the order of their times (`DISORDER`), so that few of them need to be looked at.
+        """
+        older_than = since - DISORDER
+        segments = range(end.segment + 1)
+        first_new = bisect.bisect_left(
+            segments, True, key=lambda segment: not self._is_older(self._path(job_id, segment), 0, older_than)
+        )
+        if first_new == 0:
+            return LogPosition()
+        path = self._path(job_id, first_new - 1)
+        blocks = range(_BLOCK_BYTES, path.stat().st_size, _BLOCK_BYTES)
+        older = bisect.bisect_left(blocks, True, key=lambda offset: not self._is_older(path, offset, older_than))
+        with path.open("rb") as stream:
+            return LogPosition(first_new - 1, _line_start(stream, blocks[older - 1] if older else 0))
+
+    def _is_older(self, path: Path, offset: int, than: datetime) -> bool:
+        """Of the first line that begins at an offset or behind it; False, too, where there is none that can be read."""
+        try:
+            with path.open("rb") as stream:
+                _line_start(stream, offset)
+                item = _decode(stream.readline(), LogPosition())
+        except FileNotFoundError:
+            return False
+        return item is not None and _is_before(item["time"], than)
+
     def _lines(self, job_id: str, segment: int, start: int, end: LogPosition) -> Iterator[tuple[LogPosition, bytes]]:
         path = self._path(job_id, segment)
         if not path.exists():
@@ -260,6 +295,22 @@ def _decode(raw: bytes, position: LogPosition) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         # A damaged line costs itself, not the whole log.
         return None
+
+
+def _line_start(stream: BinaryIO, offset: int) -> int:
+    """Where the first line begins at an offset or behind it; the stream stands there then."""
+    stream.seek(max(0, offset - 1))
+    if offset > 0:
+        stream.readline()
+    return stream.tell()
+
+
+def _is_before(time: str, moment: datetime) -> bool:
+    """False where the time cannot be read: rather a line too many than one too few."""
+    try:
+        return parse_rfc3339(time) < moment
+    except ValueError:
+        return False
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import shutil
 import sys
@@ -53,8 +52,7 @@ class ObjectFile:
         """Its content."""
         for start in range(0, self.size, REQUEST_BYTES):
             stop = min(start + REQUEST_BYTES, self.size)
-            read = functools.partial(self._filesystem.cat_file, self._path, start=start, end=stop)
-            yield await run_in(DOWNLOADS, read)
+            yield await run_in(DOWNLOADS, self._filesystem.cat_file, self._path, start=start, end=stop)
 
 
 def find_stored(uri: StorageUri) -> Path | ObjectFile | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import AwareDatetime
 
 from api import schemas
 from api.auth import Caller, JobReference, Parts
@@ -25,6 +26,8 @@ router = APIRouter(prefix="/api/v1", tags=["live data"])
 
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}}
 _LARGEST = 2**63 - 1
+TAIL = 100
+"""Lines of a log, where nothing else is asked for."""
 
 LastEventId = Annotated[str | None, Header()]
 After = Annotated[int, Query(ge=0, le=_LARGEST, description="Position behind which to begin.")]
@@ -97,28 +100,36 @@ async def get_logs(
     rank: Annotated[str, Query(description="Ranks, separated by commas.")] = "",
     attempt: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
     q: Annotated[str, Query(max_length=200, description="Part of the line.")] = "",
-    tail: Annotated[int, Query(ge=0, le=10_000, description="Lines from the end, where `after` is not given.")] = 100,
+    since: Annotated[AwareDatetime | None, Query(description="Only lines of this time and later.")] = None,
+    tail: Annotated[
+        int | None,
+        Query(ge=0, le=10_000, description="Lines from the end, where `after` is not given; without `since` 100."),
+    ] = None,
     after: Annotated[str | None, Query(description="Go on behind this id.")] = None,
     limit: Limit = PAGE,
     last_event_id: LastEventId = None,
 ) -> Any:
-    """Lines of the workers, oldest first."""
-    wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q)
+    """Lines of the workers, oldest first.
+
+    Begins behind `after`; else with the newest `tail` of them; with `since` alone at that time, and `next` leads on.
+    """
+    wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
     start = last_event_id if last_event_id is not None and wants_stream(request) else after
     begin = _log_position(start)
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
     end = LogPosition(job.log_segment, job.log_offset)
+    if begin is None and tail is None and wanted.since is not None:
+        begin = await run_in(SEARCHES, context.logs.find, job.id, end, wanted.since)
     first: list[dict[str, Any]] = []
     position = end if begin is None else begin
     if begin is None:
-        first = await run_in(SEARCHES, functools.partial(context.logs.tail, job.id, end, tail, wanted))
+        count = TAIL if tail is None else tail
+        first = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)
     elif not wants_stream(request):
-        first, position = await run_in(
-            SEARCHES, functools.partial(context.logs.read, job.id, begin, end, limit, wanted)
-        )
+        first, position = await run_in(SEARCHES, context.logs.read, job.id, begin, end, limit, wanted)
     if not wants_stream(request):
-        return {"items": first, "next": str(position)}
+        return {"items": first, "next": str(position), "has_more": position < end}
     return job_logs(context, caller, job.id, first, position, wanted)
 
 
@@ -143,6 +154,15 @@ def _log_position(text: str | None) -> LogPosition | None:
         return LogPosition.parse(text)
     except ValueError as error:
         raise ServiceError(ErrorKind.INVALID_REQUEST, f"{error}.") from None
+
+
+def _moment(since: datetime | None) -> datetime | None:
+    # Years near the ends of the calendar overflow when an offset is taken off.
+    if since is not None and not 1970 <= since.year < 9000:
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST, f"since takes a time of now or earlier, got the year {since.year}."
+        )
+    return since
 
 
 def _ranks(text: str) -> frozenset[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks
+from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks, parse_since
 from rubato.cli.output import note, put, put_json, stdout_console
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
 from rubato.cli.watch_commands import UNFINISHED, WatchOption, rounds
@@ -72,7 +72,13 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as lines are written. Ctrl-C detaches.")
     ] = False,
     rank: Annotated[str | None, typer.Option(metavar="0,3", help="Only these ranks.")] = None,
-    tail: Annotated[int, typer.Option(min=1, help="Begin with so many of the newest lines.")] = 100,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, show_default="100, with --since all", help="Begin with so many of the newest lines."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what is newer: 5m, 2h, or 2026-01-31T12:00:00Z.")
+    ] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt.")] = None,
     text: Annotated[str | None, typer.Option("--grep", help="Only lines that hold this text.")] = None,
     as_json: JsonOption = False,
@@ -80,13 +86,14 @@ def logs(
 ) -> None:
     """Print what the training processes wrote, line by line with its rank."""
     ranks = parse_ranks(rank)
+    begin = parse_since(since, datetime.now(UTC))
     with connect(url) as client:
         if not follow:
-            lines = client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text)
+            lines = client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text, since=begin)
             for line in lines:
                 put_json(line.raw) if as_json else put(format_log_line(line))
             if not lines:
-                is_filtered = bool(ranks) or attempt is not None or text is not None
+                is_filtered = bool(ranks) or any(limit is not None for limit in (attempt, text, since))
                 note("No line matches." if is_filtered else "The training processes have written nothing yet.")
             return
         found = client.job(job)
@@ -97,6 +104,7 @@ def logs(
                 attempt=attempt,
                 tail=tail,
                 text=text,
+                since=begin,
                 on_gap=lambda _: note("The service does not answer; trying again ..."),
             ):
                 put_json(line.raw) if as_json else put(format_log_line(line))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -40,6 +43,27 @@ def parse_assignments(pairs: list[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint=option)
         found[name] = value
     return found
+
+
+def parse_since(text: str | None, now: datetime) -> datetime | None:
+    """`"5m"` as that long ago, or an RFC 3339 time.
+
+    Raises:
+        typer.BadParameter: neither.
+    """
+    if text is None:
+        return None
+    try:
+        return now - timedelta(seconds=parse_duration_s(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()  # without an offset: local time, as in the user's other logs
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is no time; write how long ago (90s, 5m, 2h) or a time such as 2026-01-31T12:00:00Z",
+            param_hint="--since",
+        ) from None
 
 
 def parse_ranks(text: str | None) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -340,10 +341,16 @@ class Client:
         attempt: int | None = None,
         tail: int | None = None,
         text: str | None = None,
+        since: datetime | None = None,
     ) -> list[LogLine]:
-        """The job's newest log lines, oldest first."""
-        params = {**_log_filter(ranks, attempt, text), "tail": tail}
-        return [decode(LogLine, item) for item in self._get(path_of("jobs", job, "logs"), params=params)["items"]]
+        """The job's newest log lines, oldest first: `tail` of them, or all of a time (aware) and later."""
+        params: dict[str, Any] = {**_log_filter(ranks, attempt, text, since), "tail": tail}
+        page = self._get(path_of("jobs", job, "logs"), params=params)
+        items = list(page["items"])
+        while page.get("has_more"):
+            page = self._get(path_of("jobs", job, "logs"), params={**params, "after": page["next"]})
+            items += page["items"]
+        return [decode(LogLine, item) for item in items]
 
     def follow_logs(
         self,
@@ -353,10 +360,11 @@ class Client:
         attempt: int | None = None,
         tail: int | None = None,
         text: str | None = None,
+        since: datetime | None = None,
         on_gap: GapListener | None = None,
     ) -> Iterator[LogLine]:
-        """The newest `tail` lines, then every line as it is written; ends with the job."""
-        params = {**_log_filter(ranks, attempt, text), "tail": tail}
+        """The lines of `logs`, then every line as it is written; ends with the job."""
+        params = {**_log_filter(ranks, attempt, text, since), "tail": tail}
         for message in self._transport.stream(API + path_of("jobs", job, "logs"), params=params, on_gap=on_gap):
             if message.event == "log":
                 yield from (decode(LogLine, item) for item in message.data["items"])
@@ -470,5 +478,12 @@ class Client:
         return self._transport.send_json("POST", API + path, body=body, **options)
 
 
-def _log_filter(ranks: tuple[int, ...], attempt: int | None, text: str | None) -> dict[str, Any]:
-    return {"rank": ",".join(str(rank) for rank in ranks) or None, "attempt": attempt, "q": text}
+def _log_filter(
+    ranks: tuple[int, ...], attempt: int | None, text: str | None, since: datetime | None
+) -> dict[str, Any]:
+    return {
+        "rank": ",".join(str(rank) for rank in ranks) or None,
+        "attempt": attempt,
+        "q": text,
+        "since": None if since is None else since.isoformat(),
+    }

@@ -6,12 +6,15 @@ import asyncio
 import json
 import math
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rubato.wire.cluster import Failure, NodeReport, Outcome, Result
 from rubato.wire.codec import to_json
+from service.clock import to_rfc3339
 from service.logs import LogPosition
 from tests.simulated_controller import bearer, log_line, metric, worker
 
@@ -273,6 +276,36 @@ async def test_logs_page_filter_and_tail(bench: Bench) -> None:
     assert (await bench.get("/jobs/digits/logs", after=rest["next"]))["items"] == []
     found = (await bench.get("/jobs/digits/logs", q="LINE 3"))["items"]
     assert [item["line"] for item in found] == ["line 3"]
+
+
+async def test_logs_of_a_time_and_later(bench: Bench) -> None:
+    controller = await bench.start()
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    lines = [replace(log_line(f"at {i}"), time=to_rfc3339(noon + timedelta(minutes=i))) for i in range(30)]
+    await controller.report(logs=tuple(lines))
+
+    async def at(**query: Any) -> list[str]:
+        return [item["line"] for item in (await bench.get("/jobs/digits/logs", **query))["items"]]
+
+    assert (
+        await at(since="2026-01-31T12:27:00Z")
+        == await at(since="2026-01-31T13:27:00+01:00")
+        == [
+            "at 27",
+            "at 28",
+            "at 29",
+        ]
+    )
+    assert await at(since="2026-01-31T12:20:00Z", tail=2) == ["at 28", "at 29"]
+    assert await at(since="2026-01-31T12:28:00Z", tail=5) == ["at 28", "at 29"]
+    first = await bench.get("/jobs/digits/logs", since="2026-01-31T12:25:00Z", limit=3)
+    assert ([item["line"] for item in first["items"]], first["has_more"]) == (["at 25", "at 26", "at 27"], True)
+    rest = await bench.get("/jobs/digits/logs", since="2026-01-31T12:25:00Z", after=first["next"])
+    assert ([item["line"] for item in rest["items"]], rest["has_more"]) == (["at 28", "at 29"], False)
+    assert await at(since="2026-02-01T00:00:00Z") == []
+    for bad in ("yesterday", "2026-01-31T12:00:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:00"):
+        refused = await bench.client.get("/api/v1/jobs/digits/logs", params={"since": bad})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), bad
 
 
 async def _everything(bench: Bench) -> list[object]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -97,6 +98,8 @@ def test_no_service_ends_with_5(rubato: Rubato) -> None:
         ("scale", "x"),
         ("scale", "x", "0"),
         ("logs", "x", "--rank", "a"),
+        ("logs", "x", "--since", "yesterday"),
+        ("logs", "x", "--since", "0001-01-01T00:00:00+23:00"),
         ("wait", "x", "--for", "runing"),
         ("wait", "x", "--timeout", "soon"),
         ("submit",),
@@ -141,7 +144,24 @@ def test_logs_without_a_line_say_so(service: FakeService, rubato: Rubato) -> Non
     nothing = rubato("logs", "job_1")
     assert (nothing.code, nothing.out) == (0, "")
     assert "written nothing yet" in nothing.err
-    assert "No line matches" in rubato("logs", "job_1", "--rank", "9").err
+    for limit in (("--rank", "9"), ("--since", "5m")):
+        assert "No line matches" in rubato("logs", "job_1", *limit).err
+
+
+@pytest.mark.parametrize(
+    ("since", "ago_s"), [("90", 90.0), ("5m", 300.0), ("2h", 7200.0), ("2026-01-31T13:00:00+01:00", None)]
+)
+def test_logs_of_a_time_are_asked_for(service: FakeService, rubato: Rubato, since: str, ago_s: float | None) -> None:
+    service.on("GET", "/jobs/job_1/logs", {"items": [], "next": "0:4", "has_more": False})
+    before = datetime.now(UTC)
+    assert rubato("logs", "job_1", "--since", since).code == 0
+    query = service.requests[-1].query
+    assert set(query) == {"since"}
+    asked = datetime.fromisoformat(query["since"])
+    if ago_s is None:
+        assert asked == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    else:
+        assert before <= asked + timedelta(seconds=ago_s) <= datetime.now(UTC)
 
 
 def test_ctrl_c_detaches_and_says_how_to_come_back(

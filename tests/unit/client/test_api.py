@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -329,6 +330,27 @@ def test_log_lines_arrive_in_order_and_by_rank(tmp_path: Path) -> None:
     with client_of(handler, tmp_path) as client:
         assert [line.line for line in client.logs("j", ranks=(0, 2), tail=10)] == ["line 0", "line 1", "line 2"]
         assert [line.id for line in client.follow_logs("j", ranks=(0, 2), tail=10)] == ["0:0", "0:1", "0:2"]
+
+
+def test_log_lines_of_a_time_are_read_to_their_end(tmp_path: Path) -> None:
+    since = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    asked: list[str | None] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        query = dict(request.url.params)
+        assert query.pop("since") == "2026-01-31T12:00:00+00:00"
+        asked.append(query.pop("after", None))
+        assert not query
+        number = len(asked)
+        items = [{"id": f"0:{number}", "time": "t", "stream": "stdout", "line": f"line {number}", "rank": 0}]
+        # Nothing of the second page is wanted, and there is more behind it.
+        return httpx.Response(
+            200, json={"items": [] if number == 2 else items, "next": f"0:{number}", "has_more": number < 3}
+        )
+
+    with client_of(handler, tmp_path) as client:
+        assert [line.line for line in client.logs("j", since=since)] == ["line 1", "line 3"]
+    assert asked == [None, "0:1", "0:2"]
 
 
 def test_is_ready_is_false_where_nothing_answers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,14 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.wire.cluster import LogLine
+from service.clock import to_rfc3339
 from service.logs import MAX_LINE_CHARS, LogFilter, LogPosition, LogStore, _encode
 
 ALL = LogFilter()
 START = LogPosition()
 
 
-def line(text: str, rank: int | None = 0) -> LogLine:
-    return LogLine(worker_id="w1", rank=rank, time="2026-01-31T12:00:00Z", stream="stdout", line=text)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def line(text: str, rank: int | None = 0, time: datetime = NOON) -> LogLine:
+    return LogLine(worker_id="w1", rank=rank, time=to_rfc3339(time), stream="stdout", line=text)
 
 
 def texts(items: list[dict[str, object]]) -> list[object]:
@@ -133,11 +138,66 @@ def test_crashes_at_any_place_lose_and_double_nothing(
         (LogFilter(attempt=2), False),
         (LogFilter(ranks=frozenset({0, 5})), True),
         (LogFilter(ranks=frozenset({5})), False),
+        (LogFilter(since=NOON), True),
+        (LogFilter(since=NOON + timedelta(microseconds=1)), False),
     ],
 )
 def test_filters(store: LogStore, wanted: LogFilter, takes: bool) -> None:
     end = store.append("job", START, 1, [line("hello world")])
     assert bool(store.tail("job", end, 1, wanted)) is takes
+
+
+@pytest.mark.parametrize("width", [10, 3_000, 60_000])
+@given(
+    gaps_s=st.lists(st.sampled_from([-50.0, 0.0, 0.001, 5.0, 90.0]), min_size=1, max_size=60),
+    asked_s=st.floats(-200, 2_000),
+)
+def test_a_time_is_found_without_losing_a_line_of_it(
+    tmp_path_factory: pytest.TempPathFactory, width: int, gaps_s: list[float], asked_s: float
+) -> None:
+    """Lines of some workers, each up to a minute late, in blocks of many lines, a few, and less than one."""
+    store = LogStore(tmp_path_factory.mktemp("logs"), segment_bytes=1_000_000)
+    newest_s, lines, times = 0.0, [], []
+    for index, gap_s in enumerate(gaps_s):
+        newest_s = max(newest_s, newest_s + gap_s)
+        moment = NOON + timedelta(seconds=newest_s + min(0.0, gap_s))
+        lines.append(line(f"{index}:".ljust(width, "x"), time=moment))
+        times.append(moment)
+    end = START
+    for one in lines:
+        end = store.append("job", end, 1, [one])
+    since = NOON + timedelta(seconds=asked_s)
+    found, _ = store.read("job", store.find("job", end, since), end, 1_000, LogFilter(since=since))
+    assert [str(item["line"]).split(":")[0] for item in found] == [
+        str(index) for index, moment in enumerate(times) if moment >= since
+    ]
+
+
+def test_a_time_is_found_near_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six megabytes at most two blocks and a minute are read over, and none where a segment is gone."""
+    store = LogStore(tmp_path, segment_bytes=2_000_000)
+    end = START
+    for first in range(0, 6_000, 500):
+        lines = [line(f"{i}:{'x' * 1_000}", time=NOON + timedelta(seconds=i)) for i in range(first, first + 500)]
+        end = store.append("job", end, 1, lines)
+    assert end.segment >= 2
+    for asked in (300, 1_999, 2_500, 5_900):
+        begin = store.find("job", end, NOON + timedelta(seconds=asked))
+        before = store.read("job", begin, end, 1, ALL)[0][0]
+        assert asked - 60 - 600 < int(str(before["line"]).split(":")[0]) <= asked - 60 or begin == START
+    assert store.find("job", end, NOON + timedelta(days=1)).segment == end.segment
+    monkeypatch.setattr("service.logs.MAX_SCAN_BYTES", 1_000_000)
+    since = NOON + timedelta(seconds=5_990)
+    items, _ = store.read("job", store.find("job", end, since), end, 100, LogFilter(since=since))
+    assert len(items) == 10
+    (tmp_path / "job" / "00000000.jsonl").unlink()
+    assert store.read("job", store.find("job", end, since), end, 100, LogFilter(since=since))[0] == items
+
+
+def test_a_time_that_cannot_be_read_hides_no_line(store: LogStore) -> None:
+    end = store.append("job", START, 1, [LogLine("w1", 0, "yesterday", "stdout", "odd"), line("even")])
+    wanted = LogFilter(since=NOON)
+    assert texts(store.read("job", store.find("job", end, NOON), end, 10, wanted)[0]) == ["odd", "even"]
 
 
 def test_what_was_given_up_writes_nothing_any_more(tmp_path: Path) -> None:
@@ -181,13 +241,13 @@ def test_a_line_is_written_as_json_would_be(text: str, rank: int | None) -> None
     written = _encode([line(text, rank)], 3)
     assert written.endswith(b"\n")
     assert written.count(b"\n") == 1
-    fields = {"t": "2026-01-31T12:00:00Z", "w": "w1", "r": rank, "a": 3, "s": "stdout", "l": text}
+    fields = {"t": "2026-01-31T12:00:00.000000Z", "w": "w1", "r": rank, "a": 3, "s": "stdout", "l": text}
     assert json.loads(written) == fields
 
 
 def test_a_position_far_behind_the_end_reads_nothing(tmp_path: Path) -> None:
     store = LogStore(tmp_path, 1000)
-    end = store.append("job_a", LogPosition(), 1, [LogLine("w1", 0, "2026-01-31T12:00:00Z", "stdout", "a line")])
+    end = store.append("job_a", LogPosition(), 1, [LogLine("w1", 0, "2026-01-31T12:00:00.000000Z", "stdout", "a line")])
     far = LogPosition(0, 99999999999999999999)
     assert store.read("job_a", far, end, 10, LogFilter()) == ([], far)
 
