@@ -16,6 +16,7 @@ from api.app import create_app
 from service.context import Context
 from service.scheduling.loop import SchedulingLoop
 from service.settings import Settings
+from tests.integration.service.processes import ServiceProcess
 from tests.postgres import new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
@@ -125,12 +126,25 @@ def new_postgres(postgres_url: str) -> Callable[[], str]:
     return lambda: new_database(postgres_url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest) -> str:
+DATABASES = ["sqlite", "postgres"]
+
+
+def _database_url(request: pytest.FixtureRequest) -> str:
     """Empty: SQLite in the home."""
-    if request.param == "sqlite":
-        return ""
-    return request.getfixturevalue("new_postgres")()
+    return "" if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_url"))
+
+
+database_url = pytest.fixture(params=DATABASES)(_database_url)
+shared_database_url = pytest.fixture(params=DATABASES, scope="module")(_database_url)
+"""For all tests of a module."""
+
+
+@pytest.fixture
+def service(tmp_path: Path, database_url: str) -> Iterator[ServiceProcess]:
+    """A real process, not started yet, on each database."""
+    process = ServiceProcess(tmp_path / "home", RUBATO_DATABASE_URL=database_url)
+    yield process
+    process.end()
 
 
 @pytest.fixture

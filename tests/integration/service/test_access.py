@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from api.app import ROUTERS
 from api.auth import roles_of
 from service.auth import Role
+from service.models import Base
 from tests.simulated_controller import bearer
 
 if TYPE_CHECKING:
@@ -48,12 +50,6 @@ PUBLIC = {
 DEEP: object = functools.reduce(lambda inner, _: [inner], range(40), 1)
 PLAIN = {"Content-Type": "text/plain"}
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
-
-
-@pytest.fixture
-async def bench(make_bench: MakeBench) -> AsyncIterator[Bench]:
-    async with make_bench() as running:
-        yield running
 
 
 def _routes() -> list[tuple[str, str, APIRoute]]:
@@ -101,12 +97,12 @@ async def test_every_route_refuses_whoever_it_is_not_for(bench: Bench) -> None:
     assert walked > 20, "the walk found the routes"
 
 
-async def test_a_removed_token_file_revokes_the_token(make_bench: MakeBench) -> None:
-    async with make_bench() as bench:
+async def test_a_removed_token_file_revokes_the_token(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url) as bench:
         old, file = bench.token, bench.settings.home / "token"
         assert file.stat().st_mode & 0o777 == 0o600
     file.unlink()
-    async with make_bench() as bench:
+    async with make_bench(database_url) as bench:
         assert bench.token != old
         assert (await bench.client.get("/api/v1/me", headers=bearer(old))).status_code == 401
         assert (await bench.get("/me")) == {"user": "admin", "role": "admin", "projects": {}}
@@ -138,10 +134,16 @@ async def test_a_home_s_own_token_that_was_revoked_is_made_anew(
 async def test_no_token_lies_in_the_database(bench: Bench) -> None:
     controller = await bench.start()
     assert controller.acquired is not None
-    for name in ("rubato.db", "rubato.db-wal"):
-        content = (bench.settings.home / name).read_bytes()
-        for secret in (bench.token, bench.agent.token, controller.acquired.token):
-            assert secret.encode() not in content
+    async with bench.context.database.read() as session:
+        tables = {
+            table.name: repr((await session.execute(select(table))).all()) for table in Base.metadata.sorted_tables
+        }
+    # Of SQLite also what lies in its files and is no row any more.
+    files = {file.name: file.read_bytes().decode("latin-1") for file in bench.settings.home.glob("rubato.db*")}
+    assert controller.job_id in tables["jobs"]
+    for name, content in (tables | files).items():
+        for secret in (bench.token, bench.agent.token, controller.ticket, controller.acquired.token):
+            assert secret not in content, name
 
 
 @pytest.fixture

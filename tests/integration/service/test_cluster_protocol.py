@@ -480,12 +480,12 @@ class Protocol(Played):
         assert not self.job().desired_actions
 
 
-def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path) -> None:
+def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path, database_url: str) -> None:
     clock = ManualClock()
     EFFECTS.clear()
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        service = run_service(Settings(home=tmp_path / "home"), clock=clock, with_loop=False)
+        service = run_service(Settings(home=tmp_path / "home", database_url=database_url), clock=clock, with_loop=False)
         running = runner.run(stack.enter_async_context(service))
         try:
             Protocol.bench = Bench(runner, running, clock)

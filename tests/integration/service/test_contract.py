@@ -50,8 +50,8 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    process = ServiceProcess(tmp_path_factory.mktemp("contract") / "home")
+def running(tmp_path_factory: pytest.TempPathFactory, shared_database_url: str) -> Iterator[Running]:
+    process = ServiceProcess(tmp_path_factory.mktemp("contract") / "home", RUBATO_DATABASE_URL=shared_database_url)
     process.start()
     home = process.home
     token = (home / "token").read_text().strip()

@@ -8,7 +8,6 @@ import itertools
 import json
 import random
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.anyio
 
 SEED = 20260131
 ROUNDS = 4
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path / "home")
-    yield process
-    process.end()
 
 
 class Traffic:
@@ -81,7 +73,7 @@ class Traffic:
             self._replies.release()
 
 
-async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> None:
+async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess, database_url: str) -> None:
     """Submits and reports run while the service is killed; what got its reply is there, once, in order."""
     chance = random.Random(SEED)
     service.start()
@@ -114,10 +106,12 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess) -> Non
     assert [item["message"] for item in events if item["kind"] == "user.event"] == [f"step {step}" for step in steps]
     assert [row["step"] for row in rows] == steps
     assert [item["line"] for item in logs] == [f"line {step}" for step in steps]
-    with contextlib.closing(sqlite3.connect(service.home / "rubato.db")) as database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    if not database_url:
+        with contextlib.closing(sqlite3.connect(service.home / "rubato.db")) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # PostgreSQL bears several: test_replicas.py
 async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess) -> None:
     service.start()
     second = service.spawn("--port", "0")

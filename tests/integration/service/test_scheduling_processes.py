@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +15,6 @@ pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60
 """For a machine that is busy; nothing here waits for a time to pass."""
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path / "home")
-    yield process
-    process.end()
 
 
 def training(count: int) -> dict[str, Any]:

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def bench(make_bench: MakeBench) -> AsyncIterator[Bench]:
-    async with make_bench(max_package_bytes=2_000_000) as running:
+async def bench(make_bench: MakeBench, database_url: str) -> AsyncIterator[Bench]:
+    async with make_bench(database_url, max_package_bytes=2_000_000) as running:
         yield running
 
 

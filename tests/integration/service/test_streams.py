@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("streams") / "home", RUBATO_KEEP_ALIVE="PT0.3S")
+def service(tmp_path_factory: pytest.TempPathFactory, shared_database_url: str) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(
+        tmp_path_factory.mktemp("streams") / "home",
+        RUBATO_KEEP_ALIVE="PT0.3S",
+        RUBATO_DATABASE_URL=shared_database_url,
+    )
     process.start()
     yield process
     process.end()
@@ -36,7 +41,7 @@ async def controller(
     service: ServiceProcess, client: httpx.AsyncClient, request: pytest.FixtureRequest
 ) -> AsyncIterator[SimulatedController]:
     """A running job of the test's own."""
-    name = request.node.name.replace("_", "-").lower()[:60].strip("-")
+    name = re.sub(r"[^a-zA-Z]+", "-", request.node.name).lower()[:60].strip("-")
     submitted = await client.post("/api/v1/jobs", json={"name": name, "recipe": "image-classifier"})
     job_id = submitted.json()["id"]
     agent = SimulatedAgent(client, (service.home / "cluster-token").read_text().strip())
@@ -194,8 +199,8 @@ async def test_the_agents_long_poll_wakes_for_a_new_job(service: ServiceProcess,
     assert [item.job_id for item in poll.result().run] == [job["id"]]
 
 
-async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
-    process = ServiceProcess(tmp_path / "home")
+async def test_streams_end_when_the_service_stops(tmp_path: Path, database_url: str) -> None:
+    process = ServiceProcess(tmp_path / "home", RUBATO_DATABASE_URL=database_url)
     process.start()
     try:
         async with process.client() as client:

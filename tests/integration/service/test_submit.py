@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.service.conftest import Bench, MakeBench
+    from tests.integration.service.conftest import Bench
 
 pytestmark = pytest.mark.anyio
 
 SPEC = {"name": "digits", "recipe": "image-classifier"}
 YAML = {"Content-Type": "application/yaml; charset=utf-8"}
-
-
-@pytest.fixture
-async def bench(make_bench: MakeBench) -> AsyncIterator[Bench]:
-    async with make_bench() as running:
-        yield running
 
 
 async def test_yaml_and_json_make_the_same_job(bench: Bench) -> None:
