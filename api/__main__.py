@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -46,10 +48,26 @@ class Server(uvicorn.Server):
         running = getattr(self.app.state, "running", None)
         if self.should_exit or running is None:
             return
+        cut_off_stalled(self.servers, self.app.state.context.settings.stalled_after)
         port = self.servers[0].sockets[0].getsockname()[1]
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         print(f"Rubato listens on http://{host}:{port}", flush=True)
         print(f"Sign in once by http://{host}:{port}/login?code={running.login_code}", flush=True)
+
+
+def cut_off_stalled(servers: Iterable[asyncio.Server], after: timedelta) -> None:
+    """Let the kernel reset connections whose peer takes nothing; accepted ones inherit it from those that listen.
+
+    A watcher who stopped reading, or whose machine is gone, would hold its stream for ever: sending just waits.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only
+        return
+    for server in servers:
+        for listening in server.sockets:
+            if listening.family in (socket.AF_INET, socket.AF_INET6):
+                listening.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(after / timedelta(milliseconds=1))
+                )
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:

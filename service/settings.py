@@ -77,6 +77,8 @@ class Settings(BaseSettings):
     """Longest life of one event stream; the client reconnects and replays."""
     keep_alive: Duration = timedelta(seconds=10)
     """Silence on a stream after which a comment is sent."""
+    stalled_after: Duration = timedelta(seconds=60)
+    """Who takes nothing for so long of what is sent, though it waits for them, is disconnected; streams are resumed."""
 
     max_body_bytes: int = 8 * 1024 * 1024
     """Largest JSON body: a report of some thousand log lines."""

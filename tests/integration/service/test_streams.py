@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from rubato.wire.cluster import NodeReport, Outcome, Result
-from tests.integration.service.processes import ServiceProcess, open_stream
+from tests.integration.service.processes import ServiceProcess, controller_of, open_stream, submit
 from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
 
 pytestmark = pytest.mark.anyio
@@ -197,6 +198,43 @@ async def test_the_agents_long_poll_wakes_for_a_new_job(service: ServiceProcess,
             )
         ).json()
     assert [item.job_id for item in poll.result().run] == [job["id"]]
+
+
+async def test_who_takes_nothing_is_cut_off_and_goes_on_later(tmp_path: Path) -> None:
+    process = ServiceProcess(tmp_path / "home", RUBATO_STALLED_AFTER="PT1S", RUBATO_STREAMS_PER_USER="1")
+    process.start()
+    try:
+        async with process.client() as client, asyncio.timeout(60):
+            controller = await controller_of(client, process.agent(client), await submit(client, "digits"))
+            for first in range(0, 4_000, 200):  # 16 MB: more than all buffers between the two take
+                await controller.report(logs=tuple(log_line(f"{n}:{'x' * 4_000}") for n in range(first, first + 200)))
+            path = f"/api/v1/jobs/{controller.job_id}/logs"
+            with socket.create_connection((httpx.URL(process.url).host, httpx.URL(process.url).port)) as stalled:
+                authorization = client.headers["authorization"]
+                stalled.sendall(
+                    f"GET {path}?after=0:0 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {authorization}\r\n"
+                    "Accept: text/event-stream\r\n\r\n".encode()
+                )
+                taken_bytes = b""
+                while b"connected" not in taken_bytes:
+                    taken_bytes += await asyncio.to_thread(stalled.recv, 64)
+                headers = {"Accept": "text/event-stream"}
+                refused = 0
+                while True:
+                    async with client.stream("GET", path, headers=headers, params={"after": "0:0"}) as response:
+                        if response.status_code == 200:
+                            break
+                        assert response.status_code == 429
+                        refused += 1
+                    await asyncio.sleep(0.05)
+                assert refused, "it was never read slowly"
+            await controller.report(outcome=Outcome(state="cancelled"))
+            async with open_stream(client, path, after="0:0") as messages:
+                taken = await _take(messages, "end")
+            lines = [item["line"] for message in taken if message.event == "log" for item in message.data["items"]]
+            assert [line.split(":")[0] for line in lines] == [str(number) for number in range(4_000)]
+    finally:
+        process.end()
 
 
 async def test_streams_end_when_the_service_stops(tmp_path: Path, database_url: str) -> None:
