@@ -323,6 +323,9 @@ class CancelRequest(Request):
     """How to end."""
 
     force: bool = Field(default=False, strict=True)
+    grace_seconds: float | None = Field(
+        default=None, ge=0, le=86_400, allow_inf_nan=False, description="Default: limits.stop_grace of the spec."
+    )
 
 
 class CloneRequest(Request):

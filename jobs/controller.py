@@ -204,7 +204,13 @@ def own_process() -> ProcessIdentity:
 def wish_of(desired: Desired) -> Wish:
     """What the coordinator needs of the wishes."""
     return Wish(
-        desired.run, desired.workers, desired.checkpoint_request, desired.force, desired.standby, desired.actions
+        desired.run,
+        desired.workers,
+        desired.checkpoint_request,
+        desired.force,
+        desired.standby,
+        desired.actions,
+        desired.grace_s,
     )
 
 

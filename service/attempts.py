@@ -260,6 +260,7 @@ def _wishes_of(job: Job, now: datetime) -> Desired:
         standby=job.granted_standby,
         checkpoint_request=job.checkpoint_request,
         force=job.desired_force,
+        grace_s=job.desired_grace_s,
         actions=tuple(action.told(now) for action in listed(job.desired_actions)),
         avoid_nodes=tuple(job.avoid_nodes),
     )

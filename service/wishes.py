@@ -111,8 +111,12 @@ async def resume(context: Context, reference: str, *, asked: Asked) -> Changed:
     return await change_job(context, reference, asked, ["resume"], change)
 
 
-async def cancel(context: Context, reference: str, *, force: bool, asked: Asked) -> Changed:
-    """Want the job ended; an acknowledged cancel wins over every other outcome.
+async def cancel(
+    context: Context, reference: str, *, force: bool, grace_s: float | None = None, asked: Asked
+) -> Changed:
+    """Want the job ended, its workers within a grace; an acknowledged cancel wins over every other outcome.
+
+    Asked again it may be forced, or get another grace, which counts from the first time.
 
     Raises:
         ServiceError: not_found, job_final, precondition_failed.
@@ -122,20 +126,23 @@ async def cancel(context: Context, reference: str, *, force: bool, asked: Asked)
         if job.status == Status.CANCELLED:
             return False
         refuse_final(job, "cancelled")
-        if job.desired_run == "stop" and (job.desired_force or not force):
+        is_new_grace = grace_s is not None and grace_s != job.desired_grace_s
+        if job.desired_run == "stop" and (job.desired_force or not (force or is_new_grace)):
             return False
         job.desired_run = "stop"
         job.desired_force = force
+        job.desired_grace_s = grace_s if grace_s is not None else job.desired_grace_s
         job.stop_reason = job.stop_reason or Reason.CANCELLED_BY_USER.value
-        how = "at once" if force else "with the grace of its spec"
+        of_spec = "with the grace of its spec"
+        how = "at once" if force else of_spec if job.desired_grace_s is None else f"within {job.desired_grace_s:g} s"
         message = f"{asked.actor} asked to cancel the job {how}."
-        data = {"by": asked.actor, "force": force}
+        data = {"by": asked.actor, "force": force, "grace_seconds": job.desired_grace_s}
         await record_wish(session, job, EventKind.CANCEL_REQUESTED, message, data, actor=asked.actor, now=now)
         because = f"{asked.actor} asked to cancel"
         await settle_status(session, job, now=now, reason=job.stop_reason, because=because)
         return True
 
-    return await change_job(context, reference, asked, ["cancel", force], change)
+    return await change_job(context, reference, asked, ["cancel", force, grace_s], change)
 
 
 async def request_checkpoint(context: Context, reference: str, *, asked: Asked) -> Changed:

@@ -222,7 +222,8 @@ async def cancel_job(
     wait: Wait = 0,
 ) -> Any:
     """End the job; with `force` without its grace. Once acknowledged, no other outcome can win."""
-    changed = await wishes.cancel(context, reference, force=body is not None and body.force, asked=asked)
+    how = body or schemas.CancelRequest()
+    changed = await wishes.cancel(context, reference, force=how.force, grace_s=how.grace_seconds, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL, wait)
 
 

@@ -149,8 +149,8 @@ def scale(
         raise typer.Exit(code)
 
 
-def read_timeout(text: str | None) -> float | None:
-    """Seconds of a `--timeout`.
+def read_timeout(text: str | None, option: str = "--timeout") -> float | None:
+    """Seconds of an option that takes a time.
 
     Raises:
         typer.BadParameter: it is no duration.
@@ -158,7 +158,7 @@ def read_timeout(text: str | None) -> float | None:
     try:
         return None if text is None else parse_duration_s(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _change(
@@ -210,15 +210,20 @@ def cancel(
     job: JobArgument,
     *,
     force: Annotated[bool, typer.Option("--force", help="Do not wait for the grace.")] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long its workers may take: 10s, 5m. Default: limits.stop_grace."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until its processes are gone.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """End a job."""
+    grace_s = read_timeout(grace, "--grace")
     _change(
         url,
         job,
-        lambda client, name: client.cancel(name, force=force),
+        lambda client, name: client.cancel(name, force=force, grace_s=grace_s),
         until=("cancelled",),
         wait=wait,
         as_json=as_json,

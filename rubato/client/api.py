@@ -222,9 +222,10 @@ class Client:
         """Queue a paused job again."""
         return decode(Job, self._post(path_of("jobs", job, "resume")))
 
-    def cancel(self, job: str, *, force: bool = False) -> Job:
-        """End a job; with `force` without waiting for the grace."""
-        return decode(Job, self._post(path_of("jobs", job, "cancel"), {"force": force}))
+    def cancel(self, job: str, *, force: bool = False, grace_s: float | None = None) -> Job:
+        """End a job: its workers within a grace (default: `limits.stop_grace`), or with `force` at once."""
+        body = {"force": force} | ({} if grace_s is None else {"grace_seconds": grace_s})
+        return decode(Job, self._post(path_of("jobs", job, "cancel"), body))
 
     def checkpoint(self, job: str) -> Job:
         """Ask for a checkpoint now."""

@@ -152,6 +152,8 @@ class Desired:
     """Grows by one with every request for a checkpoint."""
     force: bool = False
     """With stop: do not wait for the grace."""
+    grace_s: float | None = None
+    """With stop: how long to wait instead of `limits.stop_grace`."""
     standby: int | None = None
     """Spare workers that are granted besides; None, from an older service: as many as the spec says."""
     actions: tuple[WorkerAction, ...] = ()

@@ -57,6 +57,8 @@ class Job(Base):
     desired_workers: Mapped[int]
     desired_version: Mapped[int] = mapped_column(default=1)
     desired_force: Mapped[bool] = mapped_column(default=False)
+    desired_grace_s: Mapped[float | None]
+    """Of a stop: how long its workers may take; unset: what the spec says."""
     checkpoint_request: Mapped[int] = mapped_column(default=0)
     desired_actions: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Actions on workers that are not answered yet, as the controller is told them: polls then read one row."""

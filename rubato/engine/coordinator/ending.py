@@ -29,6 +29,7 @@ class Ending:
         self._is_released = False
         self._is_told = False
         self._leave_sent: set[tuple[str, str]] = set()
+        self._asked_at: dict[str, float] = {}
         self._deadline: float | None = None
         self._unsaved_step = -1
         self._is_unsaved_told = False
@@ -138,8 +139,9 @@ class Ending:
     def _leave(self, how: Literal["stop", "pause"], now: float) -> None:
         """Ask members to stop at a boundary; end the others, and those too that do not stop in time."""
         job = self._job
-        if self._deadline is None:
-            self._deadline = now + job.terms.stop_grace_s
+        given_s = job.wish.grace_s if how == "stop" else None
+        grace_s = job.terms.stop_grace_s if given_s is None else given_s
+        self._deadline = self._asked_at.setdefault(how, now) + grace_s
         for worker in job.roster:
             # Before a pause a member of the pending generation is spared: the others may be switching to it just now.
             is_wanted = job.is_member(worker) if how == "pause" else job.rank_of(worker) is not None
@@ -154,7 +156,8 @@ class Ending:
         if job.wish.force or now >= self._deadline:
             if how == "pause" and len(job.roster) and job.current is not None and not self._is_saved():
                 self._tell_unsaved()
-            self._kill_all("it did not stop within limits.stop_grace")
+            bound = "limits.stop_grace" if given_s is None else f"the {given_s:g} s of its cancel"
+            self._kill_all(f"it did not stop within {bound}")
 
     def _release(self, now: float) -> None:
         self._is_released = True

@@ -84,6 +84,8 @@ class Wish:
     """Spare workers that may be kept warm; None: as many as the terms say."""
     actions: tuple[WorkerAction, ...] = ()
     """Wanted of single workers, and not answered yet."""
+    grace_s: float | None = None
+    """With stop: how long workers may take, instead of what the terms say."""
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,25 @@ async def test_an_acknowledged_cancel_wins(bench: Bench) -> None:
     assert (job["status"], job["reason"]) == ("cancelled", "cancelled_by_user")
 
 
+async def test_a_cancel_may_say_how_long_the_workers_may_take(bench: Bench) -> None:
+    controller = await bench.start()
+    for wrong in (-1, "soon", 1e9):
+        await bench.post("/jobs/digits/cancel", 422, {"grace_seconds": wrong})
+    await bench.post("/jobs/digits/cancel", 202)
+    first = await controller.desired()
+    assert (first.run, first.grace_s) == ("stop", None)
+    await bench.post("/jobs/digits/cancel", 202, {"grace_seconds": 2.5})
+    assert (await controller.desired(after=first.version)).grace_s == 2.5
+    await bench.post("/jobs/digits/cancel", 200, {"grace_seconds": 2.5})
+    await bench.post("/jobs/digits/cancel", 200)
+    assert (await controller.desired()).grace_s == 2.5
+    events = (await bench.get("/jobs/digits/events"))["items"]
+    assert [event["message"] for event in events if event["kind"] == "job.cancel_requested"] == [
+        "admin asked to cancel the job with the grace of its spec.",
+        "admin asked to cancel the job within 2.5 s.",
+    ]
+
+
 async def test_requeue_waits_for_slots_again(bench: Bench) -> None:
     controller = await bench.start()
     failure = Failure(failure_class="infrastructure", reason="capacity_lost", message="The nodes are gone.")

@@ -99,6 +99,7 @@ def test_no_service_ends_with_5(rubato: Rubato) -> None:
         ("scale", "x", "0"),
         ("logs", "x", "--rank", "a"),
         ("logs", "x", "--since", "yesterday"),
+        ("cancel", "x", "--grace", "soon"),
         ("logs", "x", "--since", "0001-01-01T00:00:00+23:00"),
         ("wait", "x", "--for", "runing"),
         ("wait", "x", "--timeout", "soon"),
@@ -286,6 +287,8 @@ def test_cancel_by_force(service: FakeService, rubato: Rubato) -> None:
     service.on("POST", "/jobs/digits/cancel", Reply(job(status="stopping"), 202))
     assert rubato("cancel", "digits", "--force").code == 0
     assert service.requests[-1].json == {"force": True}
+    assert rubato("cancel", "digits", "--grace", "1m30s").code == 0
+    assert service.requests[-1].json == {"force": False, "grace_seconds": 90}
 
 
 @pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])

@@ -130,6 +130,26 @@ def test_a_pause_whose_workers_are_still_writing_when_they_are_ended_says_what_i
     assert "goes on from the newest checkpoint there is" in told
 
 
+@pytest.mark.parametrize(("graces_s", "ends_after_s"), [((40.0,), 40.0), ((40.0, 10.0), 10.0), ((10.0, 40.0), 40.0)])
+def test_a_cancel_may_say_how_long_its_workers_may_take(graces_s: tuple[float, ...], ends_after_s: float) -> None:
+    """Instead of what the spec says; asked again it is another time since the first."""
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS, stop_grace_s=1e6)
+    train(cluster, 6)
+    began = cluster.now
+    for grace_s in graces_s:
+        cluster.ask(run="stop", grace_s=grace_s)
+
+    def is_over() -> bool:
+        for worker in cluster.living:  # they never say that they have ended
+            worker.outbox = deque(one for one in worker.outbox if not isinstance(one, wire.Ended))
+        return cluster.outcome is not None
+
+    cluster.run(is_over)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "cancelled"
+    assert ends_after_s <= cluster.now - began < ends_after_s + 5
+
+
 def raises(worker: Worker, step: int) -> wire.UserFailed:
     return wire.UserFailed(worker.incarnation, "step", "NameError: no", "Traceback", step, None)
 
