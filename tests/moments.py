@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.running_home import PATIENCE_S, STEPS, ClusterJob
 from tests.stopping import stopped
@@ -19,6 +20,16 @@ def every_steps(moment: str) -> int:
 
 
 @contextmanager
+def shut(door: Path) -> Iterator[None]:
+    """Who comes to it meanwhile waits."""
+    door.touch()
+    try:
+        yield
+    finally:
+        door.unlink()
+
+
+@contextmanager
 def reached(job: ClusterJob, moment: str) -> Iterator[None]:
     """Amid a moment of a job that trains; whoever could end it stands still meanwhile.
 
@@ -29,12 +40,13 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
         case "steady":
             yield
         case "scaling up":
-            workers = len(job.wait_events("worker.started"))
-            job.home.client.scale(job.id, workers + 1)
-            formed = len(job.formed())
-            with stopped(job.wait_events("worker.started", workers + 1)[-1].data["pid"]):
-                assert len(job.formed()) == formed, "the moment is over"
-                yield
+            job.wait_events("generation.formed")  # which is told some steps later
+            workers, formed = len(job.wait_events("worker.started")), len(job.formed())
+            with shut(job.door):
+                job.home.client.scale(job.id, workers + 1)
+                with stopped(job.wait_events("worker.started", workers + 1)[-1].data["pid"]):
+                    assert len(job.formed()) == formed, "the moment is over"
+                    yield
         case "a checkpoint is written":
             job.wait_events("checkpoint.committed", 3)
             yield

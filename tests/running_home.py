@@ -37,6 +37,11 @@ class ClusterJob:
     hold: Path
     """While it exists each step takes a little longer, so that something can happen between two."""
 
+    @property
+    def door(self) -> Path:
+        """While it exists nobody who is started joins the others."""
+        return self.hold.with_name(f"{self.hold.name}.door")
+
     def now(self) -> Job:
         return self.home.client.job(self.id)
 

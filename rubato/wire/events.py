@@ -15,7 +15,7 @@ class EventKind(StrEnum):
     SCALE_REQUESTED = "job.scale_requested"  # from, to, by
     PAUSE_REQUESTED = "job.pause_requested"  # by
     RESUME_REQUESTED = "job.resume_requested"  # by
-    CANCEL_REQUESTED = "job.cancel_requested"  # by, force
+    CANCEL_REQUESTED = "job.cancel_requested"  # by, force, grace_seconds
     CHECKPOINT_REQUESTED = "job.checkpoint_requested"  # by, request
     DRAIN_REQUESTED = "worker.drain_requested"  # worker_id, number, by; node: the one that is drained, if that is why
     KILL_REQUESTED = "worker.kill_requested"  # worker_id, number, by

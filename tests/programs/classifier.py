@@ -1,7 +1,7 @@
 """BatchNorm, dropout, AdamW with clipping, a scheduler, random augmentation, an uneven tail, evaluation."""
 
 import torch
-from pace import pace
+from pace import pace, wait_at_the_door
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,6 +25,7 @@ class Points(torch.utils.data.Dataset):
 
 
 def train(run: rubato.Run) -> None:
+    wait_at_the_door(run)
     model = nn.Sequential(
         nn.Linear(21, 33),
         nn.BatchNorm1d(33),

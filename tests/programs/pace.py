@@ -18,3 +18,10 @@ def pace(run: rubato.Run, step: Any) -> None:
     """For each microbatch: the slower the nearer the end is, so that a test has time on a busy machine too."""
     left = run.config["steps"] - step.index
     brake(run.config.get("hold"), min(1.0, max(run.config.get("held_s", 0.05), 3.0 / left)))
+
+
+def wait_at_the_door(run: rubato.Run) -> None:
+    """Whoever is started while a test has it shut warms up for so long."""
+    door = Path(f"{run.config.get('hold')}.door")
+    while door.exists():
+        time.sleep(0.01)
