@@ -88,7 +88,7 @@ gpu: setup ## What needs a GPU; skipped, loudly, where there is none
 	$(PYTEST) tests/gpu -q -rs
 
 .PHONY: check
-check: setup lint types arch web docs deps test ## Exactly what CI runs; the tests come last
+check: setup lint types arch web docs deps audit-mendable test ## Exactly what CI runs; the tests come last
 
 .PHONY: fmt
 fmt: setup ## Format and fix what can be fixed
@@ -135,6 +135,10 @@ deps-fix: setup
 .PHONY: audit
 audit: setup ## Known advisories against the dependencies; needs the network, and says what was skipped without it
 	$(BIN)/python scripts/audit.py $(ARGS)
+
+.PHONY: audit-mendable
+audit-mendable: setup
+	$(BIN)/python scripts/audit.py --mendable
 
 .PHONY: bench
 bench: setup ## Measure Rubato beside DDP, torchrun, Ray Train and torchft; ARGS="--peers rubato,ddp --rounds 1"

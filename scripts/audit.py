@@ -1,9 +1,11 @@
-"""Known advisories against what is installed: `make audit`. Needs the network, so it is no part of `make check`.
+"""Known advisories against what is installed: `make audit`, and a part of `make check`.
 
-A check that answers otherwise tomorrow does not judge a change; and where the databases cannot be reached, an audit
-that says nothing is no audit. So this is a step before a release, and says loudly what was skipped.
+It needs the network: where a database cannot be reached it says loudly what was skipped. A change is not held up by
+what nobody can mend yet: `make check` fails for advisories that a release mends, a release for all.
 
-    python scripts/audit.py [--require]     --require: what was skipped is a failure, too
+    python scripts/audit.py [--require | --mendable]
+        --require   what was skipped is a failure, too: before a release
+        --mendable  what no release mends is told, and is no failure: in `make check`
 """
 
 from __future__ import annotations
@@ -24,11 +26,20 @@ PATIENCE_S = 300
 
 
 @dataclass(frozen=True)
+class Advisory:
+    """Against one package."""
+
+    text: str
+    is_mendable: bool
+    """There is a release without it."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Of one audit."""
 
     what: str
-    findings: tuple[str, ...] = ()
+    findings: tuple[Advisory, ...] = ()
     skipped: str = ""
     """Why nothing is known; empty: it was done."""
 
@@ -63,9 +74,10 @@ def read_pip_audit(done: subprocess.CompletedProcess[str] | None) -> Verdict:
     return Verdict(what, tuple(_advisory(one, found) for one in data["dependencies"] for found in one.get("vulns", [])))
 
 
-def _advisory(package: dict[str, Any], found: dict[str, Any]) -> str:
-    mended_in = ", ".join(found["fix_versions"]) or "no release"
-    return f"{package['name']} {package['version']}: {found['id']}, mended in {mended_in}"
+def _advisory(package: dict[str, Any], found: dict[str, Any]) -> Advisory:
+    mended_in = ", ".join(found["fix_versions"])
+    text = f"{package['name']} {package['version']}: {found['id']}, mended in {mended_in or 'no release'}"
+    return Advisory(text, bool(mended_in))
 
 
 def read_npm_audit(done: subprocess.CompletedProcess[str] | None) -> Verdict:
@@ -74,20 +86,26 @@ def read_npm_audit(done: subprocess.CompletedProcess[str] | None) -> Verdict:
     if not isinstance(data, dict) or "vulnerabilities" not in data:
         return Verdict(what, skipped=_why(done))
     found = data["vulnerabilities"].values()
-    return Verdict(what, tuple(f"{one['name']}: {one['severity']} ({one['range']})" for one in found))
+    return Verdict(
+        what,
+        tuple(
+            Advisory(f"{one['name']}: {one['severity']} ({one['range']})", bool(one.get("fixAvailable")))
+            for one in found
+        ),
+    )
 
 
-def tell(verdicts: list[Verdict], *, requires_all: bool) -> int:
+def tell(verdicts: list[Verdict], *, requires_all: bool = False, only_mendable: bool = False) -> int:
     """Print them; the exit code."""
     for verdict in verdicts:
         if verdict.skipped:
             print(f"AUDIT SKIPPED: {verdict.what}: {verdict.skipped}. Nothing is known of their advisories.")
         elif verdict.findings:
             print(f"{verdict.what}: {len(verdict.findings)} advisories")
-            print("".join(f"  {line}\n" for line in verdict.findings), end="")
+            print("".join(f"  {found.text}\n" for found in verdict.findings), end="")
         else:
             print(f"{verdict.what}: no known advisory")
-    if any(verdict.findings for verdict in verdicts):
+    if any(found.is_mendable or not only_mendable for verdict in verdicts for found in verdict.findings):
         return 1
     return 2 if requires_all and any(verdict.skipped for verdict in verdicts) else 0
 
@@ -116,4 +134,5 @@ def _why(done: subprocess.CompletedProcess[str] | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(tell([audit_python(), audit_page()], requires_all="--require" in sys.argv))
+    flags = {"requires_all": "--require" in sys.argv, "only_mendable": "--mendable" in sys.argv}
+    sys.exit(tell([audit_python(), audit_page()], **flags))

@@ -75,6 +75,27 @@ def test_what_the_auditors_say_is_read(verdict: audit.Verdict, code: int, capsys
     assert "SKIPPED" not in capsys.readouterr().out
 
 
+UNMENDED = {**ADVISORY, "vulns": [{"id": "CVE-2", "fix_versions": []}]}
+OF_THE_PAGE = {"name": "x", "severity": "high", "range": "<2"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (audit.read_pip_audit(done(json.dumps({"dependencies": [UNMENDED]}), code=1)), 0),
+        (audit.read_pip_audit(done(json.dumps({"dependencies": [UNMENDED, ADVISORY]}), code=1)), 1),
+        (audit.read_npm_audit(done(json.dumps({"vulnerabilities": {"x": {**OF_THE_PAGE, "fixAvailable": False}}}))), 0),
+        (audit.read_npm_audit(done(json.dumps({"vulnerabilities": {"x": {**OF_THE_PAGE, "fixAvailable": True}}}))), 1),
+    ],
+)
+def test_a_change_is_held_up_by_what_can_be_mended_only(
+    verdict: audit.Verdict, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit.tell([verdict], only_mendable=True) == code
+    assert audit.tell([verdict]) == 1
+    assert "CVE-2" in (told := capsys.readouterr().out) or "x: high" in told
+
+
 @pytest.mark.parametrize(
     "verdict",
     [
