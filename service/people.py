@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from service.ids import new_id
 from service.models import AuditEntry, Job, Membership, Project, Token, User
 from service.notify import ACCESS, SCHEDULER, notify
 from service.pages import cut
+from service.requests import Asked, answer_once, check_tag
 
 
 async def list_projects(
@@ -56,36 +59,46 @@ async def get_project(context: Context, name: str, caller: Principal) -> dict[st
     return {**_project_json(project, caller), "members": members, "quota": _quota_json(project), "use": use}
 
 
-async def create_project(context: Context, name: str, description: str, caller: Principal) -> dict[str, Any]:
+async def create_project(context: Context, name: str, description: str, asked: Asked) -> dict[str, Any]:
     """A new project, without members.
 
     Raises:
-        ServiceError: invalid_request, name_taken.
+        ServiceError: invalid_request, name_taken, idempotency_mismatch.
     """
     check_name(name)
-    now = context.clock()
-    async with context.database.write() as session:
-        row = {"name": name, "description": description, "created_at": now}
+
+    async def make(session: AsyncSession) -> dict[str, Any]:
+        row = {"name": name, "description": description, "created_at": context.clock()}
         insert = insert_for(session, Project).values(row).on_conflict_do_nothing(index_elements=["name"])
         if (await session.execute(insert.returning(Project.name))).first() is None:
             raise _taken("project", name)
-        audit(session, context, caller, "project.created", {"project": name})
-        return _project_json(await session.get_one(Project, name), caller)
+        audit(session, context, asked.caller, "project.created", {"project": name})
+        return _project_json(await session.get_one(Project, name), asked.caller)
+
+    return await answer_once(context, asked, ["create project", name, description], make)
+
+
+def edition_of(project: Mapping[str, Any]) -> str:
+    """The entity tag of a project as `get_project` gives it: of what an admin of the service may change."""
+    held = json.dumps([project["description"], project["quota"]], sort_keys=True)
+    return f'"{hashlib.sha256(held.encode()).hexdigest()[:32]}"'
 
 
 async def update_project(
-    context: Context, name: str, caller: Principal, *, description: str | None, quota: Mapping[str, int | None]
+    context: Context, name: str, asked: Asked, *, description: str | None, quota: Mapping[str, int | None]
 ) -> dict[str, Any]:
     """Change a project's description (None leaves it) and its quota: what is left out stays, null takes a limit away.
 
     Nobody is paused by a lower quota: jobs give back spare workers, and elastic ones workers down to their minimum.
 
     Raises:
-        ServiceError: not_found.
+        ServiceError: not_found, precondition_failed.
     """
+    caller = asked.caller
     async with context.database.write() as session:
-        project = await _project(session, name)
+        project = await _project(session, name, for_update=True)
         before = _quota_json(project)
+        check_tag(name, edition_of({"description": project.description, "quota": before}), asked.if_match)
         if description is not None:
             project.description = description
         for limit in QUOTA & quota.keys():
@@ -160,23 +173,26 @@ async def list_users(context: Context, *, cursor: str | None, limit: int) -> tup
     return [_user_json(user) for user in page], next_cursor
 
 
-async def create_user(context: Context, name: str, caller: Principal, *, is_admin: bool) -> dict[str, Any]:
+async def create_user(context: Context, name: str, asked: Asked, *, is_admin: bool) -> dict[str, Any]:
     """A new user, without a token.
 
     Raises:
-        ServiceError: invalid_request, name_taken.
+        ServiceError: invalid_request, name_taken, idempotency_mismatch.
     """
     check_name(name)
     if name in RESERVED:
         raise ServiceError(ErrorKind.INVALID_REQUEST, f"{name!r} is what the service's own tokens are called.")
-    now = context.clock()
-    async with context.database.write() as session:
+
+    async def make(session: AsyncSession) -> dict[str, Any]:
+        now = context.clock()
         row = {"id": new_id("usr", now), "name": name, "is_admin": is_admin, "created_at": now}
         insert = insert_for(session, User).values(row).on_conflict_do_nothing(index_elements=["name"])
         if (await session.execute(insert.returning(User.id))).first() is None:
             raise _taken("user", name)
-        audit(session, context, caller, "user.created", {"user": name, "is_admin": is_admin})
+        audit(session, context, asked.caller, "user.created", {"user": name, "is_admin": is_admin})
         return _user_json(await _user(session, name))
+
+    return await answer_once(context, asked, ["create user", name, is_admin], make)
 
 
 async def update_user(
@@ -238,8 +254,8 @@ async def find_token(session: AsyncSession, token_id: str, caller: Principal) ->
     return token
 
 
-async def _project(session: AsyncSession, name: str) -> Project:
-    project = await session.get(Project, storable(name))
+async def _project(session: AsyncSession, name: str, *, for_update: bool = False) -> Project:
+    project = await session.get(Project, storable(name), with_for_update=for_update)
     if project is None:
         raise not_found("project", name[:80])
     return project

@@ -35,19 +35,27 @@ class Asked:
 
 
 def check_edition(job: Job, if_match: str | None) -> None:
-    """Refuse to change what the caller has not seen.
+    """Refuse to change a job as the caller has not seen it.
+
+    Raises:
+        ServiceError: precondition_failed, with the present tag.
+    """
+    check_tag(job.name, edition(job), if_match)
+
+
+def check_tag(name: str, present: str, if_match: str | None) -> None:
+    """Refuse to change what the caller has not seen: none of the tags is the present one.
 
     Raises:
         ServiceError: precondition_failed, with the present tag.
     """
     if if_match is None or if_match.strip() == "*":
         return
-    present = edition(job)
     # Weak tags (W/"...") never match: RFC 9110 compares strongly here.
     if present not in (tag.strip() for tag in if_match.split(",")):
         raise ServiceError(
             ErrorKind.PRECONDITION_FAILED,
-            f"{job.name} was changed by somebody else since you read it (its tag is {present} now); "
+            f"{name} was changed by somebody else since you read it (its tag is {present} now); "
             "read it again, and decide again.",
             extra={"etag": present},
         )

@@ -9,12 +9,18 @@ from fastapi import APIRouter, Query, Response
 from api import access_schemas as schemas
 from api.auth import Caller, Parts, ProjectName, allow, needs
 from api.bodies import check_json
+from api.routes.asking import Editor, Maker
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from service import audit, people, tokens
 from service.access import ProjectRole, Role
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
+
+
+def _tagged(response: Response, project: dict[str, Any]) -> dict[str, Any]:
+    response.headers["ETag"] = people.edition_of(project)
+    return project
 
 
 @router.get("/projects", response_model=schemas.ProjectPage, responses=errors(422))
@@ -27,25 +33,28 @@ async def list_projects(context: Parts, caller: Caller, cursor: Cursor = None, l
 
 @router.post("/projects", status_code=201, response_model=schemas.Project, responses=errors(409, 422))
 @allow(Role.ADMIN)
-async def create_project(body: schemas.ProjectRequest, context: Parts, caller: Caller) -> Any:
+async def create_project(body: schemas.ProjectRequest, context: Parts, asked: Maker) -> Any:
     """A new project."""
     check_json(body.model_dump())
-    return await people.create_project(context, body.name, body.description, caller)
+    return await people.create_project(context, body.name, body.description, asked)
 
 
 @router.get("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404))
-async def get_project(project: ProjectName, context: Parts, caller: Caller) -> Any:
+async def get_project(project: ProjectName, response: Response, context: Parts, caller: Caller) -> Any:
     """A project, its members, its quota and what it uses of it."""
-    return await people.get_project(context, project, caller)
+    return _tagged(response, await people.get_project(context, project, caller))
 
 
-@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 422))
+@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 412, 422))
 @allow(Role.ADMIN)
-async def update_project(project: ProjectName, body: schemas.ProjectUpdate, context: Parts, caller: Caller) -> Any:
+async def update_project(
+    project: ProjectName, body: schemas.ProjectUpdate, response: Response, context: Parts, asked: Editor
+) -> Any:
     """Change a project's description or quota; the scheduler keeps to it at once."""
     check_json(body.model_dump())
     quota = {} if body.quota is None else body.quota.model_dump(exclude_unset=True)
-    return await people.update_project(context, project, caller, description=body.description, quota=quota)
+    changed = await people.update_project(context, project, asked, description=body.description, quota=quota)
+    return _tagged(response, changed)
 
 
 @router.delete("/projects/{project}", status_code=204, response_class=Response, responses=errors(404, 409))
@@ -83,10 +92,10 @@ async def list_users(context: Parts, cursor: Cursor = None, limit: PageLimit = 5
 
 @router.post("/users", status_code=201, response_model=schemas.User, responses=errors(409, 422))
 @allow(Role.ADMIN)
-async def create_user(body: schemas.UserRequest, context: Parts, caller: Caller) -> Any:
+async def create_user(body: schemas.UserRequest, context: Parts, asked: Maker) -> Any:
     """A new user, who can sign in once there is a token."""
     check_json(body.model_dump())
-    return await people.create_user(context, body.name, caller, is_admin=body.is_admin)
+    return await people.create_user(context, body.name, asked, is_admin=body.is_admin)
 
 
 @router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 422))

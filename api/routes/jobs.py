@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from api import schemas
 from api.auth import Caller, JobReference, JobToDelete, Parts
 from api.bodies import check_json, parse_json, read_body, read_spec_data
+from api.routes.asking import Asker, IdempotencyKey, Wait
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from rubato.wire.events import EventKind
@@ -31,21 +32,6 @@ from service.wishes import Changed
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
-Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for it to be done.")]
-IdempotencyKey = Annotated[
-    str | None, Header(min_length=1, max_length=200, description="The same key and request give the same reply again.")
-]
-IfMatch = Annotated[
-    str | None, Header(max_length=1000, description="The ETag that was read: 412 where somebody changed the job since.")
-]
-
-
-def _asked(caller: Caller, idempotency_key: IdempotencyKey = None, if_match: IfMatch = None) -> Asked:
-    """Who asks for a change, and on which terms."""
-    return Asked(caller, idempotency_key, if_match)
-
-
-Asker = Annotated[Asked, Depends(_asked)]
 _SPEC_BODY = {
     "requestBody": {
         "required": True,

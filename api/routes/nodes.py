@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Response
 
 from api import operations_schemas as schemas
 from api.auth import Caller, Parts, allow
+from api.routes.asking import Wait
 from api.routes.errors import errors
-from api.routes.jobs import Wait
 from service import nodes
 from service.access import Role
 from service.clusters import check_cluster_id

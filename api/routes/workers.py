@@ -9,8 +9,8 @@ from fastapi.responses import PlainTextResponse
 
 from api import operations_schemas as schemas
 from api.auth import JobReference, Parts, needs
+from api.routes.asking import Asker, Wait
 from api.routes.errors import errors
-from api.routes.jobs import Asker, Wait
 from service import workers
 from service.access import ProjectRole
 from service.context import Context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ class Access:
 
     def create_project(self, name: str, description: str = "") -> dict[str, Any]:
         """A new project."""
-        return dict(self._send("POST", "/projects", {"name": name, "description": description}))
+        return dict(self._create("/projects", {"name": name, "description": description}))
 
     def update_project(
         self, name: str, *, description: str | None = None, quota: Mapping[str, int | None] | None = None
@@ -63,7 +64,7 @@ class Access:
 
     def create_user(self, name: str, *, is_admin: bool = False) -> dict[str, Any]:
         """A new user, who can sign in once there is a token."""
-        return dict(self._send("POST", "/users", {"name": name, "is_admin": is_admin}))
+        return dict(self._create("/users", {"name": name, "is_admin": is_admin}))
 
     def update_user(
         self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
@@ -96,6 +97,11 @@ class Access:
     def audit(self, *, actor: str | None = None, action: str | None = None) -> Iterator[dict[str, Any]]:
         """What people changed, newest first."""
         yield from self._pages("/audit", {"actor": actor, "action": action})
+
+    def _create(self, path: str, body: Any) -> Any:
+        """With a key: sent again after a lost reply it answers as the first time, and not that the name is taken."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._transport.send_json("POST", self._root + path, body=body, headers=headers)
 
     def _send(self, method: str, path: str, body: Any = None) -> Any:
         return self._transport.send_json(method, self._root + path, body=body)

@@ -161,6 +161,38 @@ async def test_every_route_with_every_role(bench: Bench) -> None:
         await client.aclose()
 
 
+@pytest.mark.parametrize("what", ["projects", "users"])
+async def test_what_is_made_again_with_its_key_was_made_once(bench: Bench, what: str) -> None:
+    """A reply that was lost is no reason to hear that the name is taken."""
+
+    async def make(name: str, key: str) -> httpx.Response:
+        return await bench.client.post(f"/api/v1/{what}", json={"name": name}, headers={"Idempotency-Key": key})
+
+    first, again = await make("night", "k1"), await make("night", "k1")
+    assert first.status_code == again.status_code == 201
+    assert first.json() == again.json()
+    other = await make("day", "k1")
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    taken = await make("night", "k2")
+    assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
+    action = {"projects": "project.created", "users": "user.created"}[what]
+    assert len((await bench.get("/audit", action=action))["items"]) == 1
+
+
+async def test_a_project_is_changed_as_it_was_read(bench: Bench) -> None:
+    url = "/api/v1/projects/default"
+    seen = (await bench.client.get(url)).headers["etag"]
+    assert (await bench.client.get(url)).headers["etag"] == seen
+    changed = await bench.client.patch(url, json={"quota": {"max_slots": 4}}, headers={"If-Match": seen})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != seen
+    late = await bench.client.patch(url, json={"quota": {"max_slots": 8}}, headers={"If-Match": seen})
+    assert (late.status_code, late.json()["code"]) == (412, "precondition_failed")
+    assert late.json()["etag"] == changed.headers["etag"]
+    assert (await bench.get("/projects/default"))["quota"]["max_slots"] == 4
+    assert (await bench.client.patch(url, json={"description": "ours"}, headers={"If-Match": "*"})).status_code == 200
+
+
 async def test_a_token_is_shown_once_and_ends_in_time(bench: Bench) -> None:
     ada = await make_user(bench, "ada", default="editor")
     made = (await ada.post("/api/v1/tokens", json={"name": "laptop", "expires_in": 60})).json()
