@@ -53,9 +53,13 @@ class Gate:
             return
         request_id = new_id("req", utc_now())
         scope["request_id"] = request_id
-        # Whatever is logged while the request is served, also in threads it waits for, tells which one it was.
+        # Whatever is logged while the request is served, also in threads it waits for, tells which one it was, and of
+        # which job once that was found (`service.jobs.find`).
         with structlog.contextvars.bound_contextvars(request_id=request_id):
-            await self._serve(scope, receive, send)
+            try:
+                await self._serve(scope, receive, send)
+            finally:
+                structlog.contextvars.unbind_contextvars("job_id")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()

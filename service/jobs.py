@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
@@ -170,6 +171,7 @@ async def find(
     job = None if "\x00" in reference else (await session.scalars(statement)).one_or_none()
     if job is None:
         raise not_found("job", reference)
+    structlog.contextvars.bind_contextvars(job_id=job.id)
     return job
 
 

@@ -208,3 +208,17 @@ async def test_every_line_logged_in_a_request_tells_its_id(bench: Bench, monkeyp
     within = [line["request_id"] for line in lines if line["event"] == "from_within"]
     assert within == [response.headers["x-request-id"]]
     assert "request_id" not in structlog.contextvars.get_contextvars()
+
+
+async def test_every_line_logged_of_a_job_tells_its_id(bench: Bench) -> None:
+    controller = await bench.start()
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        await bench.get("/jobs/digits")
+        await bench.get("/jobs/digits/events")
+        await bench.post("/jobs/digits/scale", 202, {"workers": 2})
+        await controller.report(step=1)
+        await bench.get("/jobs/no-such", 404)
+        await bench.get("/me")
+    told = [line.get("job_id") for line in lines if line["event"] == "request"]
+    assert told == [controller.job_id] * 4 + [None] * 2
+    assert "job_id" not in structlog.contextvars.get_contextvars()
