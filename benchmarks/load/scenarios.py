@@ -32,6 +32,9 @@ REPORTING_JOBS = 50
 """Among whom metrics and log lines are shared out."""
 POINTS_PER_S = 10_000
 VALUES_A_ROW = 5
+CHARTED_POINTS = 1_000_000
+ROWS_A_REPORT = 2_000
+CHARTS_PER_S = 2.0
 LOG_BYTES_PER_S = 5 * MB
 LINE_BYTES = 200
 PATIENCE_S = 30.0
@@ -147,6 +150,19 @@ async def metrics(service: Service, pace: Pace) -> list[Reading]:
     return _latencies(name, latencies_s, p99_ms=1000)
 
 
+async def charts(service: Service, pace: Pace) -> list[Reading]:
+    """The whole of a long job."""
+    async with service.client() as client:
+        path = f"/api/v1/jobs/{await _ensure_charted(service)}/metrics/chart"
+
+        async def ask(_: int) -> None:
+            answer = await client.get(path)
+            assert answer.raise_for_status().json()["bucket_steps"] > 1, answer.text[:200]
+
+        latencies_s = await send_at_rate(CHARTS_PER_S, pace.seconds, ask)
+    return _latencies(f"a chart of {CHARTED_POINTS:,} points, {CHARTS_PER_S:.0f} a second", latencies_s, p99_ms=300)
+
+
 async def logs(service: Service, pace: Pace) -> list[Reading]:
     """Jobs that print a lot, and a person who follows one of them."""
     lines = LOG_BYTES_PER_S // LINE_BYTES // REPORTING_JOBS
@@ -178,6 +194,7 @@ SCENARIOS: dict[str, Scenario] = {
     "running": running,
     "watchers": watchers,
     "metrics": metrics,
+    "charts": charts,
     "logs": logs,
 }
 """In the order in which they run: memory and idleness are those of a service that has just started."""
@@ -254,6 +271,23 @@ def _processor(service: Service) -> Iterator[Callable[[], float]]:
     began, used_s, shares = time.monotonic(), service.cpu_s(), list[float]()
     yield lambda: shares[0]
     shares.append(100 * (service.cpu_s() - used_s) / (time.monotonic() - began))
+
+
+async def _ensure_charted(service: Service) -> str:
+    """A job that has trained for long, once for each database."""
+    async with service.client() as client:
+        known = await client.get("/api/v1/jobs", params={"label": "charted=yes"})
+        for job in known.raise_for_status().json()["items"]:
+            return str(job["id"])
+        async with running_jobs(service, 1) as (controller,):
+            steps = CHARTED_POINTS // VALUES_A_ROW
+            for first in range(1, steps, ROWS_A_REPORT):
+                rows = tuple(_row(step) for step in range(first, min(first + ROWS_A_REPORT, steps + 1)))
+                await controller.report(metrics=rows, step=rows[-1].step)
+        # Only once it is whole: who is interrupted begins again.
+        path = f"/api/v1/jobs/{controller.job_id}"
+        (await client.patch(path, json={"labels": {"charted": "yes"}})).raise_for_status()
+    return controller.job_id
 
 
 async def _ensure_past(service: Service) -> None:
