@@ -66,7 +66,7 @@ chaos: export RUBATO_CHAOS_SEED = $(SEED)
 chaos: export RUBATO_CHAOS_RECORD = $(abspath $(RECORD))
 chaos: setup ## All chaos tests (long, two processes); SEED=2 for other ranks, steps and models
 	@mkdir -p $(dir $(RECORD))
-	$(PYTEST) tests/chaos -q -n $(JOBS) --dist loadfile -m "not alone"
+	$(PYTEST) tests/chaos -q -n $(JOBS) --dist worksteal --durations=20 -m "not alone"
 	$(PYTEST) tests/chaos -q -m alone
 
 .PHONY: soak
