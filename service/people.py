@@ -47,7 +47,7 @@ async def get_project(context: Context, name: str, caller: Principal) -> dict[st
         ServiceError: not_found.
     """
     async with context.database.read() as session:
-        project = await _project(session, name)
+        project = await find_project(session, name)
         rows = await session.execute(
             select(User.name, Membership.role)
             .join(Membership, Membership.user_id == User.id)
@@ -96,7 +96,7 @@ async def update_project(
     """
     caller = asked.caller
     async with context.database.write() as session:
-        project = await _project(session, name, for_update=True)
+        project = await find_project(session, name, for_update=True)
         before = _quota_json(project)
         check_tag(name, edition_of({"description": project.description, "quota": before}), asked.if_match)
         if description is not None:
@@ -136,7 +136,7 @@ async def grant(context: Context, project: str, user: str, role: ProjectRole, ca
         ServiceError: not_found.
     """
     async with context.database.write() as session:
-        await _project(session, project)
+        await find_project(session, project)
         found = await _user(session, user)
         insert = insert_for(session, Membership).values(user_id=found.id, project=project, role=str(role))
         await session.execute(
@@ -254,7 +254,12 @@ async def find_token(session: AsyncSession, token_id: str, caller: Principal) ->
     return token
 
 
-async def _project(session: AsyncSession, name: str, *, for_update: bool = False) -> Project:
+async def find_project(session: AsyncSession, name: str, *, for_update: bool = False) -> Project:
+    """A project by its name.
+
+    Raises:
+        ServiceError: not_found.
+    """
     project = await session.get(Project, storable(name), with_for_update=for_update)
     if project is None:
         raise not_found("project", name[:80])

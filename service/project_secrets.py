@@ -16,7 +16,7 @@ from service.errors import ErrorKind, ServiceError, not_found
 from service.job_secrets import purpose_of
 from service.models import Project, Secret
 from service.pages import cut
-from service.people import audit, storable
+from service.people import audit, find_project, storable
 from service.redaction import MIN_CHARS, lines_of
 
 MAX_CHARS = 16 * 1024
@@ -50,11 +50,16 @@ async def set_secret(
 async def list_secrets(
     context: Context, project: str, *, cursor: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of the project's secrets by name: names, times and by whom, never values."""
+    """A page of the project's secrets by name: names, times and by whom, never values.
+
+    Raises:
+        ServiceError: not_found (the project).
+    """
     statement = select(Secret).where(Secret.project == storable(project)).order_by(Secret.name).limit(limit + 1)
     if cursor is not None:
         statement = statement.where(Secret.name > storable(cursor))
     async with context.database.read() as session:
+        await find_project(session, project)
         rows = (await session.scalars(statement)).all()
     page, next_cursor = cut(rows, limit, lambda secret: secret.name)
     return [_secret_json(secret) for secret in page], next_cursor

@@ -18,7 +18,7 @@ from service.ids import is_id, new_id
 from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
 from service.pages import bad_cursor, cut
-from service.people import audit, check_name, storable
+from service.people import audit, check_name, find_project, storable
 from service.webhooks.addresses import check_url
 from service.webhooks.outbox import delivery_row, purpose_of
 from service.webhooks.topics import TEST_KIND, Topic, trial_message
@@ -75,11 +75,16 @@ async def create(
 async def list_webhooks(
     context: Context, project: str, *, cursor: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A page of the project's webhooks by name; never their secrets."""
+    """A page of the project's webhooks by name; never their secrets.
+
+    Raises:
+        ServiceError: not_found (the project).
+    """
     statement = select(Webhook).where(Webhook.project == storable(project)).order_by(Webhook.name).limit(limit + 1)
     if cursor is not None:
         statement = statement.where(Webhook.name > storable(cursor))
     async with context.database.read() as session:
+        await find_project(session, project)
         rows = (await session.scalars(statement)).all()
     page, next_cursor = cut(rows, limit, lambda webhook: webhook.name)
     return [_webhook_json(webhook) for webhook in page], next_cursor

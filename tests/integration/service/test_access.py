@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -21,7 +23,7 @@ from service.models import Base
 from tests.simulated_controller import bearer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from tests.integration.service.conftest import Bench, MakeBench
 
@@ -205,6 +207,41 @@ async def test_foreign_host_names_are_refused(bench: Bench) -> None:
         assert (response.status_code, response.json()["code"]) == (421, "host_not_allowed"), host
     for host in ("localhost:9999", "127.0.0.1", "[::1]:8642"):
         assert (await bench.client.get("/api/v1/me", headers={"Host": host})).status_code == 200, host
+
+
+OUTSIDE = ("../token", "../../token", "/etc/passwd", "..\\token", "....//token", "file:///etc/passwd", "token\0.json")
+SPELLINGS: tuple[Callable[[str], str], ...] = (
+    lambda path: path.replace("\0", "%00").replace("\\", "%5c"),
+    lambda path: quote(path, safe=""),
+    lambda path: quote(path, safe="").replace(".", "%2e"),
+    lambda path: quote(quote(path, safe="").replace(".", "%2e"), safe=""),
+    lambda path: quote(path, safe="").replace("%2F", "%c0%af"),
+)
+"""As it is, encoded, encoded with its dots, encoded twice, and with a slash that a strict decoder does not know."""
+
+
+@pytest.mark.parametrize("spell", range(len(SPELLINGS)))
+async def test_no_path_leads_outside(bench: Bench, spell: int) -> None:
+    """Whatever names something in an address names nothing on the disk; the page answers with itself or not at all."""
+    controller = await bench.start()
+    assert controller.acquired is not None
+    tokens = [bench.token, bench.agent.token, controller.ticket, controller.acquired.token]
+    secrets = [(bench.settings.home / name).read_text().strip() for name in ("token", "cluster-token", "scraper-token")]
+    walked = 0
+    for _, path, route in _routes():
+        if "GET" not in route.methods or "{" not in path:
+            continue
+        for evil in OUTSIDE:
+            url = re.sub(r"\{[^}]+\}", lambda _, evil=evil: SPELLINGS[spell](evil), path)
+            for token in tokens:
+                response = await bench.client.get(url, headers=bearer(token), params={"tail": 0})
+                assert response.status_code in (200, 307, 400, 401, 403, 404, 405, 422), (url, response.text)
+                assert not any(secret in response.text for secret in secrets), url
+                assert "root:" not in response.text
+                if response.status_code == 200:
+                    assert "text/html" in response.headers["content-type"], url
+                walked += 1
+    assert walked > 500
 
 
 async def test_every_reply_carries_the_security_headers(bench: Bench) -> None:
