@@ -44,17 +44,30 @@ def service_on(database: str) -> Iterator[Service]:
                 yield service
 
 
-def measure(databases: list[str], scenarios: list[str], rounds: int, pace: Pace) -> Rounds:
-    """All readings, by figure and database."""
+def measure(databases: list[str], scenarios: list[str], rounds: int, pace: Pace) -> tuple[Rounds, list[str]]:
+    """All readings, by figure and database; and which scenarios ended with an error, with its reason."""
     found: Rounds = {}
+    failed = []
     for database in databases:
-        with service_on(database) as service:
-            for name in scenarios:
-                for number in range(rounds):
-                    print(f"{SHOWN[database]}, {name}, round {number + 1} ...", file=sys.stderr, flush=True)
-                    for reading in asyncio.run(SCENARIOS[name](service, pace)):
-                        found.setdefault(reading.name, {}).setdefault(database, []).append(reading)
-    return found
+        for name in scenarios:
+            # A service of its own for each: what one scenario leaves is no burden to the next.
+            with service_on(database) as service:
+                try:
+                    for number in range(rounds):
+                        print(f"{SHOWN[database]}, {name}, round {number + 1} ...", file=sys.stderr, flush=True)
+                        for reading in asyncio.run(SCENARIOS[name](service, pace)):
+                            found.setdefault(reading.name, {}).setdefault(database, []).append(reading)
+                except Exception as error:
+                    failed.append(f"{SHOWN[database]}, {name}, failed: {first_cause(error)}")
+                    print(failed[-1], file=sys.stderr, flush=True)
+    return found, failed
+
+
+def first_cause(error: BaseException) -> str:
+    """In a line: of a group, of its first member."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else 'no message'}"
 
 
 def table(found: Rounds, databases: list[str]) -> str:
@@ -104,14 +117,14 @@ def main() -> int:
     flags = parser.parse_args()
     load = os.getloadavg()[0]
     with nothing_left_behind():
-        found = measure(flags.databases, flags.scenarios, flags.rounds, Pace(flags.seconds))
+        found, failed = measure(flags.databases, flags.scenarios, flags.rounds, Pace(flags.seconds))
     text = (
         f"{today()}, {machine(load)}; {versions(PACKAGES)}. Medians and ranges of {flags.rounds} rounds of "
         f"{flags.seconds:.0f} s; service, database and senders share the cores.\n\n"
-        f"{table(found, flags.databases)}"
+        f"{table(found, flags.databases)}" + "".join(f"\n\n{line}" for line in failed)
     )
     publish("load", text, writes=flags.write)
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
