@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +21,7 @@ from service.models import AuditEntry, Job, Membership, Project, Token, User
 from service.notify import ACCESS, SCHEDULER, notify
 from service.pages import cut
 from service.requests import Asked, answer_once, check_tag
+from service.tags import tag_of
 
 
 async def list_projects(
@@ -80,8 +79,7 @@ async def create_project(context: Context, name: str, description: str, asked: A
 
 def edition_of(project: Mapping[str, Any]) -> str:
     """The entity tag of a project as `get_project` gives it: of what an admin of the service may change."""
-    held = json.dumps([project["description"], project["quota"]], sort_keys=True)
-    return f'"{hashlib.sha256(held.encode()).hexdigest()[:32]}"'
+    return tag_of(project["description"], project["quota"])
 
 
 async def update_project(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 from rubato.wire.reasons import advice_for
 from service.clock import optional_rfc3339, to_rfc3339
 from service.models import HISTORIES, Attempt, Checkpoint, Job
+from service.tags import tag_of
 
 
 def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
@@ -62,8 +61,7 @@ def edition(job: Job) -> str:
 
     So a tag stays good while the job trains, and If-Match can be used on running jobs.
     """
-    parts = [job.id, job.spec, job.desired_run, job.desired_workers]
-    return f'"{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]}"'
+    return tag_of(job.id, job.spec, job.desired_run, job.desired_workers)
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:

@@ -197,7 +197,7 @@ SCENARIOS: dict[str, Scenario] = {
     "charts": charts,
     "logs": logs,
 }
-"""In the order in which they run: memory and idleness are those of a service that has just started."""
+"""In the order in which they run, each on a service of its own."""
 
 
 class _Marks:
