@@ -109,6 +109,8 @@ async def _find_principal(request: Request) -> Principal:
     cookie = request.cookies.get(context.settings.cookie_name)
     now = context.clock()
     if scheme.lower() == "bearer":
+        if (known := context.authority.recall(bearer.strip())) is not None:
+            return known
         async with context.database.read() as session:
             return await context.authority.recognise(session, bearer.strip(), now)
     if cookie is not None:

@@ -56,14 +56,20 @@ async def desired(context: Context, job_id: str, principal: Principal, after: in
     Raises:
         ServiceError: forbidden, fenced.
     """
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find_fenced(session, job_id, principal, for_update=True)
-        job.lease_expires_at = now + context.settings.lease
+    is_renewed = False
 
     async def look() -> Desired:
-        async with context.database.read() as session:
-            return _wishes_of(await find_fenced(session, job_id, principal), context.clock())
+        nonlocal is_renewed
+        now = context.clock()
+        if is_renewed:
+            async with context.database.read() as session:
+                return _wishes_of(await find_fenced(session, job_id, principal), now)
+        async with context.database.write() as session:
+            job = await find_fenced(session, job_id, principal, for_update=True)
+            job.lease_expires_at = now + context.settings.lease
+            wishes = _wishes_of(job, now)
+        is_renewed = True
+        return wishes
 
     return await context.hub.wait_until(
         [desired_topic(job_id)], look, lambda wishes: wishes.version > after, min(wait_s, MAX_DESIRED_WAIT_S)

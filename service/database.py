@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -12,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.database_file import MARK, DatabaseFile, DatabaseLost
 from service.listen import Replicas
@@ -27,6 +30,7 @@ from service.sqlite_driver import open_connection
 
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 10
+PING_AFTER_S = 1.0
 STATEMENT_TIMEOUT_MS = 10_000
 APPLICATION_NAME = "rubato service"
 """How every connection of a service calls itself: who lives on a PostgreSQL is seen by it."""
@@ -69,12 +73,12 @@ class Database:
             self._writer = self._reader = create_async_engine(
                 url,
                 pool_size=POSTGRES_CONNECTIONS,
-                pool_pre_ping=True,
                 connect_args={
                     "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c timezone=UTC",
                     "application_name": APPLICATION_NAME,
                 },
             )
+            _ping_idle(self._writer)
 
     async def start(self) -> None:
         """Take the file lock (SQLite) and bring the tables up to date.
@@ -228,6 +232,29 @@ def insert_for(session: AsyncSession, table: type[Base] | Table) -> sqlite.Inser
     if session.get_bind().dialect.name == "sqlite":
         return sqlite.insert(table)
     return postgresql.insert(table)
+
+
+def _ping_idle(engine: AsyncEngine) -> None:
+    """Look whether a connection that lay idle still stands, before it is given out; one in steady use is not asked.
+
+    What `pool_pre_ping` does every time: under load a round trip for each transaction.
+    """
+    pool, dialect = engine.sync_engine, engine.dialect
+
+    @event.listens_for(pool, "checkin")
+    def _on_checkin(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(pool, "checkout")
+    def _on_checkout(connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+        idle_since = record.info.get("idle_since")
+        if idle_since is None or time.monotonic() - idle_since < PING_AFTER_S:
+            return
+        try:
+            dialect.do_ping(connection)
+        except psycopg.Error as error:
+            # The pool drops it, and all that are older than this moment, and connects anew.
+            raise InvalidatePoolError("the connection did not outlive its rest") from error
 
 
 def _configure_sqlite(engine: AsyncEngine, *, begin: str) -> None:

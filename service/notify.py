@@ -16,6 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 T = TypeVar("T")
 
+LOOKS_PER_S = 50
+"""How often all waiters together look again by themselves. A look costs milliseconds: a thousand controllers that look
+twice a second would leave no time for what they report, nor for the listener that would end it."""
+
 ALL_JOBS = "jobs"
 """Any job changed in a way that watchers see."""
 SCHEDULER = "scheduler"
@@ -61,11 +65,13 @@ class Subscription:
     def __enter__(self) -> Self:
         for topic in self._topics:
             self._hub.subscribers.setdefault(topic, set()).add(self)
+        self._hub.waiting.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._hub.waiting.discard(self)
         for topic in self._topics:
             waiting = self._hub.subscribers.get(topic, set())
             waiting.discard(self)
@@ -101,6 +107,7 @@ class Hub:
             fed_interval_s: where they are; the same if None.
         """
         self.subscribers: dict[str, set[Subscription]] = {}
+        self.waiting: set[Subscription] = set()
         self._poll_interval_s = poll_interval_s
         self._fed_interval_s = poll_interval_s if fed_interval_s is None else fed_interval_s
         self.is_fed = False
@@ -115,16 +122,25 @@ class Hub:
 
     @property
     def poll_interval_s(self) -> float:
-        """Longest wait without another look."""
-        return self._fed_interval_s if self.is_fed else self._poll_interval_s
+        """Longest wait without another look; the longer, the more there are who wait."""
+        usual_s = self._fed_interval_s if self.is_fed else self._poll_interval_s
+        return max(usual_s, len(self.waiting) / LOOKS_PER_S)
 
     def set_fed(self, is_fed: bool) -> None:
-        """Other replicas' notifications come in from now on, or no more. Everybody looks: some may be lost."""
-        if is_fed != self.is_fed:
-            self.is_fed = is_fed
-            self._publishes += 1
-            self.access_changes += 1
-            self._wake_all()
+        """Other replicas' notifications come in from now on, or no more. Everybody looks, as some may be lost.
+
+        Not all at once, though: the time that takes would cost the listener its place again.
+        """
+        if is_fed == self.is_fed:
+            return
+        self.is_fed = is_fed
+        self._publishes += 1
+        self.access_changes += 1
+        for number, subscription in enumerate(tuple(self.waiting)):
+            if number < LOOKS_PER_S:
+                subscription.wake()
+            else:
+                asyncio.get_running_loop().call_later(number / LOOKS_PER_S, subscription.wake)
 
     def subscribe(self, *topics: str) -> Subscription:
         """A context manager within which notifications are not lost."""
@@ -162,12 +178,8 @@ class Hub:
     def close(self) -> None:
         """The service goes down: all waits end now, so that requests finish and clients reconnect."""
         self.is_closed = True
-        self._wake_all()
-
-    def _wake_all(self) -> None:
-        for waiting in tuple(self.subscribers.values()):
-            for subscription in tuple(waiting):
-                subscription.wake()
+        for subscription in tuple(self.waiting):
+            subscription.wake()
 
     async def wait_until(
         self, topics: Iterable[str], look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool], timeout_s: float
