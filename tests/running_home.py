@@ -172,12 +172,15 @@ class RunningHome:
         self.jobs.append(job.id)
         return ClusterJob(self, job.id, hold)
 
-    def classifier(self, scratch: Path, workers: int = 1, spares: int = 0, **spec: Any) -> ClusterJob:
+    def classifier(
+        self, scratch: Path, workers: int = 1, spares: int = 0, held_s: float = 0.05, **spec: Any
+    ) -> ClusterJob:
+        """Seconds that a microbatch takes at least, while the job is held: `held_s`."""
         return self.submit(
             PROGRAMS,
             "classifier.py:train",
             scratch,
-            config={"steps": STEPS},
+            config={"steps": STEPS, "held_s": held_s},
             batch={"global_size": BATCH, "num_microbatches": MICROBATCHES},
             workers={"initial": workers, "min": 1, "max": 4, "standby": spares},
             **spec,
