@@ -35,6 +35,8 @@ SECURITY_HEADERS = {
 }
 PACKAGES_PREFIX = "/api/v1/packages/"
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+QUIET_OF_CLUSTERS = ("/report", "/desired", "/sync")
+"""Every few seconds of each job: among them nobody would find a request of a person."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -131,12 +133,14 @@ class Gate:
             raise ServiceError(ErrorKind.BODY_TOO_LARGE, f"The body may have {limit} bytes, got {length[:20]}.")
 
     def _log(self, scope: Scope, status: int, started: float) -> None:
-        if scope["path"] in QUIET_PATHS and status < 400:
+        path = scope["path"]
+        is_routine = path in QUIET_PATHS or (path.startswith("/cluster/") and path.endswith(QUIET_OF_CLUSTERS))
+        if is_routine and status < 400:
             return
         log.info(
             "request",
             method=scope["method"],
-            path=scope["path"],
+            path=path,
             status=status,
             ms=round((time.perf_counter() - started) * 1000, 1),
             client=_client(scope.get("client")),

@@ -101,7 +101,8 @@ async def _store(
     if changed & {"workers", "joining"}:
         # Slots may have become free.
         notify(session, SCHEDULER)
-    await session.flush()
+    if fresh:
+        await session.flush()
     await append_reported(session, job, attempt.number, fresh, now=now)
     for event in fresh:
         await _apply_checkpoint_event(session, job, attempt.number, event, now)

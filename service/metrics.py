@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm.attributes import set_committed_value
 
 from rubato.wire.cluster import MetricRow
 from service.clock import parse_or, to_rfc3339
@@ -21,11 +20,15 @@ from service.rollups import roll_up
 async def store_metrics(
     session: AsyncSession, job: Job, attempt: int, rows: Sequence[MetricRow], *, now: datetime
 ) -> None:
-    """Insert or replace the rows of a batch; a step that stands twice in it counts with its last."""
+    """Insert or replace the rows of a batch; a step that stands twice in it counts with its last.
+
+    The job is locked: its positions are given out here.
+    """
     newest = {row.step: row for row in rows}
     if not newest:
         return
-    first = await _reserve(session, job, len(newest))
+    first = job.metric_pos + 1
+    job.metric_pos += len(newest)
     values: list[dict[str, Any]] = [
         {
             "job_id": job.id,
@@ -74,13 +77,6 @@ def finite(values: dict[str, float]) -> dict[str, float | None]:
     if all(map(math.isfinite, values.values())):
         return {**values}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-async def _reserve(session: AsyncSession, job: Job, count: int) -> int:
-    statement = update(Job).where(Job.id == job.id).values(metric_pos=Job.metric_pos + count).returning(Job.metric_pos)
-    last = (await session.execute(statement.execution_options(synchronize_session=False))).scalar_one()
-    set_committed_value(job, "metric_pos", last)
-    return last - count + 1
 
 
 async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
