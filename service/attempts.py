@@ -72,7 +72,11 @@ async def desired(context: Context, job_id: str, principal: Principal, after: in
         return wishes
 
     return await context.hub.wait_until(
-        [desired_topic(job_id)], look, lambda wishes: wishes.version > after, min(wait_s, MAX_DESIRED_WAIT_S)
+        [desired_topic(job_id)],
+        look,
+        lambda wishes: wishes.version > after,
+        min(wait_s, MAX_DESIRED_WAIT_S),
+        looks_at_end=False,
     )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 T = TypeVar("T")
 
-LOOKS_PER_S = 50
+LOOKS_PER_S = 20
 """How often all waiters together look again by themselves. A look costs milliseconds: a thousand controllers that look
 twice a second would leave no time for what they report, nor for the listener that would end it."""
 
@@ -182,9 +182,24 @@ class Hub:
             subscription.wake()
 
     async def wait_until(
-        self, topics: Iterable[str], look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool], timeout_s: float
+        self,
+        topics: Iterable[str],
+        look: Callable[[], Awaitable[T]],
+        is_enough: Callable[[T], bool],
+        timeout_s: float,
+        *,
+        looks_at_end: bool = True,
     ) -> T:
-        """Look again and again until it is enough or the time is over; gives the last look."""
+        """Look again and again until it is enough or the time is over; gives the last look.
+
+        Args:
+            topics: of notifications that are worth a look.
+            look: reads what is waited for.
+            is_enough: whether it has come.
+            timeout_s: seconds to wait at most.
+            looks_at_end: whether to look when the time is over and nothing was notified. Who asks again at once, and
+                hears then what was missed, needs no such look.
+        """
         deadline = time.monotonic() + timeout_s
         with self.subscribe(*topics) as subscription:
             while True:
@@ -192,7 +207,9 @@ class Hub:
                 left_s = deadline - time.monotonic()
                 if is_enough(seen) or left_s <= 0 or self.is_closed:
                     return seen
-                await subscription.wait(min(left_s, self.poll_interval_s))
+                is_told = await subscription.wait(min(left_s, self.poll_interval_s))
+                if not (is_told or looks_at_end) and time.monotonic() >= deadline:
+                    return seen
 
 
 async def _awaited(read: Callable[[], Awaitable[T]]) -> T:
