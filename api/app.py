@@ -32,6 +32,8 @@ from service.settings import Settings
 from service.startup import run_service
 
 ROUTERS = (
+    # Routes are tried one after another, and nobody asks as often as clusters do.
+    cluster.router,
     jobs.router,
     workers.router,
     nodes.router,
@@ -42,7 +44,6 @@ ROUTERS = (
     access.router,
     project_secrets.router,
     webhooks.router,
-    cluster.router,
     people.top_router,
     # The last: it answers to whatever name is left.
     page.router,

@@ -145,14 +145,19 @@ def context_of(request: Request) -> Context:
     return context
 
 
-def principal_of(request: Request) -> Principal:
+# What a route depends on is `async` also where it waits for nothing: FastAPI calls other functions in a thread.
+async def _parts_of(request: Request) -> Context:
+    return context_of(request)
+
+
+async def _caller_of(request: Request) -> Principal:
     """The caller that `authorize` found."""
     principal: Principal = request.state.principal
     return principal
 
 
-Parts = Annotated[Context, Depends(context_of)]
-Caller = Annotated[Principal, Depends(principal_of)]
+Parts = Annotated[Context, Depends(_parts_of)]
+Caller = Annotated[Principal, Depends(_caller_of)]
 
 
 async def job_of(reference: str, request: Request, context: Parts, caller: Caller) -> str:
@@ -196,7 +201,7 @@ async def checkpoint_of(checkpoint_id: str, request: Request, context: Parts, ca
     return checkpoint_id
 
 
-def project_of(project: str, request: Request, caller: Caller) -> str:
+async def project_of(project: str, request: Request, caller: Caller) -> str:
     """The project that a path names, as far as the caller may know of it.
 
     Raises:

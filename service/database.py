@@ -229,9 +229,12 @@ def hold_file_lock(url: str) -> int:
 
 def insert_for(session: AsyncSession, table: type[Base] | Table) -> sqlite.Insert | postgresql.Insert:
     """An insert that knows ON CONFLICT; both databases have it, SQLAlchemy spells it by dialect."""
-    if session.get_bind().dialect.name == "sqlite":
-        return sqlite.insert(table)
-    return postgresql.insert(table)
+    return insert_of(session.get_bind().dialect.name, table)
+
+
+def insert_of(dialect: str, table: type[Base] | Table) -> sqlite.Insert | postgresql.Insert:
+    """The same, of a dialect by its name."""
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
 def _ping_idle(engine: AsyncEngine) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Insert, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.cluster import MetricRow
 from service.clock import parse_or, to_rfc3339
-from service.database import insert_for
+from service.database import insert_of
 from service.models import Base, Job, Metric
 from service.rollups import roll_up
 
@@ -80,15 +81,20 @@ def finite(values: dict[str, float]) -> dict[str, float | None]:
 
 
 async def _upsert(session: AsyncSession, values: list[dict[str, Any]]) -> None:
+    # Past the session, which would look at every row once more. One statement with parameters, not one with all values
+    # in it: the latter would be compiled anew every time.
+    connection = await session.connection()
+    await connection.execute(_upsert_into(connection.dialect.name), values)
+
+
+@cache
+def _upsert_into(dialect: str) -> Insert:
+    """Made once: to put it together takes as long as to run it."""
     table = Base.metadata.tables[Metric.__tablename__]
-    statement = insert_for(session, table)
+    statement = insert_of(dialect, table)
     columns = ("position", "time", "generation", "workers", "attempt", "values")
-    upsert = statement.on_conflict_do_update(
+    return statement.on_conflict_do_update(
         index_elements=["job_id", "step"],
         set_={name: statement.excluded[name] for name in columns},
         where=table.c.attempt <= statement.excluded["attempt"],
     )
-    # Past the session, which would look at every row once more. One statement with parameters, not one with all values
-    # in it: the latter would be compiled anew every time.
-    connection = await session.connection()
-    await connection.execute(upsert, values)

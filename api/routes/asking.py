@@ -18,15 +18,15 @@ IfMatch = Annotated[
 ]
 
 
-def _asked(caller: Caller, idempotency_key: IdempotencyKey = None, if_match: IfMatch = None) -> Asked:
+async def _asked(caller: Caller, idempotency_key: IdempotencyKey = None, if_match: IfMatch = None) -> Asked:
     return Asked(caller, idempotency_key, if_match)
 
 
-def _asked_to_make(caller: Caller, idempotency_key: IdempotencyKey = None) -> Asked:
+async def _asked_to_make(caller: Caller, idempotency_key: IdempotencyKey = None) -> Asked:
     return Asked(caller, idempotency_key)
 
 
-def _asked_of_edition(caller: Caller, if_match: IfMatch = None) -> Asked:
+async def _asked_of_edition(caller: Caller, if_match: IfMatch = None) -> Asked:
     return Asked(caller, if_match=if_match)
 
 

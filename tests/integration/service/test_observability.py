@@ -216,9 +216,11 @@ async def test_every_line_logged_of_a_job_tells_its_id(bench: Bench) -> None:
         await bench.get("/jobs/digits")
         await bench.get("/jobs/digits/events")
         await bench.post("/jobs/digits/scale", 202, {"workers": 2})
-        await controller.report(step=1)
+        await controller.report(step=1)  # of what comes every few seconds by itself only refusals are told
+        await bench.client.get(f"/cluster/v1/jobs/{controller.job_id}/desired")
         await bench.get("/jobs/no-such", 404)
         await bench.get("/me")
-    told = [line.get("job_id") for line in lines if line["event"] == "request"]
-    assert told == [controller.job_id] * 4 + [None] * 2
+    requests = [line for line in lines if line["event"] == "request"]
+    assert [line.get("job_id") for line in requests] == [controller.job_id] * 3 + [None] * 3
+    assert [line["status"] for line in requests] == [200, 200, 202, 403, 404, 200]
     assert "job_id" not in structlog.contextvars.get_contextvars()
