@@ -3,6 +3,7 @@
 token, cluster-token, ray-token   secrets, 0600
 rubato.db, logs/, packages/, checkpoints/   the service's
 database-url                       0600: where the database is, if not in rubato.db; may hold a password
+login.json                         0600: address and token of a service elsewhere, written by `rubato login URL`
 run.json   which processes serve this home right now; there only while it is up
 """
 
@@ -54,6 +55,14 @@ class RunRecord:
     """By role: keeper, ray, service, agent."""
     failures: dict[str, int] = field(default_factory=dict)
     """By role: how often in a row it ended soon after its start."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """What `login.json` says: the service that commands go to, and the token for it."""
+
+    url: str
+    token: str
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,32 @@ class Home:
         except OSError:
             return None
 
+    @property
+    def login_file(self) -> Path:
+        """Address and token of the service that a person signed in to."""
+        return self.path / "login.json"
+
+    def read_login(self) -> Login | None:
+        """The service that a person signed in to, or None where there is none or the file is no login."""
+        try:
+            data = json.loads(self.login_file.read_text())
+            return Login(str(data["url"]), str(data["token"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_login(self, login: Login) -> None:
+        """Keep it for the next commands; readable by its owner only, from the first byte on."""
+        self.create()
+        write_atomically(self.login_file, json.dumps(to_json(login), indent=2) + "\n", mode=0o600)
+
+    def forget_login(self) -> bool:
+        """Remove it; False where there was none."""
+        try:
+            self.login_file.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def read_token(self) -> str | None:
         """The admin token, or None where there is none yet."""
         try:
@@ -175,25 +210,34 @@ def write_atomically(path: Path, text: str, *, mode: int) -> None:
 
 
 def find_url(url: str | None, home: Home, environment: Mapping[str, str] = os.environ) -> str:
-    """The service's address: given > RUBATO_URL > the home's run.json > the default."""
-    record: RunRecord | None = None
+    """The service's address: given > RUBATO_URL > that of `rubato login` > the home's run.json > the default."""
     found = url or environment.get("RUBATO_URL")
+    if not found and (login := home.read_login()):
+        found = login.url
     if not found:
         record = home.read_record()
         found = record.url if record else DEFAULT_URL
-    found = found.rstrip("/")
+    return complete_url(found)
+
+
+def complete_url(url: str) -> str:
+    """The address with a scheme and without a slash behind it."""
+    found = url.rstrip("/")
     return found if "://" in found else f"http://{found}"
 
 
 def find_token(token: str | None, url: str, home: Home, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The bearer token: given > RUBATO_TOKEN > the home's token file.
+    """The bearer token: given > RUBATO_TOKEN > that of `rubato login` > the home's token file.
 
-    The file's token opens this home's service; it goes to that service or to this machine only, never to a foreign host
-    that someone's `--url` names.
+    The token of a login goes to the address it was given for, and to no other. The file's token opens this home's
+    service; it goes to that service or to this machine only, never to a foreign host that someone's `--url` names.
     """
     found = token or environment.get("RUBATO_TOKEN")
     if found:
         return found
+    login = home.read_login()
+    if login is not None and login.url == complete_url(url):
+        return login.token
     record = home.read_record()
     if is_loopback(url) or (record is not None and record.url.rstrip("/") == url.rstrip("/")):
         return home.read_token()

@@ -8,7 +8,7 @@ import typer
 
 from rubato.cli.job_commands import read_timeout
 from rubato.cli.options import JsonOption, UrlOption, connect
-from rubato.cli.output import note, put, put_json, put_table
+from rubato.cli.output import note, put, put_json, put_table, tell
 
 token = typer.Typer(name="token", help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 project = typer.Typer(
@@ -52,12 +52,13 @@ def list_tokens(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
 def revoke_token(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="tok_..., as `rubato token ls` lists it.")],
     *,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Make a token worthless; its sessions and streams end at once."""
     with connect(url) as client:
         client.access.revoke_token(token_id)
-    note(f"{token_id} is revoked.")
+    tell({"id": token_id}, f"{token_id} is revoked.", as_json=as_json)
 
 
 @project.command("add")
@@ -65,12 +66,13 @@ def add_project(
     name: ProjectArgument,
     *,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Make a project."""
     with connect(url) as client:
-        client.access.create_project(name, description)
-    note(f"Made the project {name}; `rubato project grant {name} USER editor` lets somebody in.")
+        made = client.access.create_project(name, description)
+    tell(made, f"Made the project {name}; `rubato project grant {name} USER editor` lets somebody in.", as_json=as_json)
 
 
 @project.command("ls")
@@ -131,20 +133,23 @@ def grant(
     member: UserArgument,
     role: Annotated[Literal["viewer", "editor", "admin"], typer.Argument(metavar="viewer|editor|admin")],
     *,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Give a user a role in a project, in place of another one."""
     with connect(url) as client:
-        client.access.grant(name, member, role)
-    note(f"{member} is a {role} of {name}.")
+        granted = client.access.grant(name, member, role)
+    tell(granted, f"{member} is a {role} of {name}.", as_json=as_json)
 
 
 @project.command("withdraw")
-def withdraw(name: ProjectArgument, member: UserArgument, *, url: UrlOption = None) -> None:
+def withdraw(
+    name: ProjectArgument, member: UserArgument, *, as_json: JsonOption = False, url: UrlOption = None
+) -> None:
     """Take a user's role in a project away."""
     with connect(url) as client:
         client.access.withdraw(name, member)
-    note(f"{member} has no role in {name}.")
+    tell({"project": name, "user": member}, f"{member} has no role in {name}.", as_json=as_json)
 
 
 @user.command("add")
@@ -152,12 +157,13 @@ def add_user(
     name: UserArgument,
     *,
     is_admin: Annotated[bool, typer.Option("--admin", help="Of the whole service.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Make a user; `rubato token create NAME --user USER` makes the key."""
     with connect(url) as client:
-        client.access.create_user(name, is_admin=is_admin)
-    note(f"Made the user {name}; `rubato token create laptop --user {name}` makes a token.")
+        made = client.access.create_user(name, is_admin=is_admin)
+    tell(made, f"Made the user {name}; `rubato token create laptop --user {name}` makes a token.", as_json=as_json)
 
 
 @user.command("ls")
@@ -172,12 +178,13 @@ def disable_user(
     name: UserArgument,
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Let the user in again.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Shut a user out: tokens, sessions and streams end at once."""
     with connect(url) as client:
-        client.access.update_user(name, is_disabled=not undo)
-    note(f"{name} may {'come in again' if undo else 'not come in any more'}.")
+        changed = client.access.update_user(name, is_disabled=not undo)
+    tell(changed, f"{name} may {'come in again' if undo else 'not come in any more'}.", as_json=as_json)
 
 
 def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:

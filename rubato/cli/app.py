@@ -14,11 +14,13 @@ from rubato.cli import (
     access_commands,
     backup_commands,
     checkpoint_commands,
+    completion,
     explain,
     export,
     job_changes,
     job_commands,
     local,
+    login,
     operations_commands,
     pin,
     secret_commands,
@@ -50,6 +52,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.logs,
     watch_commands.metrics,
     watch_commands.top,
+    operations_commands.nodes,
     job_commands.scale,
     job_commands.pause,
     job_commands.resume,
@@ -63,11 +66,13 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.wait,
     service_commands.up,
     service_commands.down,
-    service_commands.login,
+    login.login,
+    login.logout,
     service_commands.doctor,
     backup_commands.backup,
     backup_commands.restore,
     service_commands.demo,
+    completion.completion,
 )
 for command in COMMANDS:
     app.command()(command)
@@ -123,6 +128,8 @@ def run(arguments: list[str]) -> int:
     except RubatoError as error:
         fail(str(error))
         if isinstance(error, ApiUnauthenticated):
-            note("Give the token in RUBATO_TOKEN, or the home of the service in RUBATO_HOME (its file `token`).")
+            note(
+                "Sign in with `rubato login ADDRESS`, or give the token in RUBATO_TOKEN, or the home of the service in RUBATO_HOME (its file `token`)."
+            )
         return code_for_error(error)
     return ExitCode.OK

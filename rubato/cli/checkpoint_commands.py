@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
-from rubato.cli.output import note, put_json, stdout_console
+from rubato.cli.output import note, put_json, stdout_console, tell
+from rubato.cli.pin import UndoOption, pin_by_id
 from rubato.cli.render import checkpoint_table
 
 app = typer.Typer(
     name="checkpoints",
-    help="List, download and delete checkpoints of jobs.",
+    help="List, download, pin and delete checkpoints of jobs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,6 +39,7 @@ def download(
     checkpoint_id: CheckpointArgument,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; made where it is not there.")],
     *,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Bring all files of a checkpoint here; `rubato export FOLDER` makes a model of them."""
@@ -47,12 +49,20 @@ def download(
         for number, file in enumerate(found.files, start=1):
             note(f"Downloading {file['name']} ({number} of {len(found.files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
             client.download(found.id, str(file["name"]), folder)
-    note(f"Wrote {folder}: step {found.step}.")
+    tell(found.raw, f"Wrote {folder}: step {found.step}.", as_json=as_json)
+
+
+@app.command("pin")
+def pin(
+    checkpoint_id: CheckpointArgument, *, undo: UndoOption = False, as_json: JsonOption = False, url: UrlOption = None
+) -> None:
+    """Keep a checkpoint whatever the job's retention says; `rubato pin` does it by folder, without a service."""
+    pin_by_id(checkpoint_id, undo=undo, as_json=as_json, url=url)
 
 
 @app.command("rm")
-def remove(checkpoint_id: CheckpointArgument, *, url: UrlOption = None) -> None:
+def remove(checkpoint_id: CheckpointArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Delete a checkpoint and its files; not the newest of a job that has not ended, and none that is pinned."""
     with connect(url) as client:
         client.delete_checkpoint(checkpoint_id)
-    note(f"{checkpoint_id} is deleted.")
+    tell({"id": checkpoint_id}, f"{checkpoint_id} is deleted.", as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments
-from rubato.cli.output import note, put_json
+from rubato.cli.output import note, put_json, tell
 from rubato.cli.specfile import apply_settings
 
 LabelOption = Annotated[
@@ -105,13 +105,14 @@ def delete(
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Leave its checkpoints on the storage.")
     ] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Delete a job that has ended, with its logs, metrics, events and checkpoints. There is no way back."""
     with connect(url) as client:
         found = client.job(job)
         client.delete(found.id, keep_checkpoints=keep_checkpoints, if_match=found.etag)
-    note(f"{found.name} ({found.id}) is deleted.")
+    tell({"id": found.id, "name": found.name}, f"{found.name} ({found.id}) is deleted.", as_json=as_json)
 
 
 def _priority_of(spec: dict[str, Any] | None) -> Any:

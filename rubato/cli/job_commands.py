@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
+from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks, parse_since
 from rubato.cli.output import note, put, put_json, stdout_console
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
-from rubato.cli.watch_commands import UNFINISHED, WatchOption, rounds
+from rubato.cli.watch_commands import UNFINISHED
 from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
 
@@ -38,14 +39,19 @@ def ps(
     labels = parse_assignments(label or [], "--label")
     statuses = () if show_all else UNFINISHED
     with connect(url) as client:
-        for _ in rounds(watch=watch):
-            jobs = list(client.jobs(status=statuses, limit=limit, project=project, labels=labels))
-            if as_json:
-                put_json([job.raw for job in jobs])
-            elif jobs:
-                stdout_console().print(job_table(jobs, datetime.now(UTC)), soft_wrap=True)
-            else:
-                note("No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones.")
+
+        def jobs() -> list[Job]:
+            return list(client.jobs(status=statuses, limit=limit, project=project, labels=labels))
+
+        def take() -> Picture:
+            if found := jobs():
+                return Picture([job_table(found, datetime.now(UTC))])
+            return Picture([], ["No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones."])
+
+        if as_json:
+            put_json([job.raw for job in jobs()])
+        else:
+            show(take, watch=watch)
 
 
 def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:

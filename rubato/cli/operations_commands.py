@@ -83,7 +83,7 @@ def kill_worker(
 
 
 @worker.command("stack")
-def show_stack(job: JobArgument, name: WorkerArgument, *, url: UrlOption = None) -> None:
+def show_stack(job: JobArgument, name: WorkerArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Print where the threads of a worker are right now; training goes on."""
     with connect(url) as client:
         worker_id = find_worker(client, job, name)
@@ -91,7 +91,7 @@ def show_stack(job: JobArgument, name: WorkerArgument, *, url: UrlOption = None)
         if text is None:
             note(f"{worker_id} has not answered yet; the same command asks again.")
             raise typer.Exit(ExitCode.NOT_FINISHED)
-        put(text.rstrip("\n"))
+        put_json({"worker_id": worker_id, "stack": text}) if as_json else put(text.rstrip("\n"))
 
 
 def _tell(action: dict[str, Any], *, as_json: bool) -> None:
@@ -137,6 +137,11 @@ def list_nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = Fals
         stdout_console().print(node_table(found), soft_wrap=True)
     else:
         note("No nodes.")
+
+
+def nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """List the nodes of a cluster, with what runs there; `rubato node` takes them out of service."""
+    list_nodes(cluster=cluster, as_json=as_json, url=url)
 
 
 @node.command("cordon")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rubato.errors import ApiNotFound, RubatoError
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -18,16 +24,58 @@ UrlOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
+KNOWN_JOBS = 200
+"""So many of the newest jobs are looked through for a name that is like the one that was typed."""
+
+
+def complete_jobs(incomplete: str) -> list[str]:
+    """Names of jobs for the shell's completion; none where the service does not answer at once."""
+    from rubato.client import Client
+
+    try:
+        with Client() as client:
+            names = [job.name for job in islice(client.jobs(text=incomplete or None, limit=KNOWN_JOBS), KNOWN_JOBS)]
+    except RubatoError:
+        return []
+    return sorted({name for name in names if name.startswith(incomplete)})
+
+
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id of a job, or the name of the newest one of that name.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="Id of a job, or the name of the newest one of that name.", autocompletion=complete_jobs
+    ),
 ]
 
 
-def connect(url: str | None) -> Client:
-    """A client for the service that the options and the environment name."""
+@contextlib.contextmanager
+def connect(url: str | None) -> Iterator[Client]:
+    """A client for the service that the options, the environment or `rubato login` name.
+
+    Raises:
+        ApiNotFound: there is no such thing; where it is a job, with the names that are like it.
+    """
     from rubato.client import Client
 
-    return Client(url)
+    with Client(url) as client:
+        try:
+            yield client
+        except ApiNotFound as error:
+            similar = _similar_jobs(client, str(error))
+            if not similar:
+                raise
+            advice = f"{error} Did you mean {' or '.join(similar)}?"
+            raise ApiNotFound(advice, status=error.status, problem=error.problem) from error
+
+
+def _similar_jobs(client: Client, message: str) -> list[str]:
+    wanted = re.search(r"There is no job '(.+)'", message)
+    if wanted is None or wanted[1].startswith("job_"):
+        return []
+    with contextlib.suppress(RubatoError):
+        names = {job.name for job in client.jobs(limit=KNOWN_JOBS)}
+        return difflib.get_close_matches(wanted[1], sorted(names), n=3)
+    return []
 
 
 def parse_assignments(pairs: list[str], option: str) -> dict[str, str]:

@@ -37,6 +37,14 @@ def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None
     stdout_console().print(table, soft_wrap=True)
 
 
+def tell(data: Any, text: str, *, as_json: bool) -> None:
+    """What a change led to: as data for programs, else as a remark for people."""
+    if as_json:
+        put_json(data)
+    else:
+        note(text)
+
+
 def note(text: str) -> None:
     """A remark for people, on stderr."""
     stderr_console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from rubato.client import Checkpoint, Event, Job, LogLine, Worker
 
@@ -58,6 +59,13 @@ def format_number(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def styled_status(status: str) -> Text:
+    """A status in its colour."""
+    from rich.text import Text
+
+    return Text(status, style=STATUS_STYLES.get(status, ""))
+
+
 def job_table(jobs: list[Job], now: datetime) -> Table:
     """`rubato ps`."""
     from rich.table import Table
@@ -88,7 +96,7 @@ def job_table(jobs: list[Job], now: datetime) -> Table:
         )
     for row in rows:
         texts = [Text(cell) for cell in row]
-        texts[2].stylize(STATUS_STYLES.get(row[2], ""))
+        texts[2] = styled_status(row[2])
         table.add_row(*texts)
     return table
 

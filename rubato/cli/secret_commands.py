@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rubato.cli.options import JsonOption, ProjectOption, UrlOption, connect
-from rubato.cli.output import note, put_json, put_table
+from rubato.cli.output import put_json, put_table, tell
 from rubato.errors import UserError
 
 app = typer.Typer(
@@ -20,15 +20,18 @@ NameArgument = Annotated[
 
 
 @app.command("set")
-def set_secret(name: NameArgument, *, project: ProjectOption = "default", url: UrlOption = None) -> None:
+def set_secret(
+    name: NameArgument, *, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None
+) -> None:
     """Set a secret to what comes on stdin, or is typed at the prompt; never to an argument, which others can see.
 
     One line end behind the value is left out.
     """
     value = read_value(name)
     with connect(url) as client:
-        client.secrets.set(name, value, project=project)
-    note(f"{name} is set in {project}; a job gets it with `secrets: [{name}]` in its spec, from its next attempt on.")
+        stored = client.secrets.set(name, value, project=project)
+    advice = f"a job gets it with `secrets: [{name}]` in its spec, from its next attempt on."
+    tell(stored, f"{name} is set in {project}; {advice}", as_json=as_json)
 
 
 @app.command("list")
@@ -43,11 +46,13 @@ def list_secrets(*, project: ProjectOption = "default", as_json: JsonOption = Fa
 
 
 @app.command("delete")
-def delete_secret(name: NameArgument, *, project: ProjectOption = "default", url: UrlOption = None) -> None:
+def delete_secret(
+    name: NameArgument, *, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None
+) -> None:
     """Delete a secret; running attempts keep it, the next attempt of a job that needs it fails."""
     with connect(url) as client:
         client.secrets.delete(name, project=project)
-    note(f"{name} is deleted from {project}.")
+    tell({"name": name, "project": project}, f"{name} is deleted from {project}.", as_json=as_json)
 
 
 def read_value(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands on the service of this machine: up, down, login, doctor, demo."""
+"""Commands on the service of this machine: up, down, doctor, demo."""
 
 from __future__ import annotations
 
@@ -85,6 +85,8 @@ def up(
     note(f"  token           {state.token_file}")
     note(f"  state           {home.path}")
     note("  next            rubato submit --recipe image-classifier --follow")
+    if (signed_in := home.read_login()) and signed_in.url != state.url:
+        note(f"Commands go to {signed_in.url}, where you signed in; `rubato logout` brings them here.")
 
 
 def make_login_link(url: str, home: Home) -> str | None:
@@ -109,18 +111,6 @@ def down(*, as_json: JsonOption = False) -> None:
         put_json({"was_up": was_up, "home": str(home.path)})
     else:
         note("Rubato is down; no process is left." if was_up else f"Nothing was up in {home.path}.")
-
-
-def login(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print a link that signs a browser in, once."""
-    from rubato.cli.options import connect
-
-    with connect(url) as client:
-        link = client.login_link()
-    if as_json:
-        put_json({"login": link})
-    else:
-        put(link)
 
 
 def doctor(*, url: UrlOption = None, as_json: JsonOption = False) -> None:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
-from rubato.cli.output import note, put, put_json, stdout_console
-from rubato.cli.render import format_number, format_steps, format_workers, job_table, node_table
+from rubato.cli.output import put_json, stdout_console
+from rubato.cli.render import format_number, format_steps, format_workers, job_table, node_table, styled_status
 from rubato.wire.status import FINAL, Status
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
-    from rubato.client import Client, Job
+    from rubato.client import Client, Cluster, Job
 
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show again every 2 seconds, until Ctrl-C.")]
 UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
-EVERY_S = 2.0
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
-"""Of a curve, in characters."""
+"""Of a curve, in characters, where no terminal sets it."""
+NARROW = 80
+"""Columns of a terminal below which only the last value of a metric is shown."""
+MAX_WIDTH = 60
+SLOT_BAR = 20
 CHART_POINTS = 2000
 TOP_JOBS = 30
 _LAST = ("samples_per_second", "step_seconds", "compute_seconds", "data_seconds", "samples", "epoch")
@@ -43,83 +48,112 @@ def metrics(
     """Show the metrics of a job: the whole curve, and the last, least and greatest value of each."""
     wanted = tuple(names or ())
     with connect(url) as client:
-        for _ in rounds(watch=watch and not as_json):
-            found = client.job(job)
-            chart = client.chart(found.id, names=wanted, max_points=CHART_POINTS)
-            if as_json:
-                put_json(chart)
-                return
-            missing = [name for name in wanted if name not in chart]
-            if missing:
-                note(f"{found.name} has logged no {', '.join(missing)} yet.")
-            put(f"{found.name}  {found.status}  step {format_steps(found)}  workers {format_workers(found)}")
-            if chart:
-                stdout_console().print(metric_table(chart), soft_wrap=True)
-            elif not wanted:
-                note("It has committed no step yet.")
-            if found.is_final:
-                return
+        if as_json:
+            put_json(client.chart(client.job(job).id, names=wanted, max_points=CHART_POINTS))
+        else:
+            job_id = client.job(job).id  # a name may mean another job by and by
+            show(lambda: _metrics_of(client, job_id, wanted), watch=watch)
 
 
-def top(*, watch: WatchOption = False, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Show the clusters, their nodes, and the jobs that train or wait."""
+def _metrics_of(client: Client, job_id: str, wanted: tuple[str, ...]) -> Picture:
+    found = client.job(job_id)
+    chart = client.chart(found.id, names=wanted, max_points=CHART_POINTS)
+    missing = [name for name in wanted if name not in chart]
+    remarks = [f"{found.name} has logged no {', '.join(missing)} yet."] if missing else []
+    if not chart and not wanted:
+        remarks.append("It has committed no step yet.")
+    parts: list[RenderableType] = [_headline(found)]
+    if chart:
+        parts.append(metric_table(chart, stdout_console().width if sys.stdout.isatty() else None))
+    return Picture(parts, remarks, is_last=found.is_final)
+
+
+def _headline(job: Job) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(
+        (job.name, "bold"),
+        "  ",
+        styled_status(job.status),
+        f"  step {format_steps(job)}  workers {format_workers(job)}",
+    )
+
+
+def top(
+    *,
+    watch: Annotated[
+        bool | None,
+        typer.Option("--watch/--once", "-w", help="Again every 2 seconds, until Ctrl-C. Default: on a terminal."),
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show the clusters, their nodes, and the jobs that train or wait; live on a terminal."""
     with connect(url) as client:
-        for _ in rounds(watch=watch and not as_json):
-            clusters = client.clusters()
-            jobs = list(client.jobs(status=UNFINISHED, limit=TOP_JOBS))
-            if as_json:
-                put_json({"clusters": [one.raw for one in clusters], "jobs": [one.raw for one in jobs]})
-                return
-            for cluster in clusters:
-                put(
-                    f"cluster {cluster.id}: {cluster.status}, "
-                    f"{cluster.slots_used:g} of {cluster.slots_total:g} slots in use"
-                )
-                nodes = client.operations.nodes(cluster.id)
-                if nodes:
-                    stdout_console().print(node_table(nodes), soft_wrap=True)
-            if not clusters:
-                note("No cluster has reported yet; `rubato doctor` says what is missing.")
-            _put_jobs(client, jobs)
+        if as_json:
+            jobs = client.jobs(status=UNFINISHED, limit=TOP_JOBS)
+            put_json({"clusters": [one.raw for one in client.clusters()], "jobs": [one.raw for one in jobs]})
+        else:
+            show(lambda: _top_of(client), watch=stdout_console().is_terminal if watch is None else watch)
 
 
-def _put_jobs(client: Client, jobs: list[Job]) -> None:
-    put("")
-    if not jobs:
-        note("No unfinished jobs.")
-        return
-    stdout_console().print(job_table(jobs, datetime.now(UTC)), soft_wrap=True)
-    for standing in itertools.islice(client.queue(), TOP_JOBS):
-        put(f"{standing.name} waits: {standing.because}")
+def _top_of(client: Client) -> Picture:
+    clusters = client.clusters()
+    jobs = list(client.jobs(status=UNFINISHED, limit=TOP_JOBS))
+    parts: list[RenderableType] = []
+    remarks = []
+    for cluster in clusters:
+        parts.append(_cluster_line(cluster))
+        nodes = client.operations.nodes(cluster.id)
+        parts += [node_table(nodes)] if nodes else []
+    if not clusters:
+        remarks.append("No cluster has reported yet; `rubato doctor` says what is missing.")
+    if jobs:
+        parts += ["", job_table(jobs, datetime.now(UTC))]
+        waiting = itertools.islice(client.queue(), TOP_JOBS)
+        parts += [f"{standing.name} waits: {standing.because}" for standing in waiting]
+    else:
+        remarks.append("No unfinished jobs.")
+    return Picture(parts, remarks)
 
 
-def rounds(*, watch: bool) -> Iterator[None]:
-    """Once, or every two seconds on a cleared screen until Ctrl-C."""
-    while True:
-        if watch:
-            stdout_console().clear()  # Does nothing where stdout is no terminal.
-        yield
-        if not watch:
-            return
-        try:
-            time.sleep(EVERY_S)
-        except KeyboardInterrupt:
-            return
+def _cluster_line(cluster: Cluster) -> Text:
+    from rich.text import Text
+
+    used, total = cluster.slots_used, cluster.slots_total
+    filled = round(used / total * SLOT_BAR) if total else 0
+    line = Text.assemble(("cluster ", ""), (cluster.id, "bold"), f": {cluster.status}, ")
+    line.append(f"{used:g} of {total:g} slots in use")
+    if sys.stdout.isatty():
+        line.append("  " + "━" * filled, style="green")
+        line.append("━" * (SLOT_BAR - filled), style="dim")
+    return line
 
 
-def metric_table(chart: dict[str, dict[str, list[float]]]) -> Table:
-    """A line a metric: name, curve, last, least and greatest value."""
+def metric_table(chart: dict[str, dict[str, list[float]]], columns: int | None = None) -> Table:
+    """A line a metric: name, curve, last, least and greatest value.
+
+    Args:
+        chart: `x` and `y` of each metric.
+        columns: width of the terminal; on a narrow one least and greatest are left out. None: there is none.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("METRIC", "CURVE", "LAST", "LEAST", "GREATEST"):
-        table.add_column(title, no_wrap=True)
+    is_narrow = columns is not None and columns < NARROW
+    titles = ("METRIC", "CURVE", "LAST") if is_narrow else ("METRIC", "CURVE", "LAST", "LEAST", "GREATEST")
+    for title in titles:
+        table.add_column(title, no_wrap=True, justify="left" if title in ("METRIC", "CURVE") else "right")
+    longest = max(map(len, chart), default=0)
+    # Each of the others needs a number such as -1.234e-05, and a blank beside it.
+    width = WIDTH if columns is None else max(8, min(MAX_WIDTH, columns - longest - 12 * (len(titles) - 2) - 2))
     for name in sorted(chart, key=_place):
         known = [value for value in chart[name]["y"] if value is not None]
         if not known:
-            table.add_row(name, "", "not finite", "-", "-")
+            table.add_row(name, "", "not finite", *("-",) * (len(titles) - 3))
             continue
-        table.add_row(name, curve(known), *(format_number(float(one)) for one in (known[-1], min(known), max(known))))
+        values = (known[-1], min(known), max(known))[: len(titles) - 2]
+        table.add_row(name, curve(known, width), *(format_number(float(one)) for one in values))
     return table
 
 

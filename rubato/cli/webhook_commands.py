@@ -10,7 +10,7 @@ import typer
 
 from rubato.cli.exits import ExitCode
 from rubato.cli.options import JsonOption, ProjectOption, UrlOption, connect
-from rubato.cli.output import fail, note, put, put_json, put_table
+from rubato.cli.output import fail, note, put, put_json, put_table, tell
 
 app = typer.Typer(
     name="webhook",
@@ -107,8 +107,10 @@ def list_deliveries(
 
 
 @app.command("delete")
-def delete_webhook(name: NameArgument, *, project: ProjectOption = "default", url: UrlOption = None) -> None:
+def delete_webhook(
+    name: NameArgument, *, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None
+) -> None:
     """Delete a webhook with its deliveries."""
     with connect(url) as client:
         client.webhooks.delete(name, project=project)
-    note(f"{name} is deleted from {project}.")
+    tell({"name": name, "project": project}, f"{name} is deleted from {project}.", as_json=as_json)

@@ -50,9 +50,9 @@ class Access:
         """Remove a project without jobs."""
         self._transport.send("DELETE", self._root + path_of("projects", name))
 
-    def grant(self, project: str, user: str, role: str) -> None:
+    def grant(self, project: str, user: str, role: str) -> dict[str, Any]:
         """Give a user the role viewer, editor or admin in a project, in place of another one."""
-        self._send("PUT", path_of("projects", project, "members", user), {"role": role})
+        return dict(self._send("PUT", path_of("projects", project, "members", user), {"role": role}))
 
     def withdraw(self, project: str, user: str) -> None:
         """Take a user's role in a project away."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.cli import watch_commands
+from rubato.cli import live
 from rubato.cli.watch_commands import BARS, WIDTH, curve
 from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
 
@@ -42,8 +42,8 @@ def test_metrics_as_json_are_the_series(charts: FakeService, rubato: Rubato) -> 
 def test_watching_metrics_ends_with_the_job(
     charts: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_commands, "EVERY_S", 0.0)
-    states = iter([job(), job(), job(status="succeeded")])
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+    states = iter([job(), job(), job(), job(status="succeeded")])  # the first tells the id
     charts.on("GET", "/jobs/job_1", lambda _: Reply(next(states)))
     assert rubato("metrics", "job_1", "-w").out.count("METRIC") == 3
 
