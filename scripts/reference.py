@@ -21,6 +21,7 @@ from generated import ROOT, keep_page
 from pydantic_core import PydanticUndefined
 
 from rubato.cli import app as cli
+from rubato.cli.exits import ExitCode
 from rubato.wire import events, spec
 from rubato.wire.reasons import Reason
 from service import settings
@@ -161,7 +162,10 @@ def reasons_page() -> Iterator[str]:
 def cli_page() -> Iterator[str]:
     """Every command with its arguments and options."""
     yield "# Command line\n"
-    yield "Data goes to stdout, everything else to stderr. `rubato COMMAND --help` says the same in the terminal.\n"
+    yield "Data goes to stdout, everything else to stderr. `rubato COMMAND --help` says the same in the terminal."
+    yield "`--json` prints what the API answers: for a list its items, in `logs` one object a line. Options win over the"
+    yield "environment (`RUBATO_URL`, `RUBATO_TOKEN`, `RUBATO_HOME`), and that over what `rubato login` has kept.\n"
+    yield from _table(("exit code", "meaning"), [(_code(str(code.value)), code.meaning) for code in ExitCode])
     yield from _command(typer.main.get_command(cli.app), "rubato")
 
 

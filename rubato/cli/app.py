@@ -128,8 +128,7 @@ def run(arguments: list[str]) -> int:
     except RubatoError as error:
         fail(str(error))
         if isinstance(error, ApiUnauthenticated):
-            note(
-                "Sign in with `rubato login ADDRESS`, or give the token in RUBATO_TOKEN, or the home of the service in RUBATO_HOME (its file `token`)."
-            )
+            note("Sign in with `rubato login ADDRESS`, or give the token in RUBATO_TOKEN,")
+            note("or the home of a service on this machine in RUBATO_HOME (its file `token`).")
         return code_for_error(error)
     return ExitCode.OK

@@ -9,18 +9,26 @@ from rubato.wire.status import FINAL
 
 
 class ExitCode(IntEnum):
-    """Exit codes of `rubato`."""
+    """Exit codes of `rubato`, and what each means."""
 
-    OK = 0
-    ERROR = 1
-    USAGE = 2
-    AUTH = 4
-    UNREACHABLE = 5
-    JOB_FAILED = 100
-    NOT_FINISHED = 101
-    NOT_FOUND = 102
-    CANCELLED = 103
-    INTERRUPTED = 130  # What a shell reports for SIGINT.
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> ExitCode:  # noqa: D102
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    OK = 0, "done, or as waited for"
+    ERROR = 1, "it went wrong; the message says what, and what to do"
+    USAGE = 2, "the command line does not hold"
+    AUTH = 4, "no token, or one that may not do this"
+    UNREACHABLE = 5, "nothing answers at the service's address"
+    JOB_FAILED = 100, "the job failed"
+    NOT_FINISHED = 101, "not in time, or detached by Ctrl-C while the job goes on"
+    NOT_FOUND = 102, "there is no such job, checkpoint, ..."
+    CANCELLED = 103, "the job was cancelled"
+    INTERRUPTED = 130, "Ctrl-C; what a shell reports for SIGINT"
 
 
 def code_for_error(error: RubatoError) -> ExitCode:

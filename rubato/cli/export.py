@@ -1,17 +1,20 @@
-"""`rubato export`: the model of a checkpoint as a plain safetensors file."""
+"""`rubato export`: the model of a checkpoint as a plain safetensors file, or a job's metrics for other tools."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rubato.cli.options import UrlOption, connect
-from rubato.cli.output import note
+from rubato.cli.options import JsonOption, UrlOption, connect
+from rubato.cli.output import note, put_json, tell
 from rubato.errors import CheckpointError, UserError
 from rubato.home import Home
+
+if TYPE_CHECKING:
+    from rubato.checkpoint.manifest import Manifest
 
 
 def export(
@@ -26,13 +29,59 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.safetensors"),
     model: Annotated[str, typer.Option(help="Name of the model, where several were prepared.")] = "",
     step: Annotated[int | None, typer.Option(min=0, help="Of a job: its checkpoint of this step.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a job's metrics as event files of TensorBoard instead.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Write a job's metrics to MLflow (http://..., sqlite:///...).")
+    ] = None,
+    wandb: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROJECT", help="Write a job's metrics to Weights & Biases; WANDB_MODE=offline: a folder."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Write the model of a checkpoint as safetensors: parameters and buffers under the names of its state_dict.
 
-    `safetensors.torch.load_file` reads it, and `model.load_state_dict` takes it.
+    `safetensors.torch.load_file` reads it, and `model.load_state_dict` takes it. With --tensorboard, --mlflow or
+    --wandb it is a job's metrics that are written; written again they take the place of what was there.
     """
-    # Needs torch, which no other command of this kind loads.
+    if tensorboard is not None or mlflow is not None or wandb is not None:
+        told = _export_metrics(source, tensorboard=tensorboard, mlflow=mlflow, wandb=wandb, url=url)
+        if as_json:
+            put_json(told)
+        return
+    manifest, size = _export_model(source, out, model, step, url)
+    text = f"Wrote {out}: step {manifest.step} of {manifest.job}, {size / 1e6:.1f} MB."
+    tell({"file": str(out), "job": manifest.job, "step": manifest.step, "bytes": size}, text, as_json=as_json)
+
+
+def _export_metrics(
+    job: str, *, tensorboard: Path | None, mlflow: str | None, wandb: str | None, url: str | None
+) -> dict[str, Any]:
+    from rubato.cli import metric_exports as to
+
+    with connect(url) as client:
+        found = client.job(job)
+        rows = to.read_rows(client, found)
+    told: dict[str, Any] = {"job": found.id, "steps": len(rows)}
+    if tensorboard is not None:
+        told["tensorboard"] = str(to.to_tensorboard(found, rows, tensorboard))
+        note(f"Wrote {len(rows)} steps to {told['tensorboard']}; `tensorboard --logdir {tensorboard}` shows them.")
+    if mlflow is not None:
+        told["mlflow"] = to.to_mlflow(found, rows, mlflow)
+        note(f"Wrote {len(rows)} steps to {mlflow}, run {told['mlflow']}.")
+    if wandb is not None:
+        told["wandb"] = to.to_wandb(found, rows, wandb)
+        note(f"Wrote {len(rows)} steps to {told['wandb']}.")
+    return told
+
+
+def _export_model(source: str, out: Path, model: str, step: int | None, url: str | None) -> tuple[Manifest, int]:
+    """Needs torch, which no other command of this kind loads."""
     from rubato.checkpoint import export as exporting
     from rubato.checkpoint.storage import open_folder
 
@@ -48,7 +97,7 @@ def export(
                 manifest, size = exporting.export(open_folder(str(downloaded)), out, model)
     except CheckpointError as error:
         raise UserError(f"cannot export {source}: {error}") from error
-    note(f"Wrote {out}: step {manifest.step} of {manifest.job}, {size / 1e6:.1f} MB.")
+    return manifest, size
 
 
 def _storage_of(source: str) -> str | None:

@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rubato.cli.output import note, put
+from rubato.cli.options import JsonOption
+from rubato.cli.output import note, put, put_json
 from rubato.errors import UserError
 
-TRAIN = '''\
-"""A small training program. Run it as it is (one worker), with local workers, or as a job:
 
-    python train.py --config epochs=3
-    rubato run train.py --workers 4
-    rubato submit job.yaml --follow
+class Template(StrEnum):
+    """Which program to begin with; each is a file of `rubato.starters`."""
 
-The weights are the same bits in all three, whatever the worker count.
-"""
-
-import torch
-from torch import nn
-
-import rubato
+    PLAIN = "plain"
+    IMAGES = "images"
+    TEXT = "text"
+    STREAM = "stream"
 
 
-def make_data(samples: int = 4096) -> torch.utils.data.Dataset:
-    """Two interleaved spirals; put your own dataset here. All workers must see the same samples in the same order."""
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.arange(samples) % 2
-    radius = torch.rand(samples, generator=generator)
-    angle = radius * 9 + labels * torch.pi
-    points = torch.stack((radius * angle.cos(), radius * angle.sin()), 1)
-    points += 0.02 * torch.randn(samples, 2, generator=generator)
-    return torch.utils.data.TensorDataset(points, labels)
-
-
-def train(run: rubato.Run) -> None:
-    """Rubato calls this on every worker."""
-    config = run.config
-    model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.get("lr", 0.01))
-    run.prepare(model=model, optimizer=optimizer, dataset=make_data())
-
-    for step in run.steps(epochs=config.get("epochs", 20)):  # A worker that joins late starts where the job is.
-        for points, labels in step:  # This worker's microbatches, and those of a worker that was lost.
-            step.backward(nn.functional.cross_entropy(model(points), labels))
-        optimizer.step()  # The gradients are those of the whole batch now, equal on every worker.
-
-
-if __name__ == "__main__":
-    rubato.main(train)
-'''
+CONFIG = {
+    Template.PLAIN: "epochs: 5\n  lr: 0.01",
+    Template.IMAGES: "epochs: 5\n  lr: 0.003\n  width: 16",
+    Template.TEXT: "steps: 200\n  lr: 0.003\n  width: 64\n  blocks: 2",
+    Template.STREAM: "steps: 200\n  lr: 0.003",
+}
+BATCH = {Template.TEXT: 64}
+DEFAULT_BATCH = 256
 
 JOB = """\
 # A training job: rubato submit job.yaml --follow
@@ -60,14 +38,13 @@ name: {name}                    # unique among unfinished jobs
 entrypoint: train.py:train      # file, then the function that is called with the run
 working_dir: .                  # packed and uploaded; list in .rubatoignore what the training does not need
 config:                         # handed to the function as run.config
-  epochs: 5
-  lr: 0.01
+  {config}
 workers:
   initial: 2                    # change it while it trains: rubato scale {name} 4
   min: 1                        # it waits until so many slots are free
   max: 8                        # it never gets more
 batch:
-  global_size: 256              # samples in one optimizer step, whatever the worker count
+  global_size: {batch:<17}# samples in one optimizer step, whatever the worker count
   num_microbatches: auto        # fixed for the job: the pieces of a step that workers share out
 seed: 0                         # same seed, same data, same code: same bits
 # resources_per_worker: {{cpu: 1, gpu: 0}}
@@ -89,18 +66,36 @@ runs/
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write; made where it does not exist.")] = Path(),
     *,
+    template: Annotated[
+        Template,
+        typer.Option(
+            "--template",
+            "-t",
+            help="plain: the loop; images: classification; text: a transformer; stream: data in shards.",
+        ),
+    ] = Template.PLAIN,
     name: Annotated[str | None, typer.Option(help="Name of the job. Default: the folder's.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write a commented train.py, job.yaml and .rubatoignore to begin with."""
+    """Write a commented train.py, job.yaml and .rubatoignore to begin with; each template trains within seconds."""
     job_name = name or _name_for(folder.absolute().name)
-    files = {"train.py": TRAIN, "job.yaml": JOB.format(name=job_name), ".rubatoignore": IGNORE}
+    batch = BATCH.get(template, DEFAULT_BATCH)
+    files = {
+        "train.py": resources("rubato.starters").joinpath(f"{template}.py").read_text(encoding="utf-8"),
+        "job.yaml": JOB.format(name=job_name, config=CONFIG[template], batch=batch),
+        ".rubatoignore": IGNORE,
+    }
     present = [file for file in files if (folder / file).exists()]
     if present and not force:
         raise UserError(f"{folder} holds {', '.join(present)} already; choose another folder, or --force to replace")
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         (folder / file).write_text(text, encoding="utf-8")
+    if as_json:
+        put_json({"folder": str(folder.absolute()), "name": job_name, "template": template, "files": list(files)})
+        return
+    for file in files:
         put(str(folder / file))
     note("Next: python train.py · rubato run train.py --workers 4 · rubato submit job.yaml --follow")
 
