@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
-import typer.completion
+from typer._completion_shared import get_completion_script
 
 from rubato.cli.output import note, put
 
@@ -22,5 +22,5 @@ def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish|powershell", help="Which shell.")],
 ) -> None:
     """Print the script by which a shell completes commands, options and names of jobs."""
-    put(typer.completion.get_completion_script(prog_name="rubato", complete_var="_RUBATO_COMPLETE", shell=shell))
+    put(get_completion_script(prog_name="rubato", complete_var="_RUBATO_COMPLETE", shell=shell))
     note(f"Put to use by: {HINTS[shell]}")

@@ -54,8 +54,8 @@ def to_tensorboard(job: Job, rows: list[MetricPoint], folder: Path) -> Path:
         for row in rows:
             for name, value in values_of(row).items():
                 writer.add_scalar(name, value, row.step, walltime=_seconds(row.time))
-        for name, value in _settings(job).items():
-            writer.add_text(name, value)
+        for name, text in _settings(job).items():
+            writer.add_text(name, text)
     return target
 
 

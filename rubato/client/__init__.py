@@ -1,15 +1,17 @@
 """A typed HTTP client of the Rubato service. Never imports torch.
 
-from rubato.client import Client
+from rubato.client import AsyncClient, Client
 
 with Client() as client:
     job = client.submit({"name": "digits", "recipe": "image-classifier"})
     job = client.scale(job.id, 4)
     for event in client.follow_events(job.id):
         print(event.message)
+
+`AsyncClient` has the same methods, to be awaited.
 """
 
-from rubato.client.api import Client
+from rubato.client.api import AsyncClient, Client
 from rubato.client.models import (
     Attempt,
     Checkpoint,
@@ -30,6 +32,7 @@ __all__ = [
     "ApiError",
     "ApiNotFound",
     "ApiUnauthenticated",
+    "AsyncClient",
     "Attempt",
     "Checkpoint",
     "Client",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
+from rubato.client.conversation import Async, Awaiting, Blocking, Call, Flow, Sync, call, flow
+from rubato.client.models import Row, Rows
 from rubato.client.paths import path_of
-from rubato.client.transport import Pages, Transport
+from rubato.client.transport import Transport
 
 
 class Access:
@@ -16,26 +16,27 @@ class Access:
     All of it raises ApiError: `forbidden`, `not_found`, `name_taken`, `invalid_request`.
     """
 
-    def __init__(self, transport: Transport, root: str, pages: Pages) -> None:
-        self._transport = transport
-        self._root = root
-        self._pages = pages
+    _transport: Transport
 
-    def projects(self) -> list[dict[str, Any]]:
+    @call
+    def projects(self) -> Call[Rows]:
         """Your projects, with your role in each."""
-        return list(self._pages("/projects", None))
+        return (yield from self._transport.all_of("/projects", None))
 
-    def project(self, name: str) -> dict[str, Any]:
+    @call
+    def project(self, name: str) -> Call[Row]:
         """One project: `members`, `quota` and `use`."""
-        return dict(self._send("GET", path_of("projects", name)))
+        return dict((yield from self._transport.json("GET", path_of("projects", name))))
 
-    def create_project(self, name: str, description: str = "") -> dict[str, Any]:
+    @call
+    def create_project(self, name: str, description: str = "") -> Call[Row]:
         """A new project."""
-        return dict(self._create("/projects", {"name": name, "description": description}))
+        return dict((yield from self._transport.create("/projects", {"name": name, "description": description})))
 
+    @call
     def update_project(
         self, name: str, *, description: str | None = None, quota: Mapping[str, int | None] | None = None
-    ) -> dict[str, Any]:
+    ) -> Call[Row]:
         """Change a project; only an admin of the service may.
 
         Args:
@@ -44,41 +45,49 @@ class Access:
             quota: any of `max_slots`, `max_queued` and `max_priority`; None takes a limit away, what is left out stays.
         """
         body = {"description": description, "quota": dict(quota or {})}
-        return dict(self._send("PATCH", path_of("projects", name), body))
+        return dict((yield from self._transport.json("PATCH", path_of("projects", name), body)))
 
-    def delete_project(self, name: str) -> None:
+    @call
+    def delete_project(self, name: str) -> Call[None]:
         """Remove a project without jobs."""
-        self._transport.send("DELETE", self._root + path_of("projects", name))
+        (yield from self._transport.send("DELETE", path_of("projects", name)))
 
-    def grant(self, project: str, user: str, role: str) -> dict[str, Any]:
+    @call
+    def grant(self, project: str, user: str, role: str) -> Call[Row]:
         """Give a user the role viewer, editor or admin in a project, in place of another one."""
-        return dict(self._send("PUT", path_of("projects", project, "members", user), {"role": role}))
+        path = path_of("projects", project, "members", user)
+        return dict((yield from self._transport.json("PUT", path, {"role": role})))
 
-    def withdraw(self, project: str, user: str) -> None:
+    @call
+    def withdraw(self, project: str, user: str) -> Call[None]:
         """Take a user's role in a project away."""
-        self._transport.send("DELETE", self._root + path_of("projects", project, "members", user))
+        (yield from self._transport.send("DELETE", path_of("projects", project, "members", user)))
 
-    def users(self) -> list[dict[str, Any]]:
+    @call
+    def users(self) -> Call[Rows]:
         """All users."""
-        return list(self._pages("/users", None))
+        return (yield from self._transport.all_of("/users", None))
 
-    def create_user(self, name: str, *, is_admin: bool = False) -> dict[str, Any]:
+    @call
+    def create_user(self, name: str, *, is_admin: bool = False) -> Call[Row]:
         """A new user, who can sign in once there is a token."""
-        return dict(self._create("/users", {"name": name, "is_admin": is_admin}))
+        return dict((yield from self._transport.create("/users", {"name": name, "is_admin": is_admin})))
 
-    def update_user(
-        self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
-    ) -> dict[str, Any]:
+    @call
+    def update_user(self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None) -> Call[Row]:
         """Make a user an admin of the service or not, or shut the user out or in; None leaves it."""
-        return dict(self._send("PATCH", path_of("users", name), {"is_admin": is_admin, "is_disabled": is_disabled}))
+        body = {"is_admin": is_admin, "is_disabled": is_disabled}
+        return dict((yield from self._transport.json("PATCH", path_of("users", name), body)))
 
-    def tokens(self) -> list[dict[str, Any]]:
+    @call
+    def tokens(self) -> Call[Rows]:
         """Your tokens, without their secrets; an admin's list holds all."""
-        return list(self._pages("/tokens", None))
+        return (yield from self._transport.all_of("/tokens", None))
 
+    @call
     def create_token(
         self, name: str, *, user: str | None = None, role: str = "user", expires_in_s: float | None = None
-    ) -> dict[str, Any]:
+    ) -> Call[Row]:
         """A new token; `token` of the reply is its secret, which is never shown again.
 
         Args:
@@ -88,20 +97,28 @@ class Access:
             expires_in_s: seconds; None: it never expires.
         """
         body = {"name": name, "user": user, "role": role, "expires_in": expires_in_s}
-        return dict(self._send("POST", "/tokens", body))
+        return dict((yield from self._transport.json("POST", "/tokens", body)))
 
-    def revoke_token(self, token_id: str) -> None:
+    @call
+    def revoke_token(self, token_id: str) -> Call[None]:
         """Make a token worthless; its browser sessions and streams end."""
-        self._transport.send("DELETE", self._root + path_of("tokens", token_id))
+        (yield from self._transport.send("DELETE", path_of("tokens", token_id)))
 
-    def audit(self, *, actor: str | None = None, action: str | None = None) -> Iterator[dict[str, Any]]:
+    @flow
+    def audit(self, *, actor: str | None = None, action: str | None = None) -> Flow[Row]:
         """What people changed, newest first."""
-        yield from self._pages("/audit", {"actor": actor, "action": action})
+        yield from self._transport.pages("/audit", {"actor": actor, "action": action})
 
-    def _create(self, path: str, body: Any) -> Any:
-        """With a key: sent again after a lost reply it answers as the first time, and not that the name is taken."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return self._transport.send_json("POST", self._root + path, body=body, headers=headers)
 
-    def _send(self, method: str, path: str, body: Any = None) -> Any:
-        return self._transport.send_json(method, self._root + path, body=body)
+class SyncAccess(Access, Sync):
+    """With calls that block."""
+
+    def __init__(self, transport: Transport, hands: Blocking) -> None:
+        self._transport, self._hands = transport, hands
+
+
+class AsyncAccess(Access, Async):
+    """With calls that are awaited."""
+
+    def __init__(self, transport: Transport, hands: Awaiting) -> None:
+        self._transport, self._hands = transport, hands

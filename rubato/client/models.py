@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rubato.errors import ApiError, SpecError
 from rubato.wire.codec import from_json
 from rubato.wire.status import FINAL
 
 T = TypeVar("T")
+Row: TypeAlias = dict[str, Any]
+"""A reply as it is."""
+Rows: TypeAlias = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from rubato.client.conversation import Async, Awaiting, Blocking, Call, Sync, call
+from rubato.client.models import Row, Rows
 from rubato.client.paths import path_of
-from rubato.client.transport import Pages, Transport
+from rubato.client.transport import Transport
 
 
 class Secrets:
@@ -14,23 +14,37 @@ class Secrets:
     All of it raises ApiError: `forbidden`, `not_found`, `invalid_request`, `not_ready`.
     """
 
-    def __init__(self, transport: Transport, root: str, pages: Pages) -> None:
-        self._transport = transport
-        self._root = root
-        self._pages = pages
+    _transport: Transport
 
-    def set(self, name: str, value: str, *, project: str = "default") -> dict[str, Any]:
+    @call
+    def set(self, name: str, value: str, *, project: str = "default") -> Call[Row]:
         """Store a value, in place of another one. Attempts that begin from now on get it."""
-        path = self._root + _path(project) + path_of(name)
-        return dict(self._transport.send_json("PUT", path, body={"value": value}))
+        path = _path(project) + path_of(name)
+        return dict((yield from self._transport.json("PUT", path, body={"value": value})))
 
-    def list(self, *, project: str = "default") -> list[dict[str, Any]]:
+    @call
+    def list(self, *, project: str = "default") -> Call[Rows]:
         """The secrets of a project: `name`, `created_at`, `updated_at`, `updated_by`."""
-        return list(self._pages(_path(project), None))
+        return (yield from self._transport.all_of(_path(project), None))
 
-    def delete(self, name: str, *, project: str = "default") -> None:
+    @call
+    def delete(self, name: str, *, project: str = "default") -> Call[None]:
         """Remove a secret; the next attempt of a job that needs it fails."""
-        self._transport.send("DELETE", self._root + _path(project) + path_of(name))
+        (yield from self._transport.send("DELETE", _path(project) + path_of(name)))
+
+
+class SyncSecrets(Secrets, Sync):
+    """With calls that block."""
+
+    def __init__(self, transport: Transport, hands: Blocking) -> None:
+        self._transport, self._hands = transport, hands
+
+
+class AsyncSecrets(Secrets, Async):
+    """With calls that are awaited."""
+
+    def __init__(self, transport: Transport, hands: Awaiting) -> None:
+        self._transport, self._hands = transport, hands
 
 
 def _path(project: str) -> str:

@@ -1,17 +1,19 @@
-"""Requests, problem documents and event streams over one httpx client."""
+"""Requests, problem documents and event streams, as conversations."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable, UserError
+from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
+from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
@@ -26,10 +28,6 @@ RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
 
-Pages = Callable[[str, dict[str, Any] | None], Iterator[Any]]
-"""Gives the items of all pages of a path."""
-
-
 @dataclass(frozen=True)
 class Message:
     """One server-sent event."""
@@ -39,32 +37,46 @@ class Message:
     id: str | None = None
 
 
+def http_options(url: str, token: str | None) -> dict[str, Any]:
+    """How an httpx client, of either kind, is made for a service."""
+    headers = {"Accept": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return {
+        "base_url": url,
+        "headers": headers,
+        "timeout": httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        # A proxy variable of the shell must not catch the token of a service on this machine.
+        "trust_env": False,
+        # Loading the certificates takes longer than most requests. Plain HTTP uses none, and httpx is not told to
+        # follow redirects, so nothing can lead from here to an unchecked TLS connection.
+        "verify": not url.startswith("http://"),
+    }
+
+
+def options_of(request: Request) -> dict[str, Any]:
+    """A request as httpx takes it."""
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": {key: value for key, value in request.params.items() if value is not None},
+        "json": request.body,
+        "headers": request.headers,
+        "timeout": timeout_of(request),
+    }
+
+
+def timeout_of(request: Request) -> httpx.Timeout:
+    """Seconds for a reply, and for a connection."""
+    return httpx.Timeout(request.timeout_s, connect=CONNECT_TIMEOUT_S)
+
+
+@dataclass(frozen=True)
 class Transport:
-    """One service, one token. Not safe to share between threads while a stream is read."""
+    """Conversations with one service, whose paths begin with `root`."""
 
-    def __init__(self, url: str, token: str | None, *, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = url.rstrip("/")
-        headers = {"Accept": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        # trust_env off: a proxy variable of the shell must not catch the token of a service on this machine.
-        try:
-            self._http = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-                trust_env=False,
-                # Loading the certificates takes longer than most requests. Plain HTTP uses none, and httpx is not told
-                # to follow redirects, so nothing can lead from here to an unchecked TLS connection.
-                verify=not self.url.startswith("http://"),
-                transport=transport,
-            )
-        except httpx.InvalidURL as error:
-            raise UserError(f"{url!r} is no address ({error}); write it as http://127.0.0.1:8642") from error
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+    url: str
+    root: str = ""
 
     def send(
         self,
@@ -73,52 +85,75 @@ class Transport:
         *,
         params: dict[str, Any] | None = None,
         body: Any = None,
-        content: Any = None,
+        file: Path | None = None,
         headers: dict[str, str] | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float = READ_TIMEOUT_S,
         accept: tuple[int, ...] = (),
-    ) -> httpx.Response:
+    ) -> Call[httpx.Response]:
         """One request; statuses of 400 and more raise, except those in `accept`.
 
         Raises:
             ServiceUnreachable: nothing answers.
             ApiError: the service refused it, or answered with something else than expected.
         """
-        timeout = httpx.Timeout(timeout_s or READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        request = Request(method, self.root + path, params or {}, body, file, headers or {}, timeout_s)
         for attempt in range(RATE_ATTEMPTS):
             try:
-                response = self._http.request(
-                    method,
-                    path,
-                    params={key: value for key, value in (params or {}).items() if value is not None},
-                    json=body,
-                    content=content,
-                    headers=headers,
-                    timeout=timeout,
-                )
+                response: httpx.Response = yield request
             except httpx.TransportError as error:
                 raise unreachable(self.url, error) from error
-            # Refused before anything was done. What is read from a file cannot be sent again.
-            if response.status_code != 429 or content is not None or attempt + 1 == RATE_ATTEMPTS:
+            # Refused before anything was done.
+            if response.status_code != 429 or file is not None or attempt + 1 == RATE_ATTEMPTS:
                 break
-            time.sleep(_retry_after_s(response))
+            yield Sleep(_retry_after_s(response))
         if response.status_code >= 400 and response.status_code not in accept:
             raise refusal(response)
         return response
 
-    def send_json(self, method: str, path: str, **options: Any) -> Any:
+    def json(self, method: str, path: str, body: Any = None, **options: Any) -> Call[Any]:
         """One request whose reply is JSON."""
-        response = self.send(method, path, **options)
+        response = yield from self.send(method, path, body=body, **options)
         try:
             return response.json()
         except ValueError as error:
             kind = response.headers.get("content-type", "no content type")
             raise ApiError(
-                f"{method} {self.url}{path} answered with {kind}, not JSON; is this address a Rubato service?",
+                f"{method} {self.url}{self.root}{path} answered with {kind}, not JSON; "
+                "is this address a Rubato service?",
                 status=response.status_code,
             ) from error
 
-    def download(self, path: str, target: Path) -> None:
+    def create(self, path: str, body: Any = None, *, key: str | None = None, **options: Any) -> Call[Any]:
+        """A POST under a key: sent again after a lost reply it answers as the first time, and does nothing twice."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return (yield from self.json("POST", path, body=body, headers=headers, **options))
+
+    def pages(self, path: str, params: dict[str, Any] | None = None, limit: int | None = None) -> Flow[Any]:
+        """The items of all pages, or `limit` of them."""
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = 200 if left is None else min(200, left)
+            page = yield from self.json("GET", path, params={**(params or {}), "cursor": cursor, "limit": size})
+            for item in page["items"]:
+                yield Item(item)
+            left = None if left is None else left - len(page["items"])
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+
+    def all_of(self, path: str, params: dict[str, Any] | None = None) -> Call[list[Any]]:
+        """The items of all pages at once."""
+        found = []
+        cursor: str | None = None
+        while True:
+            page = yield from self.json("GET", path, params={**(params or {}), "cursor": cursor, "limit": 200})
+            found += page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return found
+
+    def download(self, path: str, target: Path) -> Call[None]:
         """One reply into a file, without holding it in memory.
 
         Raises:
@@ -126,13 +161,12 @@ class Transport:
             ApiError: the service refused it.
         """
         try:
-            with self._http.stream("GET", path, timeout=httpx.Timeout(READ_TIMEOUT_S)) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    raise refusal(response)
-                with target.open("wb") as file:
-                    for chunk in response.iter_bytes():
-                        file.write(chunk)
+            response = yield Open(Request("GET", self.root + path, timeout_s=READ_TIMEOUT_S))
+            if response.status_code >= 400:
+                raise refusal(response)
+            with target.open("wb") as file:
+                while (piece := (yield NextPiece())) is not None:
+                    file.write(piece)
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
 
@@ -144,7 +178,7 @@ class Transport:
         last_id: str | None = None,
         give_up_after_s: float = 60.0,
         on_gap: Callable[[ServiceUnreachable], None] | None = None,
-    ) -> Iterator[Message]:
+    ) -> Flow[Message]:
         """The messages of an event stream; reconnects with Last-Event-ID, so that none is lost or doubled.
 
         Ends with the service's `end` message. The service closes each connection after some minutes, and may restart:
@@ -159,12 +193,17 @@ class Transport:
         lost: ServiceUnreachable | None
         while True:
             try:
-                for message in self._stream_once(path, params or {}, last_id):
+                yield from self._connect(path, params or {}, last_id)
+                parser = MessageParser()
+                while (line := (yield NextLine())) is not None:
+                    message = parser.feed(line)
+                    if message is None:
+                        continue
                     silent_since, wait_s = None, RETRY_INITIAL_S
                     last_id = message.id or last_id
                     if message.event == "end":
                         return
-                    yield message
+                    yield Item(message)
             except httpx.TransportError as error:
                 lost = unreachable(self.url, error)
             except ApiError as error:
@@ -173,6 +212,7 @@ class Transport:
                 lost = ServiceUnreachable(str(error))
             else:
                 lost = None
+            yield Close()
             now = time.monotonic()
             if lost is not None:
                 silent_since = silent_since or now
@@ -180,20 +220,17 @@ class Transport:
                     raise lost
                 if on_gap is not None:
                     on_gap(lost)
-            time.sleep(wait_s)
+            yield Sleep(wait_s)
             wait_s = min(wait_s * 2, RETRY_MAX_S)
 
-    def _stream_once(self, path: str, params: dict[str, Any], last_id: str | None) -> Iterator[Message]:
+    def _connect(self, path: str, params: dict[str, Any], last_id: str | None) -> Call[None]:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if last_id is not None:
             headers["Last-Event-ID"] = last_id
-        timeout = httpx.Timeout(STREAM_SILENCE_S, connect=CONNECT_TIMEOUT_S)
-        query = {key: value for key, value in params.items() if value is not None}
-        with self._http.stream("GET", path, params=query, headers=headers, timeout=timeout) as response:
-            if response.status_code >= 400:
-                response.read()
-                raise refusal(response)
-            yield from read_messages(response.iter_lines())
+        request = Request("GET", self.root + path, params, headers=headers, timeout_s=STREAM_SILENCE_S)
+        response = yield Open(request)
+        if response.status_code >= 400:
+            raise refusal(response)
 
 
 def _retry_after_s(response: httpx.Response) -> float:
@@ -201,28 +238,31 @@ def _retry_after_s(response: httpx.Response) -> float:
     return min(float(text), RATE_WAIT_MAX_S) if text.isdecimal() else 1.0
 
 
-def read_messages(lines: Iterator[str]) -> Iterator[Message]:
-    """Parse the text/event-stream format; data is JSON. A message cut off by the end of the stream is dropped."""
-    event = "message"
-    data: list[str] = []
-    identity: str | None = None
-    for line in lines:
+class MessageParser:
+    """Reads the text/event-stream format line by line; data is JSON. What the end cuts off is dropped."""
+
+    def __init__(self) -> None:
+        self._event = "message"
+        self._data: list[str] = []
+        self._id: str | None = None
+
+    def feed(self, line: str) -> Message | None:
+        """The message that the line completes, if it does."""
         if not line:
-            if data:
-                yield Message(event, _parse("\n".join(data)), identity)
-            event, data, identity = "message", [], None
-            continue
+            event, data, identity = self._event, self._data, self._id
+            self._event, self._data, self._id = "message", [], None
+            return Message(event, _parse("\n".join(data)), identity) if data else None
         if line.startswith(":"):
-            yield Message(KEEP_ALIVE, None)
-            continue
+            return Message(KEEP_ALIVE, None)
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "event":
-            event = value
+            self._event = value
         elif name == "data":
-            data.append(value)
+            self._data.append(value)
         elif name == "id":
-            identity = value
+            self._id = value
+        return None
 
 
 def _parse(text: str) -> Any:

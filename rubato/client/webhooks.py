@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from rubato.client.conversation import Async, Awaiting, Blocking, Call, Flow, Sync, call, flow
+from rubato.client.models import Row, Rows
 from rubato.client.paths import path_of
-from rubato.client.transport import Pages, Transport
+from rubato.client.transport import Transport
 
 
 class Webhooks:
@@ -15,12 +16,10 @@ class Webhooks:
     All of it raises ApiError: `forbidden`, `not_found`, `name_taken`, `conflict` (they are off), `invalid_request`.
     """
 
-    def __init__(self, transport: Transport, root: str, pages: Pages) -> None:
-        self._transport = transport
-        self._root = root
-        self._pages = pages
+    _transport: Transport
 
-    def create(self, name: str, url: str, events: Sequence[str] = (), *, project: str = "default") -> dict[str, Any]:
+    @call
+    def create(self, name: str, url: str, events: Sequence[str] = (), *, project: str = "default") -> Call[Row]:
         """A new webhook; `secret` of the reply verifies its messages, and is never shown again.
 
         Args:
@@ -30,24 +29,42 @@ class Webhooks:
             project: whose jobs are told of.
         """
         body = {"name": name, "url": url, "events": list(events)}
-        return dict(self._transport.send_json("POST", self._root + _path(project), body=body))
+        return dict((yield from self._transport.json("POST", _path(project), body=body)))
 
-    def list(self, *, project: str = "default") -> list[dict[str, Any]]:
+    @call
+    def list(self, *, project: str = "default") -> Call[Rows]:
         """The webhooks of a project, without their secrets."""
-        return list(self._pages(_path(project), None))
+        return (yield from self._transport.all_of(_path(project), None))
 
-    def delete(self, name: str, *, project: str = "default") -> None:
+    @call
+    def delete(self, name: str, *, project: str = "default") -> Call[None]:
         """Remove a webhook with its deliveries."""
-        self._transport.send("DELETE", self._root + _path(project) + path_of(name))
+        (yield from self._transport.send("DELETE", _path(project) + path_of(name)))
 
-    def test(self, name: str, *, project: str = "default", wait_s: float = 0.0) -> dict[str, Any]:
+    @call
+    def test(self, name: str, *, project: str = "default", wait_s: float = 0.0) -> Call[Row]:
         """Send a test, once; its delivery, after it was tried or the wait is over."""
-        path = self._root + _path(project) + path_of(name, "test")
-        return dict(self._transport.send_json("POST", path, params={"wait": wait_s}, timeout_s=wait_s + 30.0))
+        path = _path(project) + path_of(name, "test")
+        return dict((yield from self._transport.json("POST", path, params={"wait": wait_s}, timeout_s=wait_s + 30.0)))
 
-    def deliveries(self, name: str, *, project: str = "default", status: str | None = None) -> Iterator[dict[str, Any]]:
+    @flow
+    def deliveries(self, name: str, *, project: str = "default", status: str | None = None) -> Flow[Row]:
         """What was sent, newest first, and what became of it: `pending`, `delivered` or `failed`."""
-        yield from self._pages(_path(project) + path_of(name, "deliveries"), {"status": status})
+        yield from self._transport.pages(_path(project) + path_of(name, "deliveries"), {"status": status})
+
+
+class SyncWebhooks(Webhooks, Sync):
+    """With calls that block."""
+
+    def __init__(self, transport: Transport, hands: Blocking) -> None:
+        self._transport, self._hands = transport, hands
+
+
+class AsyncWebhooks(Webhooks, Async):
+    """With calls that are awaited."""
+
+    def __init__(self, transport: Transport, hands: Awaiting) -> None:
+        self._transport, self._hands = transport, hands
 
 
 def _path(project: str) -> str:

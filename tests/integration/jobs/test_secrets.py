@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def replies(client: Client, job: str) -> str:
     """All that people are shown of a job."""
     paths = ("", "/events", "/logs?tail=1000", "/metrics", "/workers", "/attempts", "/generations", "/explain")
-    shown: list[Any] = [client._transport.send_json("GET", f"/api/v1/jobs/{job}{path}") for path in paths]
+    shown: list[Any] = [client.request("GET", f"/jobs/{job}{path}") for path in paths]
     shown += [client.secrets.list(), list(client.access.audit())]
     return json.dumps(shown, ensure_ascii=False)
 

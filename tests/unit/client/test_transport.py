@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.client.transport import KEEP_ALIVE, Message, read_messages
+from rubato.client.transport import KEEP_ALIVE, Message, MessageParser
 from rubato.errors import ApiError
+
+
+def read_messages(lines: Iterable[str]) -> list[Message]:
+    parser = MessageParser()
+    return [message for message in map(parser.feed, lines) if message is not None]
 
 
 def test_messages_with_their_ids_names_and_several_lines_of_data() -> None:
     text = "id: 7\nevent: log\ndata: {\ndata: }\n\n: ping\n\ndata:[1]\nretry: 5\nunknown\n\nid: 8\n\ndata: {}"
-    assert list(read_messages(iter(text.split("\n")))) == [
+    assert read_messages(text.split("\n")) == [
         Message("log", {}, "7"),
         Message(KEEP_ALIVE, None),
         Message("message", [1], None),
@@ -21,7 +27,7 @@ def test_messages_with_their_ids_names_and_several_lines_of_data() -> None:
 
 def test_data_that_is_not_json_is_an_error() -> None:
     with pytest.raises(ApiError, match="not JSON"):
-        list(read_messages(iter(["data: nope", ""])))
+        read_messages(["data: nope", ""])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["event", "job"]), st.integers(), st.text())))
@@ -29,7 +35,7 @@ def test_what_is_sent_is_what_is_read(sent: list[tuple[str, int, str]]) -> None:
     lines: list[str] = []
     for event, number, text in sent:
         lines += [f"id: {number}", f"event: {event}", f"data: {json.dumps(text)}", ""]
-    read = list(read_messages(iter(lines)))
+    read = read_messages(lines)
     assert [(message.event, message.id, message.data) for message in read] == [
         (event, str(number), text) for event, number, text in sent
     ]
