@@ -163,8 +163,8 @@ def cli_page() -> Iterator[str]:
     """Every command with its arguments and options."""
     yield "# Command line\n"
     yield "Data goes to stdout, everything else to stderr. `rubato COMMAND --help` says the same in the terminal."
-    yield "`--json` prints what the API answers: for a list its items, in `logs` one object a line. Options win over the"
-    yield "environment (`RUBATO_URL`, `RUBATO_TOKEN`, `RUBATO_HOME`), and that over what `rubato login` has kept.\n"
+    yield "`--json` prints what the API answers: for a list its items, in `logs` one object a line. Options win over"
+    yield "the environment (`RUBATO_URL`, `RUBATO_TOKEN`, `RUBATO_HOME`), and that over what `rubato login` has kept.\n"
     yield from _table(("exit code", "meaning"), [(_code(str(code.value)), code.meaning) for code in ExitCode])
     yield from _command(typer.main.get_command(cli.app), "rubato")
 

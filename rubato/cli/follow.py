@@ -22,6 +22,8 @@ TOLD = {
     EventKind.RESTARTING,
     EventKind.DIVERGED,
     EventKind.NON_FINITE,
+    EventKind.UNREGISTERED,
+    EventKind.LOSS_MISSING,
     EventKind.CAPACITY_WAITING,
     EventKind.CHECKPOINT_FAILED,
     EventKind.CHECKPOINT_CORRUPT,

@@ -11,7 +11,7 @@ import typer
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks, parse_since
-from rubato.cli.output import note, put, put_json, stdout_console
+from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
 from rubato.cli.watch_commands import UNFINISHED
 from rubato.wire.status import Status
@@ -45,7 +45,7 @@ def ps(
 
         def take() -> Picture:
             if found := jobs():
-                return Picture([job_table(found, datetime.now(UTC))])
+                return Picture([job_table(found, datetime.now(UTC), terminal_columns())])
             return Picture([], ["No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones."])
 
         if as_json:
@@ -68,7 +68,7 @@ def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None)
         workers = client.workers(found.id) if not found.is_final else []
         if workers:
             put("")
-            stdout_console().print(worker_table(workers), soft_wrap=True)
+            stdout_console().print(worker_table(workers, terminal_columns()), soft_wrap=True)
 
 
 def logs(

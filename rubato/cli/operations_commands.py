@@ -9,7 +9,7 @@ import typer
 
 from rubato.cli.exits import ExitCode
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
-from rubato.cli.output import note, put, put_json, stdout_console
+from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import node_table, worker_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def list_workers(job: JobArgument, *, as_json: JsonOption = False, url: UrlOptio
     if as_json:
         put_json([one.raw for one in found])
     elif found:
-        stdout_console().print(worker_table(found), soft_wrap=True)
+        stdout_console().print(worker_table(found, terminal_columns()), soft_wrap=True)
     else:
         note("No workers.")
 

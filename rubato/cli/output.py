@@ -71,6 +71,11 @@ def stdout_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=UNBOUNDED, height=UNBOUNDED)
 
 
+def terminal_columns() -> int | None:
+    """Width of the terminal on stdout; None where it is none."""
+    return stdout_console().width if sys.stdout.isatty() else None
+
+
 def is_live() -> bool:
     """Whether moving progress lines may be drawn."""
     return stderr_console().is_terminal

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
@@ -24,6 +25,9 @@ STATUS_STYLES = {
 
 MIN_NAME_WIDTH = 8
 """Columns of a terminal that a job's name gets at least; the longer ones are folded."""
+WIDE = 100
+"""Columns of a terminal from which on all columns of a table have room."""
+USUAL = 80
 
 
 def format_age(since: str | None, now: datetime) -> str:
@@ -66,38 +70,43 @@ def styled_status(status: str) -> Text:
     return Text(status, style=STATUS_STYLES.get(status, ""))
 
 
-def job_table(jobs: list[Job], now: datetime) -> Table:
-    """`rubato ps`."""
+def job_table(jobs: list[Job], now: datetime, columns: int | None = None) -> Table:
+    """`rubato ps`.
+
+    Args:
+        jobs: a row each.
+        now: what ages count from.
+        columns: width of the terminal. On a narrow one ids stand below names, on a very narrow one the step is a
+            percentage. None: there is none, and each has a column.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    rows = [
-        (
-            job.id,
-            job.name,
-            job.status,
-            format_workers(job),
-            format_steps(job),
-            format_number((job.metrics or {}).get("loss")),
-            format_age(job.created_at, now),
-        )
-        for job in jobs
-    ]
+    is_narrow = columns is not None and columns < WIDE
+    is_tiny = columns is not None and columns < USUAL
+    titles = ["ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"]
+    if is_narrow:
+        titles = ["NAME", "STATUS", "WORKERS", "DONE"] if is_tiny else titles[1:]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, title in enumerate(("ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE")):
-        # On a narrow terminal the name takes more lines; half an id would be of no use.
+    for title in titles:
+        # The name may take more lines; half an id would be of no use.
         is_name = title == "NAME"
-        table.add_column(
-            title,
-            justify="right" if title in ("WORKERS", "STEP", "LOSS") else "left",
-            no_wrap=not is_name,
-            overflow="fold",
-            min_width=MIN_NAME_WIDTH if is_name else max(len(title), *(len(row[index]) for row in rows)),
-        )
-    for row in rows:
-        texts = [Text(cell) for cell in row]
-        texts[2] = styled_status(row[2])
-        table.add_row(*texts)
+        is_number = title in ("WORKERS", "STEP", "LOSS", "DONE")
+        least = 0 if not is_name else max((len(job.id) for job in jobs), default=0) if is_narrow else MIN_NAME_WIDTH
+        justify: JustifyMethod = "right" if is_number else "left"
+        table.add_column(title, justify=justify, no_wrap=not is_name, overflow="fold", min_width=least)
+    for job in jobs:
+        cells = {
+            "ID": Text(job.id),
+            "NAME": Text.assemble(job.name, ("\n" + job.id, "dim")) if is_narrow else Text(job.name),
+            "STATUS": styled_status(job.status),
+            "WORKERS": Text(format_workers(job)),
+            "STEP": Text(format_steps(job)),
+            "DONE": Text(f"{job.step / job.total_steps:.0%}" if job.total_steps else "-"),
+            "LOSS": Text(format_number((job.metrics or {}).get("loss"))),
+            "AGE": Text(format_age(job.created_at, now)),
+        }
+        table.add_row(*(cells[title] for title in titles))
     return table
 
 
@@ -165,25 +174,30 @@ def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def worker_table(workers: list[Worker]) -> Table:
-    """The workers of a job."""
+def worker_table(workers: list[Worker], columns: int | None = None) -> Table:
+    """The workers of a job; on a terminal that is narrow without their share of the work."""
     from rich.table import Table
 
+    titles = ["WORKER", "RANK", "STATE", "PHASE", "STEP", "MICROBATCHES", "EACH", "PID", "NODE"]
+    if columns is not None and columns < USUAL:
+        titles = ["WORKER", "RANK", "STATE", "STEP", "PID", "NODE"]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("WORKER", "RANK", "STATE", "PHASE", "STEP", "MICROBATCHES", "EACH", "PID", "NODE"):
+    for title in titles:
         table.add_column(title, no_wrap=True)
     for worker in workers:
-        table.add_row(
-            worker.worker_id,
-            "-" if worker.rank is None else str(worker.rank),
-            worker.state,
-            worker.phase or "-",
-            "-" if worker.step is None else str(worker.step),
-            "-" if worker.microbatches is None else str(worker.microbatches),
-            "-" if worker.microbatch_seconds is None else format_pause(worker.microbatch_seconds),
-            "-" if worker.pid is None else str(worker.pid),
-            worker.node or "-",
-        )
+        pace = worker.microbatch_seconds
+        cells = {
+            "WORKER": worker.worker_id,
+            "RANK": worker.rank,
+            "STATE": worker.state,
+            "PHASE": worker.phase or None,
+            "STEP": worker.step,
+            "MICROBATCHES": worker.microbatches,
+            "EACH": None if pace is None else format_pause(pace),
+            "PID": worker.pid,
+            "NODE": worker.node or None,
+        }
+        table.add_row(*("-" if cells[title] is None else str(cells[title]) for title in titles))
     return table
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +11,8 @@ import typer
 
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
-from rubato.cli.output import put_json, stdout_console
-from rubato.cli.render import format_number, format_steps, format_workers, job_table, node_table, styled_status
+from rubato.cli.output import put_json, stdout_console, terminal_columns
+from rubato.cli.render import USUAL, format_number, format_steps, format_workers, job_table, node_table, styled_status
 from rubato.wire.status import FINAL, Status
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
 """Of a curve, in characters, where no terminal sets it."""
-NARROW = 80
-"""Columns of a terminal below which only the last value of a metric is shown."""
 MAX_WIDTH = 60
 SLOT_BAR = 20
 CHART_POINTS = 2000
@@ -64,7 +61,7 @@ def _metrics_of(client: Client, job_id: str, wanted: tuple[str, ...]) -> Picture
         remarks.append("It has committed no step yet.")
     parts: list[RenderableType] = [_headline(found)]
     if chart:
-        parts.append(metric_table(chart, stdout_console().width if sys.stdout.isatty() else None))
+        parts.append(metric_table(chart, terminal_columns()))
     return Picture(parts, remarks, is_last=found.is_final)
 
 
@@ -109,7 +106,7 @@ def _top_of(client: Client) -> Picture:
     if not clusters:
         remarks.append("No cluster has reported yet; `rubato doctor` says what is missing.")
     if jobs:
-        parts += ["", job_table(jobs, datetime.now(UTC))]
+        parts += ["", job_table(jobs, datetime.now(UTC), terminal_columns())]
         waiting = itertools.islice(client.queue(), TOP_JOBS)
         parts += [f"{standing.name} waits: {standing.because}" for standing in waiting]
     else:
@@ -124,7 +121,7 @@ def _cluster_line(cluster: Cluster) -> Text:
     filled = round(used / total * SLOT_BAR) if total else 0
     line = Text.assemble(("cluster ", ""), (cluster.id, "bold"), f": {cluster.status}, ")
     line.append(f"{used:g} of {total:g} slots in use")
-    if sys.stdout.isatty():
+    if (terminal_columns() or 0) >= USUAL:
         line.append("  " + "━" * filled, style="green")
         line.append("━" * (SLOT_BAR - filled), style="dim")
     return line
@@ -140,7 +137,7 @@ def metric_table(chart: dict[str, dict[str, list[float]]], columns: int | None =
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    is_narrow = columns is not None and columns < NARROW
+    is_narrow = columns is not None and columns < USUAL
     titles = ("METRIC", "CURVE", "LAST") if is_narrow else ("METRIC", "CURVE", "LAST", "LEAST", "GREATEST")
     for title in titles:
         table.add_column(title, no_wrap=True, justify="left" if title in ("METRIC", "CURVE") else "right")

@@ -92,6 +92,8 @@ class Session:
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
+        self.misses_loss = False
+        """The program was told that it leaves out step.backward."""
         self.sizes_seen: set[int] = set()
         """Sizes of microbatches that this process has computed before."""
         self.compute_ns = 0

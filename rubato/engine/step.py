@@ -20,6 +20,11 @@ from rubato.engine.streams import advance
 from rubato.errors import ModelError
 from rubato.wire.events import EventKind
 
+NO_LOSS = (
+    "loss.backward() was called instead of step.backward(loss): the gradients are right, but the loss is not known, so "
+    "that charts show none; call step.backward(loss), which also scales it where there is a GradScaler"
+)
+
 
 class Step:
     """One optimizer update of the whole job.
@@ -185,6 +190,9 @@ class Step:
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
                 "loop, with a loss that depends on the prepared model's parameters"
             )
+        if self._loss is None and not session.misses_loss:
+            session.misses_loss = True
+            session.notice(EventKind.LOSS_MISSING, NO_LOSS)
         loss = float("nan") if self._loss is None else self._loss
         for leaf, part in zip(leaves, sizes, strict=True):
             self._slots[leaf] = (loss, weight if part == size else weight * part / size)

@@ -49,6 +49,7 @@ class EventKind(StrEnum):
     ARITHMETIC_CHANGED = "arithmetic.changed"
     # checkpoint_id: training goes on from it; before, now: versions and processors
     UNREGISTERED = "state.unregistered"  # things: classes of what changes training and is not in the state
+    LOSS_MISSING = "loss.missing"  # a microbatch had gradients, but no step.backward that tells its loss
     RESTARTING = "job.restarting"  # restarts, seconds, cause
     NON_FINITE = "non_finite"  # step
     STREAM_REOPENED = "stream.reopened"  # worker_id; samples come at least once

@@ -11,6 +11,7 @@ from torch import nn
 
 from rubato.errors import ModelError
 from rubato.run import Run
+from rubato.wire.events import EventKind
 
 MISTAKE = "ModelError"
 
@@ -381,6 +382,24 @@ def test_a_mistake_is_told_with_advice(name: str) -> None:
 
     with pytest.raises(ModelError, match=advice):
         launch()
+
+
+def test_a_plain_backward_is_told_once_and_gives_the_same_gradients() -> None:
+    weights = []
+    for is_plain in (False, True):
+        torch.manual_seed(0)
+        run = AloneRun()
+        model, optimizer = prepared(run)
+        for step in run.steps(steps=2):
+            for x, y in step:
+                loss = loss_of(model, x, y)
+                loss.backward() if is_plain else step.backward(loss)
+            optimizer.step()
+        told = [one.message for one in run.notices if one.kind == EventKind.LOSS_MISSING]
+        assert len(told) == is_plain
+        assert all("call step.backward(loss)" in message for message in told)
+        weights.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
+    assert torch.equal(*weights)
 
 
 def test_long_phases_are_told() -> None:

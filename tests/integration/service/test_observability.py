@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+DASHBOARD = Path(__file__).resolve().parents[3] / "deploy/grafana/rubato.json"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -118,6 +122,24 @@ async def test_requests_are_timed_by_route_and_name_nobody(bench: Bench) -> None
     labels = {label for sample in after for label in sample[1]}
     assert ("method", "other") in labels
     assert not [pair for pair in labels if job["id"] in pair[1] or "no/such" in pair[1]]
+
+
+ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+
+
+async def test_the_dashboard_names_only_what_is_exposed(bench: Bench) -> None:
+    token = (bench.settings.home / "scraper-token").read_text().strip()
+    exposed = (await bench.client.get("/metrics", headers=bearer(token))).text
+    families = list(text_string_to_metric_families(exposed))
+    names = {family.name + ending for family in families for ending in ENDINGS.get(family.type, ())}
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    named = {name for expression in asked for name in re.findall(r"rubato_\w+", expression)}
+    assert len(named) > 10
+    assert named - names == set()
+    shown = {name.removesuffix(ending) for name in named for ending in ("_total", "_bucket", "_count")}
+    about_rubato = {family.name for family in families if re.fullmatch(r"rubato_(?!.*_created).*", family.name)}
+    assert about_rubato - shown - {"rubato_sweep_round_seconds"} == set(), "a metric that no panel shows"
 
 
 async def test_metrics_are_for_the_scraper_and_the_admin(bench: Bench) -> None:
