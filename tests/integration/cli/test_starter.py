@@ -24,6 +24,23 @@ def train(folder: Path, *command: str) -> str:
     return found.group(1)
 
 
+EACH = """
+import runpy, sys
+for name in ("images", "text", "stream"):
+    sys.argv = ["train.py", "--config", "steps=2", "--config", "epochs=1", "--batch", "128", "--num-microbatches", "2"]
+    print(name, flush=True)
+    runpy.run_path(f"{name}/train.py", run_name="__main__")
+"""
+
+
+def test_every_other_template_trains(tmp_path: Path) -> None:
+    """In one process, for starting it takes longer than the training."""
+    for name in ("images", "text", "stream"):
+        assert run(["init", str(tmp_path / name), "--template", name]) == 0
+    (tmp_path / "each.py").write_text(EACH)
+    train(tmp_path, "each.py")
+
+
 def test_the_starter_trains_to_the_same_bits_alone_and_with_two_workers(tmp_path: Path) -> None:
     folder = tmp_path / "starter"
     assert run(["init", str(folder)]) == 0

@@ -70,3 +70,13 @@ def test_a_narrow_terminal_folds_the_name_and_keeps_the_id() -> None:
     assert max(map(len, lines)) <= 90
     folded = "".join(line[len(LONG.id) :].split()[0] for line in lines[1:])
     assert folded == LONG.name
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_on_a_narrow_terminal_ids_stay_whole_below_the_names(columns: int) -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=columns).print(job_table([LONG], NOW, columns))
+    lines = shown.getvalue().splitlines()
+    assert LONG.id in {line.strip() for line in lines}
+    assert all(len(line.rstrip()) <= columns for line in lines)
+    assert LONG.status in lines[1]

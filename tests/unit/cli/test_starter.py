@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rubato.cli.app import run
 from rubato.cli.specfile import read_draft
+from rubato.cli.starter import Template
 from rubato.wire.spec import parse_spec
 
 
@@ -18,6 +20,17 @@ def test_the_starter_is_a_valid_spec_and_a_valid_program(tmp_path: Path, capsys:
     spec = parse_spec(read_draft(str(folder / "job.yaml")).data)
     assert (spec.name, spec.entrypoint, spec.workers.initial) == ("my-first-job", "train.py:train", 2)
     compile((folder / "train.py").read_text(), "train.py", "exec")
+
+
+@pytest.mark.parametrize("template", list(Template))
+def test_every_template_has_a_valid_spec(tmp_path: Path, template: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", str(tmp_path), "-t", template, "--name", "x", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["train.py", "job.yaml", ".rubatoignore"]
+    spec = parse_spec(read_draft(str(tmp_path / "job.yaml")).data)
+    assert {"steps", "epochs"} & set(spec.config)
+    program = (tmp_path / "train.py").read_text()
+    unused = [name for name in spec.config if f'"{name}"' not in program]
+    assert set(unused) <= {"steps", "epochs"}, "these Rubato itself reads"
 
 
 def test_files_are_not_replaced_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

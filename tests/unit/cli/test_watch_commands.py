@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from rubato.cli import live
-from rubato.cli.watch_commands import BARS, WIDTH, curve
+from rubato.cli.watch_commands import BARS, WIDTH, curve, metric_table
+from rubato.errors import ServiceUnreachable
 from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
 
 LOSS = {"x": [1, 2, 3, 4], "y": [2.0, 1.0, 0.5, 0.25]}
@@ -46,6 +50,35 @@ def test_watching_metrics_ends_with_the_job(
     states = iter([job(), job(), job(), job(status="succeeded")])  # the first tells the id
     charts.on("GET", "/jobs/job_1", lambda _: Reply(next(states)))
     assert rubato("metrics", "job_1", "-w").out.count("METRIC") == 3
+
+
+def test_a_watched_screen_outlives_a_service_that_is_away(
+    charts: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal it is drawn in place, keeps what was last known, and leaves the last picture behind."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, height=20, color_system=None)
+    monkeypatch.setattr(live, "stdout_console", lambda: console)
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+    pictures = iter([live.Picture(["first"]), ServiceUnreachable("gone"), live.Picture(["last"], is_last=True)])
+
+    def take() -> live.Picture:
+        found = next(pictures)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    live.show(take, watch=True)
+    second_screen, left = screen.getvalue().split("\x1b[?1049l")
+    assert second_screen.count("first") == 2
+    assert second_screen.count("The service does not answer; this is how it was at") == 1
+    assert left.strip().startswith("last")
+
+
+def test_on_a_narrow_terminal_least_and_greatest_are_left_out() -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=60).print(metric_table({"loss": LOSS}, columns=60))
+    assert shown.getvalue().splitlines()[0].split() == ["METRIC", "CURVE", "LAST"]
 
 
 def test_top_shows_nodes_jobs_and_who_waits(service: FakeService, rubato: Rubato) -> None:
