@@ -13,7 +13,7 @@ from torch import nn
 import rubato
 
 
-def make_data(samples: int = 4096) -> torch.utils.data.Dataset:
+def make_data(samples: int = 4096) -> torch.utils.data.TensorDataset:
     """Two interleaved spirals; put your own dataset here. All workers must see the same samples in the same order."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(samples) % 2

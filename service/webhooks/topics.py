@@ -13,6 +13,7 @@ from service.clock import to_rfc3339
 
 MAX_BODY_BYTES = 64 * 1024
 """Of a larger message the event's data are left out: many endpoints take no more."""
+TEXT_LENGTH = 500
 TEST_KIND = "webhook.test"
 
 
@@ -59,17 +60,27 @@ def message_of(job: Mapping[str, str], event: Mapping[str, Any]) -> str:
         event: a row of the event log.
     """
     shown = {name: event.get(name) for name in ("position", "message", "step", "generation", "attempt", "data")}
-    body = _encode(event, {"job": dict(job), "event": shown})
+    text = chat_text(f"{job['project']}/{job['name']}", str(event.get("message") or event["kind"]))
+    body = _encode(event, {"job": dict(job), "event": shown}, text)
     if len(body.encode()) > MAX_BODY_BYTES:
-        body = _encode(event, {"job": dict(job), "event": {**shown, "data": None}})
+        body = _encode(event, {"job": dict(job), "event": {**shown, "data": None}}, text)
     return body
+
+
+def chat_text(of: str, message: str) -> str:
+    """A line for chats, which show the `text` of what is posted to them. Programs write into messages: what would be
+    markup there (`<!channel>` calls everybody) is escaped as Slack and those like it want it.
+    """
+    line = f"{of}: {message}"[:TEXT_LENGTH]
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def trial_message(project: str, webhook: str, event: Mapping[str, Any]) -> str:
     """The body of a test."""
-    return _encode(event, {"project": project, "webhook": webhook})
+    text = chat_text(project, f"a test of the webhook {webhook}")
+    return _encode(event, {"project": project, "webhook": webhook}, text)
 
 
-def _encode(event: Mapping[str, Any], data: dict[str, Any]) -> str:
-    message = {"type": event["kind"], "timestamp": to_rfc3339(event["time"]), "data": data}
+def _encode(event: Mapping[str, Any], data: dict[str, Any], text: str) -> str:
+    message = {"type": event["kind"], "timestamp": to_rfc3339(event["time"]), "text": text, "data": data}
     return json.dumps(message, separators=(",", ":"))

@@ -47,3 +47,9 @@ def test_of_a_large_event_the_data_are_left_out() -> None:
     small = json.loads(message_of(JOB, event(data={"a": 1})))
     assert small["data"]["event"]["data"] == {"a": 1}
     assert (small["type"], small["data"]["job"]) == ("worker.lost", JOB)
+
+
+def test_chats_show_a_line_in_which_no_program_can_write_markup() -> None:
+    message = json.loads(message_of(JOB, event(message="<!channel> lost & found " + "x" * 1000)))
+    assert message["text"].startswith("default/digits: &lt;!channel&gt; lost &amp; found xx")
+    assert len(message["text"]) < 600
