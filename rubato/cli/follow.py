@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.output import is_live, note, stderr_console
-from rubato.cli.render import describe_failure, describe_generation, format_number, format_workers
+from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:
@@ -69,14 +69,18 @@ class LiveProgress:
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
+        console = stderr_console()
+        one_line = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=30 if console.width >= WIDE else 10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[facts]}", style="dim"),
-            console=stderr_console(),
+            TextColumn("{task.fields[facts]}", style="dim", table_column=one_line),
+            console=console,
+            expand=True,
             transient=True,
         )
         self._task = self.bar.add_task("waiting", total=1, facts="")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 UNBOUNDED = 100_000
 """Columns where no terminal sets a limit; rich takes 80 then."""
@@ -47,14 +48,20 @@ def tell(data: Any, text: str, *, as_json: bool) -> None:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    stderr_console().print(text, markup=False, highlight=False, soft_wrap=True)
+    _tell_people(text)
 
 
 def fail(text: str) -> None:
     """An error, on stderr."""
+    from rich.text import Text
+
+    _tell_people(Text.assemble(("error: ", "bold red"), text))
+
+
+def _tell_people(text: str | Text) -> None:
+    """Between words, lines are broken for terminals only: what reads a pipe breaks them itself, or looks for one."""
     console = stderr_console()
-    console.print("error: ", style="bold red", end="")
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def stderr_console() -> Console:

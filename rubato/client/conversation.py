@@ -119,7 +119,13 @@ class call(Generic[P, T]):  # noqa: N801  a decorator
     """Makes a method of a conversation: it returns the result, or something to await for it."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Call[T]]) -> None:
-        self.talk = talk
+        def method(me: Any, *args: P.args, **options: P.kwargs) -> Any:
+            return me._hands.run(talk(me, *args, **options))
+
+        async def coroutine(me: Any, *args: P.args, **options: P.kwargs) -> Any:
+            return await me._hands.run(talk(me, *args, **options))
+
+        self._method, self._coroutine = _like(talk, method), _like(talk, coroutine)
 
     @overload
     def __get__(self, who: Sync, owner: type) -> Callable[P, T]: ...
@@ -128,22 +134,18 @@ class call(Generic[P, T]):  # noqa: N801  a decorator
     @overload
     def __get__(self, who: None, owner: type) -> Callable[..., Any]: ...
     def __get__(self, who: Any, owner: type) -> Any:
-        talk = self.talk
-
-        def method(me: Any, *args: Any, **options: Any) -> Any:
-            return me._hands.run(talk(me, *args, **options))
-
-        async def coroutine(me: Any, *args: Any, **options: Any) -> Any:
-            return await me._hands.run(talk(me, *args, **options))
-
-        return _bind(coroutine if issubclass(owner, Async) else method, talk, who)
+        function = self._coroutine if issubclass(owner, Async) else self._method
+        return function if who is None else MethodType(function, who)
 
 
 class flow(Generic[P, T]):  # noqa: N801  a decorator
     """Makes a method of a conversation that has items: it returns an iterator, or an asynchronous one."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Flow[T]]) -> None:
-        self.talk = talk
+        def method(me: Any, *args: P.args, **options: P.kwargs) -> Any:
+            return me._hands.iterate(talk(me, *args, **options))
+
+        self._method = _like(talk, method)
 
     @overload
     def __get__(self, who: Sync, owner: type) -> Callable[P, Iterator[T]]: ...
@@ -152,20 +154,15 @@ class flow(Generic[P, T]):  # noqa: N801  a decorator
     @overload
     def __get__(self, who: None, owner: type) -> Callable[..., Any]: ...
     def __get__(self, who: Any, owner: type) -> Any:
-        talk = self.talk
-
-        def method(me: Any, *args: Any, **options: Any) -> Any:
-            return me._hands.iterate(talk(me, *args, **options))
-
-        return _bind(method, talk, who)
+        return self._method if who is None else MethodType(self._method, who)
 
 
-def _bind(function: Callable[..., Any], talk: Callable[..., Any], who: Any) -> Any:
+def _like(talk: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """With name, documentation and signature of the conversation, whose return type is left out: it is not this one."""
     functools.update_wrapper(function, talk)
     signature = inspect.signature(talk)
     function.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)  # type: ignore[attr-defined]
-    return function if who is None else MethodType(function, who)
+    return function
 
 
 class Talk(Generic[T]):
