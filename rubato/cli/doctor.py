@@ -131,7 +131,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
     fine = free >= LOW_DISK_BYTES
     detail = f"{home.path}, {free / 1e9:.1f} GB free"
     yield Health(Level.OK if fine else Level.WARNING, "home", detail if fine else f"{detail}; checkpoints need room")
-    for name in ("token", "cluster-token", "scraper-token", "ray-token", "hmac-key", "secret-keys"):
+    for name in ("token", "cluster-token", "scraper-token", "ray-token", "hmac-key", "secret-keys", "login.json"):
         path = home.path / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")
@@ -156,7 +156,7 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
 
     address = find_url(url, home)
     if find_token(None, address, home) is None:
-        where = f"no token for {address}; set RUBATO_TOKEN" + (
+        where = f"no token for {address}; `rubato login {address}`, or set RUBATO_TOKEN" + (
             "" if is_loopback(address) else " (files are for this machine)"
         )
         yield Health(Level.WARNING, "token", where)

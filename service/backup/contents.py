@@ -16,7 +16,19 @@ Fetch = Callable[[str], Sequence[Sequence[Any]]]
 KEYS, LOGS, PACKAGES = "keys", "logs", "packages"
 SQLITE_MEMBER, POSTGRES_MEMBER, CHECKPOINTS_MEMBER = "database.sqlite", "database.dump", "checkpoints.json"
 
-NOT_KEYS = ("*.db", "*.db-wal", "*.db-shm", "*.lock", "run.json", "database-url", "*.log", "*.log.1", "*.backup", ".*")
+NOT_KEYS = (
+    "*.db",
+    "*.db-wal",
+    "*.db-shm",
+    "*.lock",
+    "run.json",
+    "login.json",
+    "database-url",
+    "*.log",
+    "*.log.1",
+    "*.backup",
+    ".*",
+)
 """At the top of a home, besides keys and tokens: databases, locks, addresses, output, backups."""
 MAX_KEY_BYTES = 1 << 20
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.backup.attempts import MARGIN, MOST, MOST_A_SECOND, decide_raise
+from service.backup.contents import key_files
 
 MADE = datetime(2026, 1, 1, tzinfo=UTC)
 seconds = st.floats(min_value=0, max_value=2 * 365 * 24 * 3600)
@@ -28,3 +30,9 @@ def test_a_later_restore_raises_by_more_than_was_granted_since_an_earlier_one(
 def test_a_backup_from_the_future_raises_by_the_margin() -> None:
     """A clock that was ahead."""
     assert decide_raise(MADE + timedelta(minutes=1), MADE) == MARGIN
+
+
+def test_the_keys_of_a_home_are_backed_up_and_not_a_persons_login_elsewhere(tmp_path: Path) -> None:
+    for name in ("token", "hmac-key", "my-own-key", "login.json", "run.json", "rubato.db", "service.log"):
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in key_files(tmp_path)] == ["hmac-key", "my-own-key", "token"]
