@@ -28,7 +28,7 @@ def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = N
             put_json(found.raw)
             return
         for line in describe(found, datetime.now(UTC)):
-            put(line)
+            stdout_console().print(line, markup=False, highlight=False)  # broken between words on a terminal
         if found.status in FINAL:
             for title, value in describe_failure(client.job(found.job_id).failure or {}):
                 put(f"  {title}: {value}")
