@@ -8,6 +8,7 @@ import "./styles/jobs.css";
 import "./styles/job.css";
 import "./styles/panels.css";
 import "./styles/board.css";
+import "./styles/timeline.css";
 import "./styles/logs.css";
 
 const root = document.getElementById("page");

@@ -1,4 +1,5 @@
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
+import { useWidth } from "../parts/useWidth";
 import { formatCount } from "../text/format";
 import type { Job, JobEvent, MetricRow } from "../wire";
 import { buildLane, extentOf, metricNames, orderRows, type Range, type XAxis } from "./data";
@@ -177,18 +178,4 @@ function Toggle({
       {label}
     </button>
   );
-}
-
-function useWidth(element: { current: HTMLElement | null }): number {
-  const [width, setWidth] = useState(0);
-  useLayoutEffect(() => {
-    if (element.current) setWidth(Math.floor(element.current.clientWidth));
-  }, [element]);
-  useEffect(() => {
-    if (!element.current) return;
-    const observer = new ResizeObserver(([entry]) => entry && setWidth(Math.floor(entry.contentRect.width)));
-    observer.observe(element.current);
-    return () => observer.disconnect();
-  }, [element]);
-  return width;
 }

@@ -67,6 +67,9 @@ describe("format", () => {
 
   it("writes sizes, plurals and codes", () => {
     expect([512, 2048, 5_242_880].map(format.formatBytes)).toEqual(["512 B", "2.0 KiB", "5.0 MiB"]);
+    expect([1, 0.99999, 0.5, 0].map(format.formatShare)).toEqual(
+      ["100", "99.9", "50.0", "0.0"].map((figure) => `${figure}${THIN}%`),
+    );
     expect(format.plural(1, "worker")).toBe("1 worker");
     expect(format.plural(1234, "line")).toBe(`1${THIN}234 lines`);
     expect(format.words("out_of_memory")).toBe("out of memory");

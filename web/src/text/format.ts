@@ -88,6 +88,11 @@ export function formatTime(time: string, now: number): string {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
 }
 
+/** A share of one in per cent, rounded down so that 100 % means all: "99.9 %". */
+export function formatShare(share: number): string {
+  return `${(Math.floor(share * 1000) / 10).toFixed(share === 1 ? 0 : 1)}${THIN}%`;
+}
+
 /** A size in bytes: "1.2 MiB". */
 export function formatBytes(bytes: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

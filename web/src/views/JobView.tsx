@@ -1,5 +1,6 @@
 import { useEffect, useReducer } from "preact/hooks";
 import { Board } from "../charts/Board";
+import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { FailureCard } from "../parts/FailureCard";
@@ -93,7 +94,8 @@ function Overview({ state, job, now, theme }: { state: JobState; job: Job; now: 
   return (
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} />}
-      <Tiles job={job} rows={state.rows} events={state.events} />
+      <Tiles job={job} rows={state.rows} events={state.events} now={now} />
+      <Timeline job={job} events={state.events} now={now} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (
         <Board job={job} rows={state.rows} events={state.events} theme={theme} />
       )}

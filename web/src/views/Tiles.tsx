@@ -1,20 +1,23 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
+import { PHASE_NAMES } from "../charts/Timeline";
 import { Copy } from "../parts/Copy";
 import { lastPause } from "../state/events";
 import { paceOf } from "../state/job";
 import { timeLeft } from "../state/jobs";
-import { formatCount, formatDuration, formatValue } from "../text/format";
+import { endOf, GOODPUT_MEANS, phasesOf, useOf } from "../state/story";
+import { formatCount, formatDuration, formatShare, formatValue } from "../text/format";
 import { isFinal, type Job, type JobEvent, type MetricRow } from "../wire";
 
 interface TilesProps {
   job: Job;
   rows: readonly MetricRow[];
   events: readonly JobEvent[];
+  now: number;
 }
 
 /** The figures one looks for first. */
-export function Tiles({ job, rows, events }: TilesProps) {
+export function Tiles({ job, rows, events, now }: TilesProps) {
   const pace = useMemo(() => paceOf(rows), [rows]);
   const pause = useMemo(() => lastPause(events), [events]);
   const left = timeLeft(job, pace);
@@ -41,6 +44,7 @@ export function Tiles({ job, rows, events }: TilesProps) {
         <Tile name="Samples / s" note={isOver ? "at the end" : ""}>
           {formatValue(job.metrics.samples_per_second)}
         </Tile>
+        <GoodputTile job={job} events={events} now={now} />
         <Tile name="Generation" note={`attempt ${job.attempt}`}>
           {job.generation}
         </Tile>
@@ -56,6 +60,22 @@ export function Tiles({ job, rows, events }: TilesProps) {
       </dl>
       {job.result && <Digest digest={job.result.digest} />}
     </>
+  );
+}
+
+/** Which share of its time the job trained, and where the rest went. */
+function GoodputTile({ job, events, now }: Omit<TilesProps, "rows">) {
+  const end = endOf(job, events, now);
+  const use = useMemo(() => useOf(phasesOf(job, events, end)), [job, events, end]);
+  const causes = use.causes.map(([phase, seconds]) => `${PHASE_NAMES[phase]} ${formatDuration(seconds)}`);
+  return (
+    <Tile
+      name="Goodput"
+      note={use.goodput === null ? "" : `${formatDuration(use.lost)} lost`}
+      means={[GOODPUT_MEANS, causes.length > 0 && `Here: ${causes.join(", ")}.`].filter(Boolean).join(" ")}
+    >
+      {use.goodput === null ? "–" : formatShare(use.goodput)}
+    </Tile>
   );
 }
 
@@ -81,15 +101,25 @@ function durationOf(job: Job): string {
 interface TileProps {
   name: string;
   note?: string;
+  /** How the figure is reckoned, where its name does not say it. */
+  means?: string;
   children: ComponentChildren;
 }
 
-function Tile({ name, note, children }: TileProps) {
+function Tile({ name, note, means, children }: TileProps) {
   return (
-    <div class="tile">
+    <div class="tile" title={means}>
       <dt>{name}</dt>
       <dd>{children}</dd>
       <dd class="tile-note">{note}</dd>
+      {means && (
+        <dd class="tile-means">
+          <details>
+            <summary aria-label={`What ${name.toLowerCase()} means`}>?</summary>
+            <p>{means}</p>
+          </details>
+        </dd>
+      )}
     </div>
   );
 }
