@@ -17,6 +17,7 @@ from api.problems import install_problems
 from api.routes import (
     access,
     cluster,
+    code,
     jobs,
     nodes,
     people,
@@ -40,6 +41,7 @@ ROUTERS = (
     scheduling.router,
     streams.router,
     storage.router,
+    code.router,
     people.router,
     access.router,
     project_secrets.router,

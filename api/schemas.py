@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -83,6 +83,8 @@ class Job(JobItem):
     """A job."""
 
     spec: JsonObject
+    spec_given: list[str]
+    """Which of its fields differ from the defaults, such as `workers.initial`."""
     etag: str
     """Of what people may change; also in the header ETag."""
     log_bytes: int
@@ -150,6 +152,10 @@ class ChartLine(BaseModel):
 
     x: list[float]
     y: list[float]
+    steps: list[int]
+    """Of each point, whatever `x` is."""
+    times: list[float]
+    """Seconds since 1970 of each point."""
 
 
 class Chart(BaseModel):
@@ -157,6 +163,8 @@ class Chart(BaseModel):
 
     bucket_steps: int
     series: dict[str, ChartLine]
+    position: int
+    """Of the newest row: `after` of what comes behind it."""
 
 
 class LogLine(BaseModel):
@@ -177,6 +185,38 @@ class LogPage(BaseModel):
     items: list[LogLine]
     next: str
     has_more: bool
+    earlier: str | None
+    """`before` of the page before; null: this one begins with the first line."""
+
+
+class CodeFile(BaseModel):
+    """A file of a job's code."""
+
+    path: str
+    bytes: int
+    is_entrypoint: bool
+
+
+class Code(BaseModel):
+    """What a job runs."""
+
+    source: Literal["package", "recipe", "none"]
+    """`none`: the job named code that lies on the nodes, or its package is gone."""
+    name: str
+    """The SHA-256 of the package, or the name of the recipe."""
+    entrypoint: str
+    items: list[CodeFile]
+
+
+class CodeText(BaseModel):
+    """The text of a file."""
+
+    path: str
+    bytes: int
+    text: str | None
+    """Null where it is no text."""
+    is_cut: bool
+    """It is longer than what is shown."""
 
 
 class Items(BaseModel):

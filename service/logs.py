@@ -172,11 +172,16 @@ class LogStore:
                     return items, here
         return items, max(here, end)
 
-    def tail(self, job_id: str, end: LogPosition, count: int, wanted: LogFilter) -> list[dict[str, Any]]:
-        """The last lines before the committed end, oldest first."""
+    def tail(
+        self, job_id: str, end: LogPosition, count: int, wanted: LogFilter
+    ) -> tuple[list[dict[str, Any]], LogPosition | None]:
+        """The last lines before a position, oldest first; and before which one to go on, None at the beginning.
+
+        At most `MAX_SCAN_BYTES` of text are looked at: where few lines are wanted, fewer may be found than asked for.
+        """
         items: list[dict[str, Any]] = []
         if count <= 0:
-            return items
+            return items, end
         scanned = 0
         for segment in range(end.segment, -1, -1):
             for position, raw in self._lines_backward(job_id, segment, end):
@@ -185,8 +190,9 @@ class LogStore:
                 if item is not None and wanted.takes(item):
                     items.append(item)
                 if len(items) >= count or scanned > MAX_SCAN_BYTES:
-                    return items[::-1]
-        return items[::-1]
+                    start = LogPosition(segment, max(0, position.offset - len(raw) - 1))
+                    return items[::-1], None if start == LogPosition() else start
+        return items[::-1], None
 
     def find(self, job_id: str, end: LogPosition, since: datetime) -> LogPosition:
         """A position before all lines of that time and later, and not long before them.

@@ -174,10 +174,12 @@ async def chart(
     series: dict[str, dict[str, list[float]]] = {}
     for stretch in stretches:
         for name in stretch.low.keys() & names if names else stretch.low.keys():
-            line = series.setdefault(name, {"x": [], "y": []})
+            line = series.setdefault(name, {"x": [], "y": [], "steps": [], "times": []})
             for value, step, time in _points(stretch.low[name], stretch.high[name]):
                 line["x"].append(step if axis == "step" else time)
                 line["y"].append(value)
+                line["steps"].append(step)
+                line["times"].append(round(time, 3))
     return {"bucket_steps": steps, "series": dict(sorted(series.items()))}
 
 

@@ -15,6 +15,7 @@ from api.routes.errors import errors
 from api.sse import EVENT_STREAM, wants_stream
 from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics
 from service import jobs
+from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
@@ -84,11 +85,15 @@ async def get_chart(
     start: Annotated[int, Query(ge=0, le=_LARGEST, description="First step.")] = 0,
     end: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Last step; default: the newest.")] = None,
 ) -> Any:
-    """Metrics thinned out for a chart, however long the job is: no peak is lost, because extremes are what stays."""
+    """Metrics thinned out for a chart, however long the job is: no peak is lost, because extremes are what stays.
+
+    A stream of the metrics that begins behind `position` goes on where the chart ends.
+    """
     wanted = frozenset(name for name in names.split(",") if name)
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
-        return await chart(session, job.id, wanted, max_points=max_points, axis=x, start=start, end=end)
+        found = await chart(session, job.id, wanted, max_points=max_points, axis=x, start=start, end=end)
+    return {**found, "position": job.metric_pos}
 
 
 @router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})
@@ -106,12 +111,14 @@ async def get_logs(
         Query(ge=0, le=10_000, description="Lines from the end, where `after` is not given; without `since` 100."),
     ] = None,
     after: Annotated[str | None, Query(description="Go on behind this id.")] = None,
+    before: Annotated[str | None, Query(description="Only lines before this: the `earlier` of the page after.")] = None,
     limit: Limit = PAGE,
     last_event_id: LastEventId = None,
 ) -> Any:
     """Lines of the workers, oldest first.
 
     Begins behind `after`; else with the newest `tail` of them; with `since` alone at that time, and `next` leads on.
+    Backwards: the `tail` lines before `before`, and `earlier` leads on; null: nothing lies before.
     """
     wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
     start = last_event_id if last_event_id is not None and wants_stream(request) else after
@@ -119,17 +126,22 @@ async def get_logs(
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
     end = LogPosition(job.log_segment, job.log_offset)
+    if before is not None:
+        return await _page_before(
+            context, job.id, min(_parse_position(before), end), TAIL if tail is None else tail, wanted
+        )
     if begin is None and tail is None and wanted.since is not None:
         begin = await run_in(SEARCHES, context.logs.find, job.id, end, wanted.since)
     first: list[dict[str, Any]] = []
     position = end if begin is None else begin
+    earlier = begin
     if begin is None:
         count = TAIL if tail is None else tail
-        first = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)
+        first, earlier = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)
     elif not wants_stream(request):
         first, position = await run_in(SEARCHES, context.logs.read, job.id, begin, end, limit, wanted)
     if not wants_stream(request):
-        return {"items": first, "next": str(position), "has_more": position < end}
+        return _log_page(first, position, earlier, has_more=position < end)
     return job_logs(context, caller, job.id, first, position, wanted)
 
 
@@ -147,9 +159,25 @@ def _resume_at(last_event_id: str | None, after: int) -> int:
     return int(last_event_id)
 
 
+async def _page_before(
+    context: Context, job_id: str, before: LogPosition, count: int, wanted: LogFilter
+) -> dict[str, Any]:
+    items, earlier = await run_in(SEARCHES, context.logs.tail, job_id, before, count, wanted)
+    return _log_page(items, before, earlier, has_more=True)
+
+
+def _log_page(
+    items: list[dict[str, Any]], position: LogPosition, earlier: LogPosition | None, *, has_more: bool
+) -> dict[str, Any]:
+    is_first = earlier is None or earlier == LogPosition()
+    return {"items": items, "next": str(position), "has_more": has_more, "earlier": None if is_first else str(earlier)}
+
+
 def _log_position(text: str | None) -> LogPosition | None:
-    if text is None:
-        return None
+    return None if text is None else _parse_position(text)
+
+
+def _parse_position(text: str) -> LogPosition:
     try:
         return LogPosition.parse(text)
     except ValueError as error:

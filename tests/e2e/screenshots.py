@@ -33,7 +33,7 @@ def submit_jobs(service: Service, cluster: SimulatedCluster, context: BrowserCon
         expect(page.locator(f"[data-status={name}]")).to_be_visible(timeout=60_000)
     ids["paused"] = service.submit("char-lm", steps=2000, pace=0.05)
     page.goto(f"{service.url}/jobs/{ids['paused']}")
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
     service.call("POST", f"/jobs/{ids['paused']}/pause")
     expect(page.locator("[data-status=paused]")).to_be_visible()
     ids["live"] = service.submit("digits-cnn", has_past=True, pace=0.24, workers=TWO_WORKERS)

@@ -162,7 +162,8 @@ class SimulatedJob:
         loss = 2.1 * math.exp(-step / 110) + 0.06 + self.random.gauss(0, 0.05) * math.exp(-step / 220)
         speed = 256 / seconds
         values = {"loss": max(0.01, loss), "samples": 256.0, "step_seconds": seconds, "samples_per_second": speed,
-                  "epoch": float(step // 120)}  # fmt: skip
+                  "epoch": float(step // 120), "compute_seconds": seconds * 0.7,
+                  "data_seconds": seconds * self.random.uniform(0.04, 0.08)}  # fmt: skip
         if said := self.config.get("say"):
             values[said[:60]] = 1.0
         if step % 60 == 0:

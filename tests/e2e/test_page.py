@@ -68,7 +68,7 @@ def test_a_submitted_job_appears_and_trains_without_a_reload(
     page.get_by_label("Search jobs").fill("digits")
     row.get_by_role("link", name="digits-1").click()
     expect(page).to_have_url(re.compile(f"/jobs/{job_id}$"))
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
     page.go_back()
     expect(row).to_be_visible()
 
@@ -88,7 +88,7 @@ def test_a_job_is_submitted_on_the_page_and_a_wrong_spec_is_explained(
     page.get_by_role("button", name="Submit").click()
     expect(page).to_have_url(re.compile("/jobs/job_"))
     expect(page.get_by_role("heading", name="by-hand")).to_be_visible()
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
 
 
 @pytest.mark.short
@@ -143,7 +143,7 @@ def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(
     job_id = service.submit("digits-4", pace=0.1)
     page = new_page(service)
     open_job(page, service, job_id)
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
     cluster.kill(job_id, rank=0)
     marker = page.locator("[data-kind=failure]").first
     expect(marker.get_by_role("button")).to_have_accessible_name(
@@ -257,7 +257,7 @@ def test_theme_keyboard_and_narrow_screens(service: Service, cluster: SimulatedC
     job_id = service.submit("digits-9", has_past=True, pace=0.1)
     page = new_page(service, viewport={"width": 360, "height": 780}, color_scheme="dark")
     open_job(page, service, job_id)
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     dark = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.get_by_role("button", name="Theme: system. Change").click()

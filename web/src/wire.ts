@@ -81,6 +81,8 @@ export interface Job {
   failure: AdvisedFailure | null;
   queue: { position: number | null; reason: string } | null;
   spec?: unknown;
+  /** Paths of the spec that differ from the defaults. */
+  spec_given?: string[];
 }
 
 export interface JobEvent {
@@ -102,6 +104,14 @@ export interface MetricRow {
   workers: number;
   attempt: number;
   values: Record<string, number | null>;
+}
+
+/** Metrics thinned out; points of a line stand at the same index in all its columns. */
+export interface MetricChart {
+  bucket_steps: number;
+  series: Record<string, { x: number[]; y: number[]; steps: number[]; times: number[] }>;
+  /** Behind this the stream of rows goes on. */
+  position: number;
 }
 
 export interface LogLine {

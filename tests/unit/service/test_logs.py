@@ -56,9 +56,22 @@ def test_a_tail_is_the_end_of_the_whole(store: LogStore) -> None:
     end = write(store, 50)
     everything, _ = store.read("job", START, end, 1_000, ALL)
     for count in (0, 1, 7, 49, 50, 99):
-        assert store.tail("job", end, count, ALL) == (everything[-count:] if count else [])
+        assert store.tail("job", end, count, ALL)[0] == (everything[-count:] if count else [])
     wanted = LogFilter(ranks=frozenset({1}))
-    assert store.tail("job", end, 3, wanted) == [item for item in everything if item["rank"] == 1][-3:]
+    assert store.tail("job", end, 3, wanted)[0] == [item for item in everything if item["rank"] == 1][-3:]
+
+
+def test_pages_backwards_join_to_the_whole(store: LogStore) -> None:
+    end = write(store, 50)
+    for count, ranks in ((1, ()), (7, ()), (60, ()), (4, (1,))):
+        wanted = LogFilter(ranks=frozenset(ranks))
+        everything, _ = store.read("job", START, end, 1_000, wanted)
+        joined: list[dict[str, object]] = []
+        before: LogPosition | None = end
+        while before is not None:
+            page, before = store.tail("job", before, count, wanted)
+            joined = [*page, *joined]
+        assert joined == everything
 
 
 def test_lines_longer_than_a_block_survive(tmp_path: Path) -> None:
@@ -66,7 +79,7 @@ def test_lines_longer_than_a_block_survive(tmp_path: Path) -> None:
     at = START
     for index in range(12):
         at = store.append("job", at, 1, [line(str(index) * 60_000), line("short")])
-    found = store.tail("job", at, 24, ALL)
+    found = store.tail("job", at, 24, ALL)[0]
     assert [text[:5] for text in texts(found)] == [part for i in range(12) for part in ((str(i) * 5)[:5], "short")]
     assert found == store.read("job", START, at, 100, ALL)[0]
 
@@ -75,7 +88,7 @@ def test_what_was_not_committed_is_not_seen_and_is_overwritten(store: LogStore) 
     committed = store.append("job", START, 1, [line("kept")])
     store.append("job", committed, 1, [line("never acknowledged, and rather long")])
     assert texts(store.read("job", START, committed, 10, ALL)[0]) == ["kept"]
-    assert texts(store.tail("job", committed, 10, ALL)) == ["kept"]
+    assert texts(store.tail("job", committed, 10, ALL)[0]) == ["kept"]
     end = store.append("job", committed, 1, [line("again")])
     assert texts(store.read("job", START, end, 10, ALL)[0]) == ["kept", "again"]
 
@@ -87,14 +100,14 @@ def test_a_file_damaged_from_outside_costs_only_itself(store: LogStore, tmp_path
     end = store.append("job", at, 1, [line("three")])
     assert end.segment == 1
     assert texts(store.read("job", START, end, 10, ALL)[0]) == ["one", "three"]
-    assert texts(store.tail("job", end, 10, ALL)) == ["one", "three"]
+    assert texts(store.tail("job", end, 10, ALL)[0]) == ["one", "three"]
     path.unlink()
     assert texts(store.read("job", START, end, 10, ALL)[0]) == ["three"]
 
 
 def test_overlong_lines_are_cut_and_say_so(store: LogStore) -> None:
     end = store.append("job", START, 1, [line("x" * (MAX_LINE_CHARS + 7))])
-    found = str(texts(store.tail("job", end, 1, ALL))[0])
+    found = str(texts(store.tail("job", end, 1, ALL)[0])[0])
     assert found.endswith("... (7 more characters cut)")
     assert len(found) < MAX_LINE_CHARS + 100
 
@@ -126,7 +139,7 @@ def test_crashes_at_any_place_lose_and_double_nothing(
         elif then == "restart":
             store.cut_tail("job", committed)
     assert texts(store.read("job", START, committed, 1_000, ALL)[0]) == expected
-    assert texts(store.tail("job", committed, 1_000, ALL)) == expected
+    assert texts(store.tail("job", committed, 1_000, ALL)[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,7 @@ def test_crashes_at_any_place_lose_and_double_nothing(
 )
 def test_filters(store: LogStore, wanted: LogFilter, takes: bool) -> None:
     end = store.append("job", START, 1, [line("hello world")])
-    assert bool(store.tail("job", end, 1, wanted)) is takes
+    assert bool(store.tail("job", end, 1, wanted)[0]) is takes
 
 
 @pytest.mark.parametrize("width", [10, 3_000, 60_000])
@@ -208,7 +221,7 @@ def test_what_was_given_up_writes_nothing_any_more(tmp_path: Path) -> None:
     end = store.append("job", START, 1, [line("one")])
     end = store.append("job", end, 1, [line("two")])
     assert store.append("job", START, 1, [line("one")], given_up) == START
-    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())] == ["one", "two"]
+    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())[0]] == ["one", "two"]
 
 
 def test_two_appends_at_once_do_not_write_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +246,7 @@ def test_two_appends_at_once_do_not_write_over_each_other(tmp_path: Path, monkey
             released.set()
             slow.join()
     end = store.append("job", START, 1, [line("one"), line("two")])
-    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())] == ["one", "two"]
+    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())[0]] == ["one", "two"]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.integers(0, 9))

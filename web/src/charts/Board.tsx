@@ -1,97 +1,106 @@
 import { useMemo, useRef, useState } from "preact/hooks";
+import { useResource } from "../live/hooks";
 import { useWidth } from "../parts/useWidth";
-import { formatCount } from "../text/format";
-import type { Job, JobEvent, MetricRow } from "../wire";
-import { buildLane, extentOf, metricNames, orderRows, type Range, type XAxis } from "./data";
+import { formatCount, formatDuration } from "../text/format";
+import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
+import { attemptsOf, BoardBar, type Choice } from "./BoardBar";
+import { buildLane, extentOf, metricNames, orderRows, type Range, xOf } from "./data";
+import { fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
 import { Lane } from "./Lane";
 import { MarkerRail } from "./MarkerRail";
 import { markersOf, placeMarkers } from "./markers";
 import { AXIS_PX, PAD_PX } from "./options";
+import { buildSplit, LAYERS } from "./split";
 
 interface BoardProps {
   job: Job;
   rows: readonly MetricRow[];
   events: readonly JobEvent[];
   theme: string;
+  /** The past of a long job is on its way. */
+  isLoading: boolean;
 }
 
 const METRIC_COLOURS = ["chart-loss", "chart-second", "chart-third"];
+/** Points of each metric that the service is asked for: more than a wide screen shows apart. */
+export const CHART_POINTS = 2000;
+/** A trend over fewer steps says nothing. */
+const TREND_ROWS = 60;
 
 /** The charts of a job, once there is a step to draw. */
 export function Board(props: BoardProps) {
   if (props.rows.length > 0) return <Score {...props} />;
   return (
-    <section class="card board-empty" aria-label="Charts">
-      <p class="soft">No step has been committed yet. The charts begin with the first one.</p>
+    <section class="card board-empty" aria-label="Charts" aria-busy={props.isLoading}>
+      <p class="soft">
+        {props.isLoading
+          ? "Reading what was measured so far…"
+          : "No step has been committed yet. The charts begin with the first one."}
+      </p>
     </section>
   );
 }
 
-/** Metrics, throughput and worker count over one shared axis, with every change of membership marked. */
+const FIRST_CHOICE: Choice = {
+  axis: "step",
+  isSmooth: true,
+  isLog: false,
+  metrics: new Set(["loss"]),
+  attempt: null,
+};
+
+/** Metrics, throughput, a step's time and worker count over one shared axis, with every change of membership marked. */
 function Score({ job, rows, events, theme }: BoardProps) {
-  const [axis, setAxis] = useState<XAxis>("step");
-  const [isSmooth, setSmooth] = useState(true);
-  const [isLog, setLog] = useState(false);
-  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set(["loss"]));
+  const [choice, setChoice] = useState<Choice>(FIRST_CHOICE);
   const [zoom, setZoom] = useState<Range | null>(null);
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame);
+  const { axis } = choice;
+  const batch = batchOf(job);
 
-  const ordered = useMemo(() => orderRows(rows, axis), [rows, axis]);
-  const origin = ordered[0] ? Date.parse(ordered[0].time) : 0;
-  const extent = extentOf(ordered, axis, origin);
-  const range = zoom ?? extent;
+  const filled = useMemo(() => fillMembership(rows, events), [rows, events]);
+  const detailed = useDetail(job, filled, zoom, (row) => xOf(row, axis, originOf(filled), batch));
+  const ordered = useMemo(() => {
+    const wanted =
+      choice.attempt === null ? detailed : detailed.filter((row) => row.attempt === choice.attempt);
+    return orderRows(wanted, axis);
+  }, [detailed, axis, choice.attempt]);
+  const origin = originOf(ordered);
+  const range = zoom ?? extentOf(ordered, axis, origin, batch);
   const names = useMemo(() => metricNames(rows), [rows]);
-  const shown = names.filter((name) => chosen.has(name));
+  const attempts = useMemo(() => attemptsOf(filled), [filled]);
+  const shown = names.filter((name) => choice.metrics.has(name));
   const lanes = useMemo(() => {
-    const choice = { axis, origin, range, maxPoints: Math.max(200, width * 2) };
+    const maxPoints = Math.max(200, width * 2);
+    const hasTrend = choice.isSmooth && ordered.length > TREND_ROWS;
+    const how = { axis, origin, batch, range, maxPoints, hasTrend };
     return {
-      metrics: shown.map((name) => ({
-        name,
-        data: buildLane(ordered, (row) => row.values[name], {
-          ...choice,
-          hasTrend: isSmooth && rows.length > 60,
-        }),
-      })),
-      speed: buildLane(ordered, (row) => row.values.samples_per_second, {
-        ...choice,
-        hasTrend: isSmooth && rows.length > 60,
-        isTrendByWorkers: true,
-      }),
-      workers: buildLane(ordered, (row) => row.workers, { ...choice, hasTrend: false }),
+      metrics: shown.map((name) => ({ name, data: buildLane(ordered, (row) => row.values[name], how) })),
+      speed: buildLane(ordered, (row) => row.values.samples_per_second, { ...how, isTrendByWorkers: true }),
+      split: buildSplit(ordered, how),
+      workers: buildLane(ordered, (row) => row.workers, { ...how, hasTrend: false }),
     };
-  }, [ordered, axis, origin, range[0], range[1], width, shown.join(), isSmooth]);
+  }, [ordered, axis, origin, batch, range[0], range[1], width, shown.join(), choice.isSmooth]);
   const placed = useMemo(
-    () => placeMarkers(markersOf(events, axis, origin), range, Math.max(1, width - AXIS_PX - PAD_PX)),
-    [events, axis, origin, range[0], range[1], width],
+    () => placeMarkers(markersOf(events, axis, origin, batch), range, Math.max(1, width - AXIS_PX - PAD_PX)),
+    [events, axis, origin, batch, range[0], range[1], width],
   );
 
-  const changeAxis = (next: XAxis) => {
-    setAxis(next);
-    setZoom(null);
+  const choose = (next: Choice) => {
+    if (next.axis !== axis || next.attempt !== choice.attempt) setZoom(null);
+    setChoice(next);
   };
   const shared = { axis, range, width, theme, onZoom: setZoom };
   const most = Math.max(job.desired_workers, 1, ...lanes.workers.y.map((count) => count ?? 0));
   return (
     <section class="card board" aria-label="Charts">
-      <div class="board-bar">
-        <MetricChoice names={names} chosen={chosen} onChange={setChosen} />
-        <span class="grow" />
-        {zoom && (
-          <button type="button" class="button small" onClick={() => setZoom(null)}>
-            Show all
-          </button>
-        )}
-        <Toggle label="Smooth" isOn={isSmooth} onChange={setSmooth} />
-        <Toggle label="Log" isOn={isLog} onChange={setLog} />
-        <fieldset class="segments" aria-label="Horizontal axis">
-          {(["step", "time"] as const).map((kind) => (
-            <button type="button" key={kind} aria-pressed={axis === kind} onClick={() => changeAxis(kind)}>
-              {kind === "step" ? "Step" : "Time"}
-            </button>
-          ))}
-        </fieldset>
-      </div>
+      <BoardBar
+        choice={choice}
+        names={names}
+        attempts={attempts}
+        onChoice={choose}
+        onShowAll={zoom && (() => setZoom(null))}
+      />
       <div
         class={`board-frame rail-rows-${Math.max(0, ...placed.map((place) => place.row + 1))}`}
         ref={frame}
@@ -106,7 +115,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
             data={data}
             height={index === 0 ? 190 : 130}
             hasAxis={false}
-            isLog={isLog && data.y.every((value) => value === null || value > 0)}
+            isLog={choice.isLog && data.y.every((value) => value === null || value > 0)}
           />
         ))}
         <Lane
@@ -118,6 +127,19 @@ function Score({ job, rows, events, theme }: BoardProps) {
           hasAxis={false}
           fromZero
         />
+        {lanes.split && (
+          <Lane
+            {...shared}
+            title="step time"
+            colour="chart-speed"
+            layers={LAYERS}
+            data={lanes.split}
+            height={110}
+            hasAxis={false}
+            fromZero
+            format={(value) => (typeof value === "number" ? formatDuration(value) : "–")}
+          />
+        )}
         <Lane
           {...shared}
           title="workers"
@@ -134,48 +156,25 @@ function Score({ job, rows, events, theme }: BoardProps) {
   );
 }
 
-interface MetricChoiceProps {
-  names: string[];
-  chosen: ReadonlySet<string>;
-  onChange: (chosen: ReadonlySet<string>) => void;
+/** Where the reader zooms into what was thinned out, the service is asked for more of it. */
+function useDetail(
+  job: Job,
+  rows: readonly MetricRow[],
+  zoom: Range | null,
+  place: (row: MetricRow) => number,
+): readonly MetricRow[] {
+  const steps = zoom && thinnedSteps(rows, (row) => place(row) >= zoom[0] && place(row) <= zoom[1]);
+  const query = steps && `max_points=${CHART_POINTS}&start=${steps[0]}&end=${steps[1]}`;
+  const { value } = useResource<MetricChart>(query && `/jobs/${job.id}/metrics/chart?${query}`);
+  return useMemo(() => (value ? withDetail(rows, rowsOfChart(value)) : rows), [rows, value]);
 }
 
-function MetricChoice({ names, chosen, onChange }: MetricChoiceProps) {
-  if (names.length < 2) return <h2 class="board-title">Training</h2>;
-  const flip = (name: string) => {
-    const next = new Set(chosen);
-    if (!next.delete(name)) next.add(name);
-    onChange(next);
-  };
-  return (
-    <fieldset class="chips" aria-label="Metrics shown">
-      {names.map((name) => (
-        <button
-          type="button"
-          key={name}
-          class="chip-toggle"
-          aria-pressed={chosen.has(name)}
-          onClick={() => flip(name)}
-        >
-          {name}
-        </button>
-      ))}
-    </fieldset>
-  );
+function originOf(rows: readonly MetricRow[]): number {
+  return rows[0] ? Date.parse(rows[0].time) : 0;
 }
 
-function Toggle({
-  label,
-  isOn,
-  onChange,
-}: {
-  label: string;
-  isOn: boolean;
-  onChange: (isOn: boolean) => void;
-}) {
-  return (
-    <button type="button" class="chip-toggle" aria-pressed={isOn} onClick={() => onChange(!isOn)}>
-      {label}
-    </button>
-  );
+/** Samples of a step, as the spec says. */
+function batchOf(job: Job): number {
+  const size = (job.spec as { batch?: { global_size?: unknown } } | undefined)?.batch?.global_size;
+  return typeof size === "number" && size > 0 ? size : 1;
 }

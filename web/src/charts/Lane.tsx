@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { formatElapsed, formatValue } from "../text/format";
+import { formatCount, formatElapsed, formatValue } from "../text/format";
 import type { LaneData, Range, XAxis } from "./data";
 import { laneOptions } from "./options";
 import { type ChartInputs, decideChart } from "./plan";
@@ -14,6 +14,8 @@ export interface LaneProps {
   range: Range;
   width: number;
   height: number;
+  /** Of a stack of areas: its colours and names, the highest first; `colour` is then only a title's. */
+  layers?: { colour: string; name: string }[];
   /** Whether the lane shows the labels of the shared x axis (the last one does). */
   hasAxis: boolean;
   isStepped?: boolean;
@@ -72,9 +74,15 @@ export function Lane(props: LaneProps) {
   return (
     <section class="lane" aria-label={`${props.title} chart`}>
       <header class="lane-head">
-        <i class={`swatch swatch-${props.colour}`} aria-hidden="true" />
+        {!props.layers && <i class={`swatch swatch-${props.colour}`} aria-hidden="true" />}
         <span class="lane-title">{props.title}</span>
         <output class="lane-value">{format(props.data.y[index])}</output>
+        {props.layers?.map((layer, place) => (
+          <span key={layer.name} class="lane-layer">
+            <i class={`swatch swatch-${layer.colour}`} aria-hidden="true" />
+            {layer.name} {format(heightOf(props.data, place, index))}
+          </span>
+        ))}
         <span class="lane-at">{x !== undefined && hover !== null && placeName(props.axis, x)}</span>
       </header>
       <div ref={host} class="lane-plot" />
@@ -82,8 +90,16 @@ export function Lane(props: LaneProps) {
   );
 }
 
+/** How much a layer adds to those below it. */
+function heightOf(data: LaneData, place: number, index: number): number | null {
+  const columns = [data.y, ...(data.below ?? [])];
+  const top = columns[place]?.[index] ?? null;
+  return top === null ? null : top - (columns[place + 1]?.[index] ?? 0);
+}
+
 function placeName(axis: XAxis, x: number): string {
-  return axis === "step" ? `at step ${x}` : `at ${formatElapsed(x)}`;
+  if (axis === "time") return `at ${formatElapsed(x)}`;
+  return axis === "step" ? `at step ${x}` : `at ${formatCount(x)} samples`;
 }
 
 function signatureOf(props: LaneProps): string {
@@ -96,9 +112,10 @@ function signatureOf(props: LaneProps): string {
     props.theme,
     props.fromZero,
   ];
-  return [...parts, props.data.trend !== null].join("|");
+  return [...parts, props.data.trend !== null, props.layers?.length].join("|");
 }
 
 function columnsOf(data: LaneData): uPlot.AlignedData {
+  if (data.below) return [data.x, data.y, ...data.below];
   return data.trend ? [data.x, data.y, data.trend] : [data.x, data.y];
 }

@@ -60,21 +60,32 @@ interface Look {
   row: number;
 }
 
+interface TimelineProps {
+  job: Job;
+  events: readonly JobEvent[];
+  now: number;
+}
+
 /** What the job did with its time, and the life of each of its workers, over one axis of time. */
-export function Timeline({ job, events, now }: { job: Job; events: readonly JobEvent[]; now: number }) {
+export function Timeline({ job, events, now }: TimelineProps) {
+  const end = endOf(job, events, now);
+  const spans = useMemo(() => phasesOf(job, events, end), [job, events, end]);
+  return spans.length > 0 ? <Drawn events={events} spans={spans} end={end} now={now} /> : null;
+}
+
+type DrawnProps = Omit<TimelineProps, "job"> & { spans: readonly Span[]; end: number };
+
+function Drawn({ events, spans, end, now }: DrawnProps) {
   const frame = useRef<HTMLDivElement>(null);
   const width = Math.max(0, useWidth(frame) - AXIS_PX - PAD_PX);
   const [last, setLast] = useState<number | null>(null);
   const [look, setLook] = useState<Look | null>(null);
-  const end = endOf(job, events, now);
-  const spans = useMemo(() => phasesOf(job, events, end), [job, events, end]);
   const lanes = useMemo(() => lanesOf(events, end), [events, end]);
   const moments = useMemo(() => momentsOf(events), [events]);
   const starts = useMemo(() => generationStarts(events), [events]);
   const [from, to] = zoomed(spans, last);
   const strip: Strip = { from, to, width };
   const shown = useMemo(() => lanes.filter((lane) => endOfLane(lane) >= from), [lanes, from]);
-  if (spans.length === 0) return null;
 
   const onKeyDown = (event: KeyboardEvent) => {
     const next = moveLook(look ?? { at: to, row: -1 }, event.key, strip, shown.length);
@@ -176,7 +187,7 @@ function tellLane(lane: WorkerLane, at: number, now: number): string {
   const name = lane.node ? `${lane.workerId} on ${lane.node}` : lane.workerId;
   const isPast = lane.end !== null && at >= endOfLane(lane);
   const span = spanAt(lane.spans, at);
-  if (isPast) return `${name}: ${lane.endText || "ended with the job"} (${clock(endOfLane(lane), now)})`;
+  if (isPast) return `${clock(endOfLane(lane), now)} ${lane.endText || `${name} ended with the job`}`;
   if (!span) return `${name}: not there yet at ${clock(at, now)}`;
   if (span.rank === null) return `${name}: ${span.state}, ${lasting(span)}`;
   const [first, last] = span.generations ?? [0, 0];

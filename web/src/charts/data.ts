@@ -2,7 +2,7 @@
 
 import type { MetricRow } from "../wire";
 
-export type XAxis = "step" | "time";
+export type XAxis = "step" | "time" | "samples";
 export type Range = readonly [min: number, max: number];
 
 /** Columns of one lane. `y` holds what was measured; `trend` its moving average, where one is wanted. */
@@ -10,6 +10,8 @@ export interface LaneData {
   x: number[];
   y: (number | null)[];
   trend: (number | null)[] | null;
+  /** Areas below `y`, each up to its own line, the highest first. */
+  below?: (number | null)[][];
 }
 
 /** Metrics with a place of their own on the page; the rest are the user's. */
@@ -30,30 +32,33 @@ export function metricNames(rows: readonly MetricRow[]): string[] {
   return [...names].sort((a, b) => Number(b === "loss") - Number(a === "loss") || (a < b ? -1 : 1));
 }
 
-/** Where a row stands on the axis: its step, or seconds since `origin` (epoch milliseconds). */
-export function xOf(row: Pick<MetricRow, "step" | "time">, axis: XAxis, origin: number): number {
-  return axis === "step" ? row.step : (Date.parse(row.time) - origin) / 1000;
+/** Where a row stands on the axis: its step, its samples at `batch` a step, or seconds since `origin` (epoch milliseconds). */
+export function xOf(row: Pick<MetricRow, "step" | "time">, axis: XAxis, origin: number, batch = 1): number {
+  if (axis === "time") return (Date.parse(row.time) - origin) / 1000;
+  return axis === "samples" ? row.step * batch : row.step;
 }
 
 /** Rows in the order of the axis: an old row that is not yet trained again has a later step but an earlier time. */
 export function orderRows(rows: readonly MetricRow[], axis: XAxis): readonly MetricRow[] {
-  if (axis === "step") return rows;
+  if (axis !== "time") return rows;
   return [...rows].sort((a, b) => Date.parse(a.time) - Date.parse(b.time));
 }
 
 /** Start and end of the axis; never empty, so that a first point has room. */
-export function extentOf(rows: readonly MetricRow[], axis: XAxis, origin: number): Range {
+export function extentOf(rows: readonly MetricRow[], axis: XAxis, origin: number, batch = 1): Range {
   const first = rows[0];
   const last = rows.at(-1);
   if (!first || !last) return [0, 1];
-  const min = xOf(first, axis, origin);
-  const max = xOf(last, axis, origin);
+  const min = xOf(first, axis, origin, batch);
+  const max = xOf(last, axis, origin, batch);
   return max > min ? [min, max] : [min, min + 1];
 }
 
 export interface LaneChoice {
   axis: XAxis;
   origin: number;
+  /** Samples of a step. */
+  batch?: number;
   range: Range;
   /** Points the lane can show apart: about two a pixel. */
   maxPoints: number;
@@ -74,7 +79,7 @@ export function buildLane(
   for (const row of rows) {
     const value = read(row);
     if (value === undefined) continue;
-    x.push(xOf(row, choice.axis, choice.origin));
+    x.push(xOf(row, choice.axis, choice.origin, choice.batch));
     y.push(value === null || Number.isFinite(value) ? value : null);
     workers.push(row.workers);
   }

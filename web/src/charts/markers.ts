@@ -2,7 +2,7 @@
 
 import { formatDuration, plural } from "../text/format";
 import type { JobEvent } from "../wire";
-import type { Range, XAxis } from "./data";
+import { type Range, type XAxis, xOf } from "./data";
 
 export type MarkerKind = "up" | "down" | "replace" | "balance" | "failure" | "restart" | "resume";
 
@@ -38,7 +38,7 @@ const KINDS: Record<string, MarkerKind> = {
 };
 
 /** One marker for each new membership after the first, and one for a loss that is not yet mended. */
-export function markersOf(events: readonly JobEvent[], axis: XAxis, origin: number): Marker[] {
+export function markersOf(events: readonly JobEvent[], axis: XAxis, origin: number, batch = 1): Marker[] {
   const markers: Marker[] = [];
   let losses: JobEvent[] = [];
   let moves: string[] = [];
@@ -48,12 +48,12 @@ export function markersOf(events: readonly JobEvent[], axis: XAxis, origin: numb
     if (event.kind !== "generation.formed") continue;
     const kind = kindOf(event);
     const causes = [...losses.map(describeLoss), ...(kind === "balance" ? moves : [])];
-    if (kind) markers.push(describe(event, kind, causes, placeOf(event, axis, origin)));
+    if (kind) markers.push(describe(event, kind, causes, placeOf(event, axis, origin, batch)));
     losses = [];
     moves = [];
   }
   const open = losses[0];
-  if (open) markers.push(unmended(open, losses, placeOf(open, axis, origin)));
+  if (open) markers.push(unmended(open, losses, placeOf(open, axis, origin, batch)));
   return markers;
 }
 
@@ -63,9 +63,8 @@ function kindOf(event: JobEvent): MarkerKind | null {
   return (event.attempt ?? 1) > 1 ? "resume" : null;
 }
 
-function placeOf(event: JobEvent, axis: XAxis, origin: number): number {
-  if (axis === "time") return (Date.parse(event.time) - origin) / 1000;
-  return numberOf(event.data.step) ?? event.step ?? 0;
+function placeOf(event: JobEvent, axis: XAxis, origin: number, batch: number): number {
+  return xOf({ step: numberOf(event.data.step) ?? event.step ?? 0, time: event.time }, axis, origin, batch);
 }
 
 function describe(event: JobEvent, kind: MarkerKind, causes: string[], x: number): Marker {

@@ -87,6 +87,14 @@ function rangeOf(props: LaneProps, min: number | null, max: number | null): [num
 }
 
 function seriesOf(props: LaneProps): uPlot.Series[] {
+  // Each area reaches down to zero and is painted over by those below it.
+  if (props.layers)
+    return props.layers.map((layer) => ({
+      fill: colour(layer.colour),
+      stroke: colour(layer.colour),
+      width: 0,
+      points: { show: false },
+    }));
   const stroke = colour(props.colour);
   const hasTrend = props.data.trend !== null;
   const raw: uPlot.Series = {
@@ -110,7 +118,7 @@ function xAxis(props: LaneProps): uPlot.Axis {
     ...(props.axis === "time" ? { incrs: TIME_STEPS } : { incrs: WHOLE_STEPS }),
     values: (_, splits) =>
       props.hasAxis
-        ? splits.map((x) => (props.axis === "step" ? formatValue(x) : formatElapsed(x)))
+        ? splits.map((x) => (props.axis === "time" ? formatElapsed(x) : formatAxis(x)))
         : splits.map(() => ""),
   };
 }

@@ -1,5 +1,7 @@
 import { useEffect, useReducer } from "preact/hooks";
-import { Board } from "../charts/Board";
+import { Board, CHART_POINTS } from "../charts/Board";
+import { MOST_ROWS, rowsOfChart } from "../charts/history";
+import { SkewCard } from "../charts/SkewCard";
 import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
@@ -8,7 +10,7 @@ import { Icon } from "../parts/Icon";
 import { StreamBanner } from "../parts/StreamBanner";
 import { jobPath, TABS, type Tab } from "../router";
 import { type JobAction, type JobState, NO_JOB, reduceJob } from "../state/job";
-import { isFinal, type Job, type JobEvent, type MetricRow } from "../wire";
+import { isFinal, type Job, type JobEvent, type MetricChart, type MetricRow } from "../wire";
 import { CheckpointsTab } from "./CheckpointsTab";
 import { EventsTab } from "./EventsTab";
 import { JobHeader } from "./JobHeader";
@@ -56,8 +58,17 @@ export function JobView({ id, tab, theme }: JobViewProps) {
     path: path && `${path}/events`,
     onMessages: (all) => dispatch(readEvents(all)),
   });
+  // Of a long job the service thins out what lies behind; the stream goes on from there.
+  const isLong = (found.value?.step ?? 0) > MOST_ROWS;
+  const past = useResource<MetricChart>(
+    path && isLong ? `${path}/metrics/chart?max_points=${CHART_POINTS}` : null,
+  );
+  useEffect(() => {
+    if (past.value) dispatch([{ type: "metrics", items: rowsOfChart(past.value) }]);
+  }, [past.value]);
   const metrics = useStream({
-    path: path && `${path}/metrics`,
+    path: path && (!isLong || past.value) ? `${path}/metrics` : null,
+    ...(past.value ? { lastId: String(past.value.position) } : {}),
     onMessages: (all) => dispatch(readMetrics(all)),
   });
   const now = useNow();
@@ -79,7 +90,9 @@ export function JobView({ id, tab, theme }: JobViewProps) {
       <JobHeader job={job} events={state.events} now={now} onJob={onJob} />
       <TabBar job={job} tab={tab} events={state.events.length} />
       <div class="tab-panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
-        {tab === "overview" && <Overview state={state} job={job} now={now} theme={theme} />}
+        {tab === "overview" && (
+          <Overview state={state} job={job} now={now} theme={theme} isLoading={isLong && !past.value} />
+        )}
         {tab === "workers" && <WorkersTab job={job} />}
         {tab === "logs" && <LogsTab job={job} now={now} />}
         {tab === "events" && <EventsTab events={state.events} now={now} />}
@@ -90,15 +103,24 @@ export function JobView({ id, tab, theme }: JobViewProps) {
   );
 }
 
-function Overview({ state, job, now, theme }: { state: JobState; job: Job; now: number; theme: string }) {
+interface OverviewProps {
+  state: JobState;
+  job: Job;
+  now: number;
+  theme: string;
+  isLoading: boolean;
+}
+
+function Overview({ state, job, now, theme, isLoading }: OverviewProps) {
   return (
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} />}
       <Tiles job={job} rows={state.rows} events={state.events} now={now} />
       <Timeline job={job} events={state.events} now={now} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (
-        <Board job={job} rows={state.rows} events={state.events} theme={theme} />
+        <Board job={job} rows={state.rows} events={state.events} theme={theme} isLoading={isLoading} />
       )}
+      {job.workers > 1 && !isFinal(job.status) && <SkewCard job={job} />}
       <EventsTab
         events={state.events.slice(-6)}
         now={now}
