@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-export const TABS = ["overview", "workers", "logs", "events", "checkpoints", "spec"] as const;
+export const TABS = ["overview", "workers", "logs", "events", "checkpoints", "spec", "code"] as const;
 export type Tab = (typeof TABS)[number];
 
 export type Route =

@@ -184,6 +184,42 @@ export interface ClusterView {
   queue: { job_id: string; name: string; position: number; reason: string }[];
 }
 
+/** Why a job waits, or why it has so many workers. */
+export interface Explanation {
+  because: string;
+  position: number | null;
+  priority: number;
+  min_workers: number;
+  max_workers: number;
+  desired_workers: number;
+  granted_workers: number;
+  queued_at: string;
+  deadline_at: string | null;
+}
+
+export interface CodeFile {
+  path: string;
+  bytes: number;
+  is_entrypoint: boolean;
+}
+
+/** What a job runs. */
+export interface Code {
+  /** `none`: its code lies on the nodes, or its package is gone. */
+  source: "package" | "recipe" | "none";
+  name: string;
+  entrypoint: string;
+  items: CodeFile[];
+}
+
+export interface CodeText {
+  path: string;
+  bytes: number;
+  /** Null: it is no text. */
+  text: string | null;
+  is_cut: boolean;
+}
+
 /** RFC 9457, as every error of the service. */
 export interface Problem {
   title: string;

@@ -22,7 +22,7 @@ export function SkewCard({ job }: { job: Job }) {
           class="soft"
           title="The time a rank spends on its microbatches of a step; the others wait for the longest"
         >
-          median {formatDuration(skew.median)}, rank {slowest.rank} {formatShare(skew.excess)} above
+          median {formatDuration(skew.median)}, rank {slowest.rank} is {formatShare(skew.excess)} above it
         </span>
       </header>
       <Bars skew={skew} />

@@ -84,6 +84,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
   const moments = useMemo(() => momentsOf(events), [events]);
   const starts = useMemo(() => generationStarts(events), [events]);
   const [from, to] = zoomed(spans, last);
+  const whole = (to - (spans[0]?.from ?? to)) / 1000;
   const strip: Strip = { from, to, width };
   const shown = useMemo(() => lanes.filter((lane) => endOfLane(lane) >= from), [lanes, from]);
 
@@ -100,7 +101,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
         <span class="soft">{shown.length > 0 && `${plural(shown.length, "worker")} so far`}</span>
         <span class="grow" />
         <fieldset class="segments" aria-label="Part of the timeline">
-          {ZOOMS.map(([name, seconds]) => (
+          {ZOOMS.filter(([, seconds]) => seconds === null || whole > seconds).map(([name, seconds]) => (
             <button type="button" key={name} aria-pressed={last === seconds} onClick={() => setLast(seconds)}>
               {name}
             </button>

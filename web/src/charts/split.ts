@@ -19,6 +19,7 @@ export function buildSplit(rows: readonly MetricRow[], choice: LaneChoice): Lane
   const totals: (number | null)[] = [];
   const busy: (number | null)[] = [];
   const data: (number | null)[] = [];
+  const workers: number[] = [];
   // A thinned row has only some of the three: the others stand where they stood last.
   let [total, compute, wait]: (number | null)[] = [null, null, null];
   for (const { values, ...row } of rows) {
@@ -27,12 +28,15 @@ export function buildSplit(rows: readonly MetricRow[], choice: LaneChoice): Lane
     wait = values.data_seconds ?? wait ?? null;
     if (total === null || compute === null || wait === null) continue;
     x.push(xOf(row, choice.axis, choice.origin, choice.batch));
+    workers.push(row.workers);
     totals.push(Math.max(total, compute + wait));
     busy.push(compute + wait);
     data.push(wait);
   }
   if (x.length === 0) return null;
-  const [top, middle, low] = [totals, busy, data].map((y) => (choice.hasTrend ? movingAverage(y) : y));
+  const [top, middle, low] = [totals, busy, data].map((y) =>
+    choice.hasTrend ? movingAverage(y, workers) : y,
+  );
   const kept = thin(totals, ...visibleSpan(x, choice.range), choice.maxPoints);
   const pick = (y: (number | null)[] | undefined) => kept.map((index) => y?.[index] ?? null);
   return {

@@ -3,6 +3,7 @@ import { parseAnsi } from "../text/ansi";
 import { words } from "../text/format";
 import type { AdvisedFailure, Failure, Job } from "../wire";
 import { Copy } from "./Copy";
+import { Icon } from "./Icon";
 import { LogText } from "./LogText";
 
 const CLASSES: Record<Failure["failure_class"], string> = {
@@ -37,10 +38,15 @@ export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailur
       </dl>
       {failure.traceback && <Output title="Traceback" text={failure.traceback} />}
       {failure.last_output.length > 0 && <Output title="Last lines" text={failure.last_output.join("\n")} />}
+      <p class="actions">
+        <a class="button" href={jobPath(job.id, "logs")}>
+          <Icon name="down" /> Logs, at the failing line
+        </a>
+      </p>
       <p class="failure-advice">
         <strong>What to do</strong> {failure.advice}{" "}
         {job.step > 0 && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
-        <a href={jobPath(job.id, "logs")}>Logs</a> · <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
+        <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
       </p>
     </section>
   );

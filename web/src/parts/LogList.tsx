@@ -16,14 +16,16 @@ interface LogListProps {
   needle: string;
   now: number;
   onEarlier: (() => void) | null;
+  /** The id of a line to begin at, in the middle of the picture. */
+  focus?: string | null;
 }
 
 /** Draws only the rows in sight. Follows the end until the reader scrolls up. */
-export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
+export function LogList({ lines, needle, now, onEarlier, focus = null }: LogListProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
-  const [isFollowing, setFollowing] = useState(true);
+  const [isFollowing, setFollowing] = useState(focus === null);
   /** The line at the upper edge, and how far it has gone: what a reader looks at stays, whatever comes before it. */
   const anchor = useRef<{ id: string; beyond: number } | null>(null);
 
@@ -40,6 +42,13 @@ export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
     else if (anchor.current)
       element.scrollTop = placeOf(lines, anchor.current.id) * ROW_PX + anchor.current.beyond;
   }, [lines, isFollowing, height]);
+
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || focus === null) return;
+    setFollowing(false);
+    element.scrollTop = placeOf(lines, focus) * ROW_PX - element.clientHeight / 2;
+  }, [focus]);
 
   const onScroll = () => {
     const element = box.current;
@@ -63,7 +72,7 @@ export function LogList({ lines, needle, now, onEarlier }: LogListProps) {
         <div class="log-space" style={{ height: `${lines.length * ROW_PX}px` }}>
           <div class="log-rows" style={{ transform: `translateY(${first * ROW_PX}px)` }}>
             {lines.slice(first, last).map((line) => (
-              <div key={line.id} class={`log-row log-${line.stream}`}>
+              <div key={line.id} class={`log-row log-${line.stream} ${line.id === focus ? "log-focus" : ""}`}>
                 <time dateTime={line.time}>{formatTime(line.time, now)}</time>
                 <span
                   class={line.rank === null ? "log-rank" : `log-rank rank-${line.rank % 6}`}

@@ -1,15 +1,34 @@
 import { describe, expect, it } from "vitest";
 import { makeLine } from "../testing";
+import type { Failure } from "../wire";
 import {
   appendLines,
   compareIds,
   filterLines,
+  findFailure,
   MAX_LINES,
+  MOST_LINES,
   NO_LOGS,
+  parseRanks,
   placeOf,
   prependLines,
   ranksOf,
 } from "./logs";
+
+const FAILURE: Failure = {
+  failure_class: "user",
+  reason: "user_code_error",
+  message: "",
+  worker_id: null,
+  rank: null,
+  node: null,
+  exit_code: 1,
+  signal: null,
+  step: 3,
+  microbatch: null,
+  traceback: null,
+  last_output: [],
+};
 
 describe("compareIds", () => {
   it("orders by segment, then offset, as numbers", () => {
@@ -42,6 +61,61 @@ describe("prependLines", () => {
     const whole = prependLines(state, [makeLine("1:0"), makeLine("1:96"), makeLine("2:0"), makeLine("2:9")]);
     expect(whole.lines.map((line) => line.id)).toEqual(["1:0", "1:96", "2:0", "2:9"]);
     expect(prependLines(whole, [makeLine("1:0")])).toBe(whole);
+  });
+});
+
+describe("a log of a million lines", () => {
+  it("is borne in pieces, forwards and backwards, and never held whole", () => {
+    const piece = (from: number, size: number) =>
+      Array.from({ length: size }, (_, index) => makeLine(`0:${from + index}`));
+    let state = NO_LOGS;
+    for (let from = 0; from < 1_000_000; from += 10_000) state = appendLines(state, piece(from, 10_000));
+    expect([state.lines.length, state.dropped]).toEqual([MAX_LINES, 1_000_000 - MAX_LINES]);
+    for (let back = 0; back < 30; back += 1)
+      state = prependLines(state, piece(1_000_000 - MAX_LINES - (back + 1) * 10_000, 10_000));
+    expect(state.lines).toHaveLength(MOST_LINES);
+    state = appendLines(state, [makeLine("1:0")]);
+    expect([state.lines.length, state.lines.at(-1)?.id]).toEqual([MOST_LINES, "1:0"]);
+    expect(placeOf(state.lines, "0:900000")).toBe(900_000 - (1_000_001 - MOST_LINES));
+  });
+});
+
+describe("parseRanks", () => {
+  it.each([
+    ["", []],
+    ["0, 3", [0, 3]],
+    ["8-10 2", [8, 9, 10, 2]],
+    ["x", null],
+    ["-1", null],
+  ])("reads %j", (text, ranks) => {
+    expect(parseRanks(text)).toEqual(ranks && new Set(ranks));
+  });
+});
+
+describe("findFailure", () => {
+  const failure = {
+    ...FAILURE,
+    worker_id: "w2",
+    rank: 1,
+    traceback: "Traceback\n  line 3\nValueError: no\n",
+  };
+  const of = (id: string, worker_id: string, line: string) => ({ ...makeLine(id, line, 1), worker_id });
+  const lines = [
+    of("1:1", "w2", "ValueError: no"),
+    of("1:2", "w2", "retried"),
+    of("1:3", "w2", "[rank 1] ValueError: no"),
+    of("1:4", "w2", "bye"),
+    of("1:5", "w3", "ValueError: no"),
+  ];
+
+  it("is the last line of the failing worker that says what it raised", () => {
+    expect(findFailure(lines, failure)?.id).toBe("1:3");
+  });
+
+  it("is its last word where it was killed, and nothing where it never spoke", () => {
+    expect(findFailure(lines, { ...failure, traceback: null })?.id).toBe("1:4");
+    expect(findFailure(lines, { ...failure, worker_id: null })?.id).toBe("1:5");
+    expect(findFailure(lines, { ...failure, worker_id: "w9" })).toBeNull();
   });
 });
 

@@ -1,17 +1,21 @@
 /** Log lines: pure merging by id, bounded, and filtering by rank and text. */
 
-import type { LogLine } from "../wire";
+import type { Failure, LogLine } from "../wire";
 
 export interface LogState {
   lines: readonly LogLine[];
   /** Lines dropped at the front, because the browser need not hold a whole log. */
   dropped: number;
+  /** So many are held: more, where the reader asked for earlier ones. */
+  room: number;
 }
-
-export const NO_LOGS: LogState = { lines: [], dropped: 0 };
 
 /** About 20 MB of browser memory at 200 characters a line. */
 export const MAX_LINES = 50_000;
+/** And so many at most, however far back the reader goes; a search looks through all of them at the service. */
+export const MOST_LINES = 250_000;
+
+export const NO_LOGS: LogState = { lines: [], dropped: 0, room: MAX_LINES };
 
 /** Order of two ids of the form "SEGMENT:OFFSET". */
 export function compareIds(a: string, b: string): number {
@@ -31,16 +35,19 @@ export function appendLines(state: LogState, items: LogLine[]): LogState {
   }
   if (fresh.length === 0) return state;
   const all = [...state.lines, ...fresh];
-  const excess = Math.max(0, all.length - MAX_LINES);
-  return { lines: excess ? all.slice(excess) : all, dropped: state.dropped + excess };
+  const excess = Math.max(0, all.length - state.room);
+  return { lines: excess ? all.slice(excess) : all, dropped: state.dropped + excess, room: state.room };
 }
 
-/** Put lines of before in front of those known. */
+/** Put lines of before in front of those known, and make room for them, as far as there may be. */
 export function prependLines(state: LogState, items: LogLine[]): LogState {
   const first = state.lines[0];
-  const earlier = first ? items.filter((item) => compareIds(item.id, first.id) < 0) : items;
+  const before = first ? items.filter((item) => compareIds(item.id, first.id) < 0) : items;
+  const earlier = before.slice(Math.max(0, before.length + state.lines.length - MOST_LINES));
   if (earlier.length === 0) return state;
-  return { lines: [...earlier, ...state.lines], dropped: Math.max(0, state.dropped - earlier.length) };
+  const lines = [...earlier, ...state.lines];
+  const room = Math.max(state.room, lines.length);
+  return { lines, dropped: Math.max(0, state.dropped - earlier.length), room };
 }
 
 /** The place of the first line at or after `id`; lines are in the order of their ids. */
@@ -70,6 +77,30 @@ export function filterLines(lines: readonly LogLine[], filter: LogFilter): reado
       (filter.ranks.size === 0 || (line.rank !== null && filter.ranks.has(line.rank))) &&
       (!needle || line.line.toLowerCase().includes(needle)),
   );
+}
+
+/** "0, 3, 8-10" as ranks; null where it is none of that. Spaces part as commas do. */
+export function parseRanks(text: string): Set<number> | null {
+  const ranks = new Set<number>();
+  for (const word of text.split(/[\s,]+/).filter(Boolean)) {
+    const [, first = "", last = first] = /^(\d{1,5})(?:-(\d{1,5}))?$/.exec(word) ?? [];
+    if (first === "") return null;
+    for (let rank = Number(first); rank <= Number(last || first) && ranks.size < 5000; rank += 1)
+      ranks.add(rank);
+  }
+  return ranks;
+}
+
+/**
+ * The line at which a job failed, as far as it is among these: the last one of the failing worker that ends as the
+ * traceback does, else the last one of that worker or rank; null where none of it is here.
+ */
+export function findFailure(lines: readonly LogLine[], failure: Failure): LogLine | null {
+  const isOwn = (line: LogLine) =>
+    failure.worker_id === null ? line.rank === failure.rank : line.worker_id === failure.worker_id;
+  const last = failure.traceback?.trimEnd().split("\n").at(-1)?.trim();
+  const raised = last ? lines.findLast((line) => isOwn(line) && line.line.trim().endsWith(last)) : undefined;
+  return raised ?? lines.findLast(isOwn) ?? null;
 }
 
 /** The ranks that have said something, in order. */

@@ -16,7 +16,7 @@ export interface Skew {
   excess: number;
 }
 
-/** In the order of ranks; null where fewer than two have been measured. */
+/** In the order of ranks; null where there are not two to compare. */
 export function skewOf(workers: readonly Worker[]): Skew | null {
   const times: RankTime[] = [];
   for (const { rank, worker_id, microbatches, microbatch_seconds } of workers) {
@@ -28,5 +28,6 @@ export function skewOf(workers: readonly Worker[]): Skew | null {
   const sorted = times.map((one) => one.seconds).sort((a, b) => a - b);
   const median = ((sorted[(sorted.length - 1) >> 1] ?? 0) + (sorted[sorted.length >> 1] ?? 0)) / 2;
   const longest = sorted.at(-1) ?? 0;
-  return { times, median, excess: median > 0 ? longest / median - 1 : 0 };
+  // More workers than microbatches: most have nothing to do, and nothing to be compared by.
+  return median > 0 ? { times, median, excess: longest / median - 1 } : null;
 }

@@ -12,9 +12,11 @@ import { jobPath, TABS, type Tab } from "../router";
 import { type JobAction, type JobState, NO_JOB, reduceJob } from "../state/job";
 import { isFinal, type Job, type JobEvent, type MetricChart, type MetricRow } from "../wire";
 import { CheckpointsTab } from "./CheckpointsTab";
+import { CodeTab } from "./CodeTab";
 import { EventsTab } from "./EventsTab";
 import { JobHeader } from "./JobHeader";
 import { LogsTab } from "./LogsTab";
+import { PendingCard } from "./PendingCard";
 import { SpecTab } from "./SpecTab";
 import { Tiles } from "./Tiles";
 import { WorkersTab } from "./WorkersTab";
@@ -98,6 +100,7 @@ export function JobView({ id, tab, theme }: JobViewProps) {
         {tab === "events" && <EventsTab events={state.events} now={now} />}
         {tab === "checkpoints" && <CheckpointsTab job={job} events={state.events} now={now} />}
         {tab === "spec" && <SpecTab job={job} />}
+        {tab === "code" && <CodeTab job={job} />}
       </div>
     </main>
   );
@@ -115,6 +118,7 @@ function Overview({ state, job, now, theme, isLoading }: OverviewProps) {
   return (
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} />}
+      {job.status === "queued" && <PendingCard job={job} now={now} />}
       <Tiles job={job} rows={state.rows} events={state.events} now={now} />
       <Timeline job={job} events={state.events} now={now} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (
@@ -137,6 +141,7 @@ const TAB_NAMES: Record<Tab, string> = {
   events: "Events",
   checkpoints: "Checkpoints",
   spec: "Spec",
+  code: "Code",
 };
 
 function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {

@@ -1,25 +1,36 @@
-import { useMemo, useReducer, useState } from "preact/hooks";
+import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
 import { get } from "../live/api";
-import { useResource, useStream } from "../live/hooks";
+import { useResource, useStream, useThrottled } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
-import { Icon } from "../parts/Icon";
 import { LogList } from "../parts/LogList";
 import { StreamBanner } from "../parts/StreamBanner";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
-import { appendLines, filterLines, type LogState, NO_LOGS, prependLines, ranksOf } from "../state/logs";
+import {
+  appendLines,
+  filterLines,
+  findFailure,
+  type LogState,
+  MOST_LINES,
+  NO_LOGS,
+  prependLines,
+  ranksOf,
+} from "../state/logs";
 import { formatCount, plural } from "../text/format";
 import type { Job, LogLine } from "../wire";
+import { LogsBar, type LogWish, NO_WISH, queryOf } from "./LogsBar";
 
 interface LogPage {
   items: LogLine[];
   next: string | null;
+  /** Where to go on backwards; null: nothing lies before. */
+  earlier: string | null;
 }
 
 /** How many of the newest lines are read at first. */
 const FIRST_LINES = 1000;
 /** And on request; the service gives no more at once. */
-const MOST_LINES = 10_000;
+const MORE_LINES = 10_000;
 
 type LogAction = { place: "end" | "front"; items: LogLine[] };
 
@@ -33,85 +44,134 @@ function readLines(messages: SseMessage[]): LogLine[] {
     .flatMap((message) => (JSON.parse(message.data) as { items: LogLine[] }).items);
 }
 
-/** What the workers wrote. */
+/** What the workers wrote. Of a job that failed it opens at the failing rank's last lines. */
 export function LogsTab({ job, now }: { job: Job; now: number }) {
-  const { value, error, reload } = useResource<LogPage>(`/jobs/${job.id}/logs?tail=${FIRST_LINES}`);
-  if (value) return <LiveLogs job={job} now={now} first={value} />;
-  if (error) return <Unread error={error} onRetry={reload} />;
-  return <div class="card loading" role="status" aria-label="Loading logs" />;
+  const failing = job.failure?.rank ?? null;
+  const [wish, setWish] = useState<LogWish>(
+    failing === null ? NO_WISH : { ...NO_WISH, ranks: new Set([failing]) },
+  );
+  const [ranks, setRanks] = useState<readonly number[]>(failing === null ? [] : [failing]);
+  const [counted, setCounted] = useState("");
+  // The service looks through all that was ever written; what is here is filtered at once.
+  const query = useThrottled(queryOf(wish), 400);
+  const path = `/jobs/${job.id}/logs`;
+  const { value, error, reload } = useResource<LogPage>(`${path}?tail=${FIRST_LINES}${query}`);
+  const addRanks = (found: readonly number[]) =>
+    setRanks((known) =>
+      found.every((rank) => known.includes(rank))
+        ? known
+        : [...new Set([...known, ...found])].sort((a, b) => a - b),
+    );
+  return (
+    <section class="card logs" aria-label="Logs">
+      <LogsBar
+        wish={wish}
+        ranks={ranks}
+        counted={counted}
+        onWish={setWish}
+        onFailure={failing === null ? null : () => setWish({ ...NO_WISH, ranks: new Set([failing]) })}
+      />
+      {value ? (
+        <LiveLogs
+          key={query}
+          job={job}
+          now={now}
+          first={value}
+          query={query}
+          wish={wish}
+          onRanks={addRanks}
+          onCount={setCounted}
+          onAll={() => setWish(NO_WISH)}
+        />
+      ) : error ? (
+        <Unread error={error} onRetry={reload} />
+      ) : (
+        <div class="log-box" role="status" aria-label="Loading logs" />
+      )}
+    </section>
+  );
 }
 
-function LiveLogs({ job, now, first }: { job: Job; now: number; first: LogPage }) {
+interface LiveLogsProps {
+  job: Job;
+  now: number;
+  first: LogPage;
+  query: string;
+  wish: LogWish;
+  onRanks: (ranks: readonly number[]) => void;
+  onCount: (text: string) => void;
+  onAll: () => void;
+}
+
+function LiveLogs({ job, now, first, query, wish, onRanks, onCount, onAll }: LiveLogsProps) {
   const [state, add] = useReducer(reduceLines, first.items, (items) => appendLines(NO_LOGS, items));
   const [lastId] = useState(first.next ?? first.items.at(-1)?.id);
   const stream = useStream({
-    path: `/jobs/${job.id}/logs`,
+    path: `/jobs/${job.id}/logs${query.replace("&", "?")}`,
     lastId,
     onMessages: (messages) => add({ place: "end", items: readLines(messages) }),
   });
-  const [canGrow, setCanGrow] = useState(first.items.length >= FIRST_LINES);
-  const say = useSay();
-  const readEarlier = async () => {
-    try {
-      const page = await get<LogPage>(`/jobs/${job.id}/logs?tail=${MOST_LINES}`);
-      add({ place: "front", items: page.items });
-      setCanGrow(false);
-    } catch (error) {
-      say("bad", error instanceof Error ? error.message : String(error));
-    }
-  };
-  const [ranks, setRanks] = useState<ReadonlySet<number>>(new Set());
-  const [text, setText] = useState("");
-  const shown = useMemo(() => filterLines(state.lines, { ranks, text }), [state.lines, ranks, text]);
-  const flip = (rank: number) => {
-    const next = new Set(ranks);
-    if (!next.delete(rank)) next.add(rank);
-    setRanks(next);
-  };
+  const { earlier, isReading, readEarlier } = useEarlier(job, first.earlier, query, state, add);
+  const shown = useMemo(() => filterLines(state.lines, wish), [state.lines, wish]);
+  const [focus] = useState(() => (job.failure ? (findFailure(state.lines, job.failure)?.id ?? null) : null));
+  useEffect(() => onRanks(ranksOf(state.lines)), [state.lines]);
+  useEffect(() => {
+    const part = `${formatCount(shown.length)} of ${plural(state.lines.length, "line")}`;
+    onCount(shown.length === state.lines.length ? plural(shown.length, "line") : part);
+  }, [shown.length, state.lines.length]);
   return (
-    <section class="card logs" aria-label="Logs">
+    <>
       <StreamBanner states={[stream]} />
-      <div class="logs-bar">
-        <fieldset class="chips" aria-label="Ranks shown">
-          {ranksOf(state.lines).map((rank) => (
-            <button
-              type="button"
-              key={rank}
-              class={`chip-toggle rank-${rank % 6}`}
-              aria-pressed={ranks.has(rank)}
-              onClick={() => flip(rank)}
-            >
-              rank {rank}
-            </button>
-          ))}
-        </fieldset>
-        <span class="grow" />
-        <span class="soft" role="status">
-          {shown.length === state.lines.length
-            ? plural(shown.length, "line")
-            : `${formatCount(shown.length)} of ${plural(state.lines.length, "line")}`}
-        </span>
-        <label class="search">
-          <Icon name="search" />
-          <input
-            type="search"
-            placeholder="Find in logs"
-            aria-label="Find in logs"
-            value={text}
-            onInput={(event) => setText(event.currentTarget.value)}
-          />
-        </label>
-      </div>
       {state.lines.length === 0 ? (
-        <p class="empty soft">No worker has written anything yet.</p>
+        <NoLines isAll={query === ""} onAll={onAll} />
       ) : (
         <LogList
           lines={shown}
-          needle={text.toLowerCase()}
+          needle={wish.text.toLowerCase()}
           now={now}
-          onEarlier={canGrow ? () => void readEarlier() : null}
+          focus={focus}
+          onEarlier={earlier !== null && !isReading ? () => void readEarlier() : null}
         />
       )}
-    </section>
+    </>
+  );
+}
+
+/** Reads page before page, until the log's beginning or the browser's measure. */
+function useEarlier(
+  job: Job,
+  from: string | null,
+  query: string,
+  state: LogState,
+  add: (action: LogAction) => void,
+) {
+  const [next, setNext] = useState(from);
+  const [isReading, setReading] = useState(false);
+  const say = useSay();
+  // Where lines were dropped at the front, those come first.
+  const earlier = state.dropped > 0 ? (state.lines[0]?.id ?? null) : next;
+  const readEarlier = async () => {
+    setReading(true);
+    try {
+      const page = await get<LogPage>(`/jobs/${job.id}/logs?before=${earlier}&tail=${MORE_LINES}${query}`);
+      add({ place: "front", items: page.items });
+      setNext(page.earlier);
+    } catch (error) {
+      say("bad", error instanceof Error ? error.message : String(error));
+    }
+    setReading(false);
+  };
+  return { earlier: state.lines.length < MOST_LINES ? earlier : null, isReading, readEarlier };
+}
+
+function NoLines({ isAll, onAll }: { isAll: boolean; onAll: () => void }) {
+  if (isAll) return <p class="empty soft">No worker has written anything yet.</p>;
+  return (
+    <div class="empty">
+      <p class="soft">No line matches.</p>
+      <button type="button" class="button" onClick={onAll}>
+        Show all lines
+      </button>
+    </div>
   );
 }

@@ -1,12 +1,13 @@
 import { Copy } from "../parts/Copy";
+import { specLines } from "../text/spec";
 import { toYaml } from "../text/yaml";
 import type { Job } from "../wire";
 
-/** The spec as the service resolved it; what was set by the user's own config comes first. */
+/** The spec as the service resolved it: what was given stands out from the defaults; the user's own config comes first. */
 export function SpecTab({ job }: { job: Job }) {
   const spec = (job.spec ?? {}) as Record<string, unknown>;
   const config = (spec.config ?? {}) as Record<string, unknown>;
-  const text = toYaml(spec);
+  const lines = specLines(spec, job.spec_given ?? []);
   return (
     <div class="spec">
       {Object.keys(config).length > 0 && (
@@ -29,9 +30,18 @@ export function SpecTab({ job }: { job: Job }) {
       <section class="card">
         <header class="card-head">
           <h2>Spec</h2>
-          <Copy text={text} label="Copy the spec" />
+          {job.spec_given && <span class="soft">bold: given; the rest are defaults</span>}
+          <span class="grow" />
+          <Copy text={toYaml(spec)} label="Copy the spec" />
         </header>
-        <pre class="code">{text}</pre>
+        <pre class="code">
+          {lines.map((line, index) => (
+            <span key={index} class={line.isGiven ? "spec-given" : "spec-default"} data-given={line.isGiven}>
+              {line.text}
+              {"\n"}
+            </span>
+          ))}
+        </pre>
       </section>
     </div>
   );

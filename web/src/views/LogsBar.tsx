@@ -1,0 +1,123 @@
+import { useState } from "preact/hooks";
+import { Icon } from "../parts/Icon";
+import { type LogFilter, parseRanks } from "../state/logs";
+
+/** Which lines the reader wants. */
+export interface LogWish extends LogFilter {
+  /** RFC 3339; empty: from the beginning. */
+  since: string;
+}
+
+export const NO_WISH: LogWish = { ranks: new Set(), text: "", since: "" };
+
+/** As parameters of the service's logs, each with its `&`. */
+export function queryOf({ ranks, text, since }: LogWish): string {
+  const rank = [...ranks].sort((a, b) => a - b).join(",");
+  const pairs = Object.entries({ rank, q: text.slice(0, 200), since }).filter(([, value]) => value);
+  return pairs.map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
+}
+
+/** More ranks than this are typed, not clicked. */
+const MOST_CHIPS = 16;
+
+const AGES: [name: string, minutes: number | null][] = [
+  ["All times", null],
+  ["Last 5 min", 5],
+  ["Last hour", 60],
+  ["Last day", 1440],
+];
+
+interface LogsBarProps {
+  wish: LogWish;
+  /** Those that have written something. */
+  ranks: readonly number[];
+  counted: string;
+  onWish: (wish: LogWish) => void;
+  onFailure: (() => void) | null;
+}
+
+/** Ranks, age and text of the lines to be shown. */
+export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProps) {
+  const since = (minutes: string) =>
+    minutes ? new Date(Date.now() - Number(minutes) * 60_000).toISOString() : "";
+  return (
+    <div class="logs-bar">
+      {ranks.length > MOST_CHIPS ? (
+        <RankField onRanks={(chosen) => onWish({ ...wish, ranks: chosen })} />
+      ) : (
+        <RankChips wish={wish} ranks={ranks} onWish={onWish} />
+      )}
+      <span class="grow" />
+      {onFailure && (
+        <button type="button" class="button small" onClick={onFailure}>
+          Failing rank
+        </button>
+      )}
+      <span class="soft" role="status">
+        {counted}
+      </span>
+      <select
+        aria-label="Age of the lines shown"
+        onChange={({ currentTarget }) => onWish({ ...wish, since: since(currentTarget.value) })}
+      >
+        {AGES.map(([name, minutes]) => (
+          <option key={name} value={minutes ?? ""} selected={minutes === null && wish.since === ""}>
+            {name}
+          </option>
+        ))}
+      </select>
+      <label class="search">
+        <Icon name="search" />
+        <input
+          type="search"
+          placeholder="Find in logs"
+          aria-label="Find in logs"
+          value={wish.text}
+          onInput={(event) => onWish({ ...wish, text: event.currentTarget.value })}
+        />
+      </label>
+    </div>
+  );
+}
+
+function RankChips({ wish, ranks, onWish }: Pick<LogsBarProps, "wish" | "ranks" | "onWish">) {
+  const flip = (rank: number) => {
+    const next = new Set(wish.ranks);
+    if (!next.delete(rank)) next.add(rank);
+    onWish({ ...wish, ranks: next });
+  };
+  return (
+    <fieldset class="chips" aria-label="Ranks shown">
+      {ranks.map((rank) => (
+        <button
+          type="button"
+          key={rank}
+          class={`chip-toggle rank-${rank % 6}`}
+          aria-pressed={wish.ranks.has(rank)}
+          onClick={() => flip(rank)}
+        >
+          rank {rank}
+        </button>
+      ))}
+    </fieldset>
+  );
+}
+
+function RankField({ onRanks }: { onRanks: (ranks: ReadonlySet<number>) => void }) {
+  const [isWrong, setWrong] = useState(false);
+  const read = (text: string) => {
+    const ranks = parseRanks(text);
+    setWrong(ranks === null);
+    if (ranks) onRanks(ranks);
+  };
+  return (
+    <input
+      class="rank-field"
+      aria-label="Ranks shown"
+      aria-invalid={isWrong}
+      title="Such as 0, 3, 8-12; empty: all"
+      placeholder="ranks: 0, 3, 8-12"
+      onInput={(event) => read(event.currentTarget.value)}
+    />
+  );
+}

@@ -1,0 +1,45 @@
+import { useResource } from "../live/hooks";
+import { formatCoarse, formatTime, plural, sentence } from "../text/format";
+import type { Explanation, Job } from "../wire";
+
+/** Asked for anew this often: others come and go in the queue. */
+const RENEW_MS = 5000;
+
+/** Why a queued job waits: the scheduler's sentence, its place, and what it needs to start. */
+export function PendingCard({ job, now }: { job: Job; now: number }) {
+  const { value } = useResource<Explanation>(`/jobs/${job.id}/explain`, Math.floor(now / RENEW_MS));
+  const because = value?.because || job.queue?.reason || job.message;
+  return (
+    <section class="card pending" aria-labelledby="pending-title">
+      <h2 id="pending-title">Why it waits</h2>
+      <p>{because ? sentence(because) : "Nothing has looked at it yet."}</p>
+      <dl class="facts">
+        {facts(job, value, now).map(([name, text]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+      <p class="soft">
+        It starts as soon as {plural(job.min_workers, "worker")} can be placed
+        {job.desired_workers > job.min_workers
+          ? `, and grows to ${job.desired_workers} as slots come free`
+          : ""}
+        . A job with fewer workers (workers.min) or a higher priority starts sooner.
+      </p>
+    </section>
+  );
+}
+
+function facts(job: Job, found: Explanation | null, now: number): [string, string][] {
+  const since = found?.queued_at ?? job.created_at;
+  const position = found?.position ?? job.queue?.position ?? null;
+  return [
+    ["Place in the queue", position === null ? "–" : String(position)],
+    ["Waiting for", formatCoarse(Math.max(0, now - Date.parse(since)) / 1000)],
+    ["Needs", plural(job.min_workers, "worker")],
+    ["Priority", found ? `${found.priority} of 100` : "–"],
+    ["Gives up", found?.deadline_at ? formatTime(found.deadline_at, now) : "never"],
+  ];
+}
