@@ -65,6 +65,12 @@ async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:
                 }
     width, points = await line(bench, max_points=STEPS)
     assert (width, points) == (1, losses), "what is few enough comes as it is"
+    found = await bench.get("/jobs/digits/metrics/chart", names="loss", max_points=100, x="time")
+    loss = found["series"]["loss"]
+    assert loss["times"] == pytest.approx(loss["x"], abs=0.001)
+    assert [losses[step] for step in loss["steps"]] == loss["y"]
+    rows = await bench.get("/jobs/digits/metrics", after=found["position"] - 1)
+    assert [row["step"] for row in rows["items"]] == [STEPS - 1], "a stream goes on where the chart ends"
 
 
 async def test_no_peak_is_lost_between_rows_and_buckets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +119,7 @@ async def test_a_job_older_than_the_buckets_is_charted_too(bench: Bench) -> None
 
 async def test_gaps_times_and_nothing(bench: Bench) -> None:
     controller = await bench.start()
-    assert await bench.get("/jobs/digits/metrics/chart") == {"bucket_steps": 1, "series": {}}
+    assert await bench.get("/jobs/digits/metrics/chart") == {"bucket_steps": 1, "series": {}, "position": 0}
     report = to_json(controller.next_report(metrics=(metric(1, loss=math.nan, lr=0.1), metric(2, loss=0.5)), step=2))
     assert controller.acquired is not None
     path = f"/cluster/v1/jobs/{controller.job_id}/report"

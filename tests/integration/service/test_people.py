@@ -56,6 +56,8 @@ VIEWERS = {
             "metrics/chart",
             "logs",
             "checkpoints",
+            "code",
+            "code/text",
         )
     ),
     f"GET {CHECKPOINT}",
