@@ -145,6 +145,12 @@ def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(
     open_job(page, service, job_id)
     expect(page.locator(".lane canvas")).to_have_count(4)
     cluster.kill(job_id, rank=0)
+    expect(page.locator("[data-lane=w1]")).to_have_attribute("data-end", "lost")
+    page.get_by_role("application", name="Timeline").focus()
+    for key in ("End", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(page.locator("#timeline-told")).to_contain_text("w1 (rank 0) was killed by SIGKILL")
+    expect(page.locator(".tile", has_text="Goodput")).to_contain_text("%")
     marker = page.locator("[data-kind=failure]").first
     expect(marker.get_by_role("button")).to_have_accessible_name(
         re.compile(r"Recovered from a loss 2 → 1 workers, w1 \(rank 0\) lost: SIGKILL, paused \d+ ms, 3 microbatches")
@@ -187,7 +193,10 @@ def test_a_failed_job_says_where_why_and_what_to_do(
     for text in ("In the job's own code", "code 1", "83", "RuntimeError: Sizes of tensors", "What to do"):
         expect(card).to_contain_text(text)
     expect(page.get_by_role("button", name="Scale", exact=True)).to_have_count(0)
-    page.get_by_role("link", name="Logs").click()
+    page.get_by_role("link", name="Logs, at the failing line").click()
+    expect(page.locator(".log-focus")).to_be_in_viewport()
+    expect(page.locator(".log-focus")).to_contain_text("RuntimeError: Sizes of tensors")
+    expect(page.get_by_role("button", name="rank 1", exact=True)).to_have_attribute("aria-pressed", "true")
     page.get_by_label("Find in logs").fill("runtimeerror")
     expect(page.locator(".log-row")).to_have_count(1)
     expect(page.locator(".log-row mark")).to_have_text("RuntimeError")
@@ -208,6 +217,7 @@ def test_logs_follow_are_filtered_by_rank_and_survive_a_deep_link(
     expect(page.locator(".log-rank", has_text="0")).to_have_count(0)
     expect(page.locator(".log-rank", has_text="1").first).to_be_visible()
     page.get_by_role("button", name="rank 1").click()
+    expect(page.locator(".log-rank", has_text="0").first).to_be_visible()
     box.evaluate("box => { box.scrollTop = 0 }")
     expect(page.get_by_role("button", name="Follow")).to_be_visible()
     page.get_by_role("button", name="Follow").click()
@@ -245,6 +255,25 @@ def test_a_succeeded_job_shows_its_digest_and_checkpoints(
     assert re.fullmatch(r"/api/v1/checkpoints/ckpt_\w+/files/[\w.-]+", link.get_attribute("href") or "")
     page.get_by_role("tab", name="Spec").click()
     expect(page.locator(".code")).to_contain_text("recipe: image-classifier")
+
+
+def test_a_waiting_job_says_why_and_shows_what_it_will_run(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("waits", lr=0.1, workers={"initial": 40, "min": 40, "max": 40})
+    page = new_page(service)
+    open_job(page, service, job_id)
+    card = page.get_by_role("region", name="Why it waits")
+    expect(card).to_contain_text("Place in the queue")
+    expect(card).to_contain_text("It starts as soon as 40 workers can be placed")
+    page.get_by_role("tab", name="Spec").click()
+    given = page.locator("[data-given=true]")
+    expect(given.filter(has_text="min: 40")).to_be_visible()
+    expect(given.filter(has_text="seed")).to_have_count(0)
+    page.get_by_role("tab", name="Code").click()
+    expect(page.locator("[data-file='image_classifier.py']")).to_contain_text("entrypoint")
+    expect(page.locator(".code-body")).to_contain_text("import rubato")
+    service.call("POST", f"/jobs/{job_id}/cancel")
 
 
 def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_page: NewPage) -> None:

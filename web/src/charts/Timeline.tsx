@@ -85,6 +85,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
   const starts = useMemo(() => generationStarts(events), [events]);
   const [from, to] = zoomed(spans, last);
   const whole = (to - (spans[0]?.from ?? to)) / 1000;
+  const zooms = ZOOMS.filter(([, seconds]) => seconds === null || whole > seconds);
   const strip: Strip = { from, to, width };
   const shown = useMemo(() => lanes.filter((lane) => endOfLane(lane) >= from), [lanes, from]);
 
@@ -100,13 +101,20 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
         <h2 id="timeline-title">Timeline</h2>
         <span class="soft">{shown.length > 0 && `${plural(shown.length, "worker")} so far`}</span>
         <span class="grow" />
-        <fieldset class="segments" aria-label="Part of the timeline">
-          {ZOOMS.filter(([, seconds]) => seconds === null || whole > seconds).map(([name, seconds]) => (
-            <button type="button" key={name} aria-pressed={last === seconds} onClick={() => setLast(seconds)}>
-              {name}
-            </button>
-          ))}
-        </fieldset>
+        {zooms.length > 1 && (
+          <fieldset class="segments" aria-label="Part of the timeline">
+            {zooms.map(([name, seconds]) => (
+              <button
+                type="button"
+                key={name}
+                aria-pressed={last === seconds}
+                onClick={() => setLast(seconds)}
+              >
+                {name}
+              </button>
+            ))}
+          </fieldset>
+        )}
       </header>
       <div
         class="timeline-frame"

@@ -50,7 +50,7 @@ export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProp
       <span class="grow" />
       {onFailure && (
         <button type="button" class="button small" onClick={onFailure}>
-          Failing rank
+          Jump to the failure
         </button>
       )}
       <span class="soft" role="status">

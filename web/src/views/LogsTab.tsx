@@ -52,10 +52,15 @@ export function LogsTab({ job, now }: { job: Job; now: number }) {
   );
   const [ranks, setRanks] = useState<readonly number[]>(failing === null ? [] : [failing]);
   const [counted, setCounted] = useState("");
+  const [jumps, setJumps] = useState(0);
   // The service looks through all that was ever written; what is here is filtered at once.
   const query = useThrottled(queryOf(wish), 400);
   const path = `/jobs/${job.id}/logs`;
   const { value, error, reload } = useResource<LogPage>(`${path}?tail=${FIRST_LINES}${query}`);
+  const jump = (rank: number) => {
+    setWish({ ...NO_WISH, ranks: new Set([rank]) });
+    setJumps(jumps + 1);
+  };
   const addRanks = (found: readonly number[]) =>
     setRanks((known) =>
       found.every((rank) => known.includes(rank))
@@ -69,11 +74,11 @@ export function LogsTab({ job, now }: { job: Job; now: number }) {
         ranks={ranks}
         counted={counted}
         onWish={setWish}
-        onFailure={failing === null ? null : () => setWish({ ...NO_WISH, ranks: new Set([failing]) })}
+        onFailure={failing === null ? null : () => jump(failing)}
       />
       {value ? (
         <LiveLogs
-          key={query}
+          key={query + jumps}
           job={job}
           now={now}
           first={value}
