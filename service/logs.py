@@ -11,6 +11,7 @@ import bisect
 import fcntl
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ MAX_SCAN_BYTES = 64 * 1024 * 1024
 DISORDER = timedelta(minutes=1)
 """So much may a line be older than one before it: workers report by themselves, and each has a clock of its own."""
 _BLOCK_BYTES = 256 * 1024
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _quoted = json.encoder.encode_basestring
 """A text as JSON, in C; not ASCII only."""
 
@@ -69,7 +71,7 @@ class LogFilter:
         return (
             (not self.ranks or item["rank"] in self.ranks)
             and (self.attempt is None or item["attempt"] == self.attempt)
-            and (not self.text or self.text.lower() in str(item["line"]).lower())
+            and (not self.text or self.text.lower() in _plain(str(item["line"])).lower())
             and (self.since is None or not _is_before(item["time"], self.since))
         )
 
@@ -269,6 +271,11 @@ class LogStore:
 
     def _path(self, job_id: str, segment: int) -> Path:
         return self._folder / job_id / f"{segment:08d}.jsonl"
+
+
+def _plain(line: str) -> str:
+    """What a person reads of a line, and therefore searches for: without colours."""
+    return _COLOURS.sub("", line) if "\x1b" in line else line
 
 
 def _encode(lines: Sequence[LogLine], attempt: int) -> bytes:

@@ -61,6 +61,12 @@ def test_a_tail_is_the_end_of_the_whole(store: LogStore) -> None:
     assert store.tail("job", end, 3, wanted)[0] == [item for item in everything if item["rank"] == 1][-3:]
 
 
+def test_what_is_searched_for_is_what_is_read(store: LogStore) -> None:
+    end = store.append("job", START, 1, [line("step \x1b[1m120\x1b[0m  loss 0.3"), line("step 12")])
+    for text, found in (("Step 120", 1), ("step 12", 2), ("[1m", 0)):
+        assert len(store.read("job", START, end, 10, LogFilter(text=text))[0]) == found
+
+
 def test_pages_backwards_join_to_the_whole(store: LogStore) -> None:
     end = write(store, 50)
     for count, ranks in ((1, ()), (7, ()), (60, ()), (4, (1,))):

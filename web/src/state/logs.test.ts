@@ -66,8 +66,9 @@ describe("prependLines", () => {
 
 describe("a log of a million lines", () => {
   it("is borne in pieces, forwards and backwards, and never held whole", () => {
+    const line = makeLine("");
     const piece = (from: number, size: number) =>
-      Array.from({ length: size }, (_, index) => makeLine(`0:${from + index}`));
+      Array.from({ length: size }, (_, index) => ({ ...line, id: `0:${from + index}` }));
     let state = NO_LOGS;
     for (let from = 0; from < 1_000_000; from += 10_000) state = appendLines(state, piece(from, 10_000));
     expect([state.lines.length, state.dropped]).toEqual([MAX_LINES, 1_000_000 - MAX_LINES]);
@@ -143,6 +144,11 @@ describe("filterLines", () => {
     [[0], "left", 0],
   ] as const)("ranks %j and text %j leave %i", (ranks, text, count) => {
     expect(filterLines(lines, { ranks: new Set(ranks), text })).toHaveLength(count);
+  });
+
+  it("finds what is read, across a change of colour", () => {
+    const coloured = [makeLine("1:0", "step \u001b[1m120\u001b[0m done")];
+    expect(filterLines(coloured, { ranks: new Set(), text: "step 120 d" })).toHaveLength(1);
   });
 
   it("lists the ranks that spoke", () => {

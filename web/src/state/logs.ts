@@ -1,5 +1,6 @@
 /** Log lines: pure merging by id, bounded, and filtering by rank and text. */
 
+import { plainText } from "../text/ansi";
 import type { Failure, LogLine } from "../wire";
 
 export interface LogState {
@@ -75,7 +76,7 @@ export function filterLines(lines: readonly LogLine[], filter: LogFilter): reado
   return lines.filter(
     (line) =>
       (filter.ranks.size === 0 || (line.rank !== null && filter.ranks.has(line.rank))) &&
-      (!needle || line.line.toLowerCase().includes(needle)),
+      (!needle || plainText(line.line).toLowerCase().includes(needle)),
   );
 }
 

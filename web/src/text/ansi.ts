@@ -38,6 +38,11 @@ export function parseAnsi(line: string): AnsiRun[] {
   return runs;
 }
 
+/** What a reader sees of a line, without its colours: what a search looks at, here as at the service. */
+export function plainText(line: string): string {
+  return line.includes("\u001b") ? line.replace(ESCAPES, "") : line;
+}
+
 function addRun(runs: AnsiRun[], text: string, style: Style): void {
   if (text) runs.push({ text, className: classOf(style) });
 }
