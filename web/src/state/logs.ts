@@ -20,9 +20,11 @@ export const NO_LOGS: LogState = { lines: [], dropped: 0, room: MAX_LINES };
 
 /** Order of two ids of the form "SEGMENT:OFFSET". */
 export function compareIds(a: string, b: string): number {
-  const [segmentA = 0, offsetA = 0] = a.split(":").map(Number);
-  const [segmentB = 0, offsetB = 0] = b.split(":").map(Number);
-  return segmentA - segmentB || offsetA - offsetB;
+  const [cutA, cutB] = [a.indexOf(":"), b.indexOf(":")];
+  return (
+    Number(a.slice(0, cutA)) - Number(b.slice(0, cutB)) ||
+    Number(a.slice(cutA + 1)) - Number(b.slice(cutB + 1))
+  );
 }
 
 /** Append what is new. Lines come in the order of their ids, so a replayed line is at or before the last one known. */
