@@ -22,6 +22,7 @@ from api.routes import (
     nodes,
     people,
     project_secrets,
+    recipes,
     scheduling,
     storage,
     streams,
@@ -45,6 +46,7 @@ ROUTERS = (
     people.router,
     access.router,
     project_secrets.router,
+    recipes.router,
     webhooks.router,
     people.top_router,
     # The last: it answers to whatever name is left.

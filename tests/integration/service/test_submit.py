@@ -112,3 +112,13 @@ async def test_what_signed_in_people_send_is_refused_not_an_error(bench: Bench) 
     assert (await bench.client.post("/api/v1/jobs/source/clone", json=cloned)).status_code == 422
     await bench.client.post("/api/v1/projects", json={"name": "empty"})
     assert (await bench.client.delete("/api/v1/projects/empty%00")).status_code == 404
+
+
+async def test_recipes_are_told_with_what_their_config_may_set(bench: Bench) -> None:
+    recipes = {recipe["name"]: recipe for recipe in (await bench.get("/recipes"))["items"]}
+    assert set(recipes) == {"image-classifier", "char-lm"}
+    assert "handwritten digits" in recipes["image-classifier"]["description"]
+    keys = {key["name"]: key for key in recipes["char-lm"]["config"]}
+    assert keys["context"] == {"name": "context", "type": "int", "default": 32, "doc": "Characters the model sees."}
+    assert keys["steps"]["default"] is None
+    assert isinstance(keys["lr"]["default"], float)

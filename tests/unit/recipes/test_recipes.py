@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from rubato.errors import EntrypointError
 from rubato.recipes import RECIPES, find_recipe
+from rubato.recipes.keys import ConfigKey, config_keys
 
 ALLOWED_IMPORTS = {
     "image-classifier": {"rubato", "torch", "sklearn"},
@@ -42,7 +44,7 @@ def test_a_recipe_imports_only_what_a_copy_of_it_can(name: str) -> None:
 
 
 def test_listing_recipes_imports_none_of_them() -> None:
-    code = "import sys, rubato.recipes; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
+    code = "import sys, rubato.recipes.keys; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -52,3 +54,18 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         find_recipe("image-clasifier")
     with pytest.raises(EntrypointError, match="there are: image-classifier, char-lm"):
         find_recipe("zzz")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_keys_that_are_told_are_those_that_the_program_takes(name: str) -> None:
+    recipe = find_recipe(name)
+    taken = dataclasses.fields(importlib.import_module(recipe.module).Config)
+    told = [(key.name, key.type, key.default) for key in config_keys(recipe)]
+    assert told == [(field.name, field.type, field.default) for field in taken]
+
+
+def test_a_key_is_told_with_the_string_under_it() -> None:
+    keys = {key.name: key for key in config_keys(find_recipe("image-classifier"))}
+    stop = "Stop after so many steps, whatever the epochs."
+    assert keys["steps"] == ConfigKey("steps", "int | None", None, stop)
+    assert keys["epochs"].doc == "", "the string under the next field is not its own"

@@ -1,0 +1,32 @@
+"""Recipes: the programs that ship with Rubato, and what their `config:` may set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+
+from api import recipe_schemas as schemas
+from api.auth import Caller, needs
+from api.routes.errors import errors
+from rubato.recipes import RECIPES
+from rubato.recipes.keys import config_keys
+
+router = APIRouter(prefix="/api/v1", tags=["recipes"])
+
+
+@router.get("/recipes", response_model=schemas.RecipeList, responses=errors())
+@needs(None)
+async def list_recipes(caller: Caller) -> Any:
+    """The programs that `recipe:` of a spec may name, with the keys of `config:`, their types, defaults and meaning."""
+    return {
+        "items": [
+            {
+                "name": recipe.name,
+                "description": recipe.summary,
+                "config": [asdict(key) for key in config_keys(recipe)],
+            }
+            for recipe in RECIPES.values()
+        ]
+    }
