@@ -124,6 +124,10 @@ docs-fix: setup
 	$(BIN)/python scripts/scheduling_trace.py
 	$(BIN)/python scripts/reference.py
 
+.PHONY: docs-site
+docs-site: setup ## The documents as a site in build/docs/site; fails at a link that leads nowhere
+	$(BIN)/python scripts/docs_site.py
+
 .PHONY: deps
 deps: setup ## Check that dependencies are bounded, fit together, and have a tested release each (make deps-fix writes these)
 	$(BIN)/python scripts/dependencies.py --check
