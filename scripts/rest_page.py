@@ -14,7 +14,8 @@ FIRST = ("jobs", "live data", "workers", "scheduling", "packages and checkpoints
 INTRODUCTION = """# REST
 
 Every route, as `docs/reference/openapi.json` and a running service under `/api/openapi.json` describe it. Requests
-carry `Authorization: Bearer TOKEN`; errors are `application/problem+json` with `code`, `detail` and a list of findings: see
+carry `Authorization: Bearer TOKEN`; errors are `application/problem+json` with `code`, `detail` and a list of
+findings: see
 [Problem](#problem).
 """
 OF_ALL = {"401", "403", "422", "429"}
