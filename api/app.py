@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
 from api import page
@@ -86,6 +87,8 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
     )
     app.state.web_dist = settings.web_dist
     install_problems(app)
-    app.mount("/assets", Assets(directory=settings.web_dist / "assets", check_dir=False), name="assets")
+    assets = Assets(directory=settings.web_dist / "assets", check_dir=False)
+    # Nothing else: what is said to a user is not compressed together with what is asked.
+    app.mount("/assets", GZipMiddleware(assets), name="assets")
     app.add_middleware(Gate, settings=settings)
     return app

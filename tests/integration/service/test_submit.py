@@ -81,7 +81,7 @@ async def test_the_page_answers_at_all_its_addresses(bench: Bench) -> None:
     dist = bench.settings.web_dist
     (dist / "assets").mkdir(parents=True)
     (dist / "index.html").write_text("<title>the page</title>")
-    (dist / "assets" / "main-1a2b.js").write_text("1")
+    (dist / "assets" / "main-1a2b.js").write_text("1;" * 5_000)
     (dist / "favicon.svg").write_text("<svg/>")
     page = await bench.client.get("/jobs/job_x")
     assert "the page" in page.text
@@ -89,6 +89,10 @@ async def test_the_page_answers_at_all_its_addresses(bench: Bench) -> None:
     asset = await bench.client.get("/assets/main-1a2b.js")
     assert "immutable" in asset.headers["cache-control"]
     assert "javascript" in asset.headers["content-type"]
+    assert asset.headers["content-encoding"] == "gzip"
+    assert asset.text == "1;" * 5_000
+    whole = await bench.client.get("/assets/main-1a2b.js", headers={"Accept-Encoding": "identity"})
+    assert len(whole.content) == 10_000
     assert (await bench.client.get("/favicon.svg")).headers["content-type"].startswith("image/svg")
     missing = await bench.client.get("/assets/gone.js")
     assert (missing.status_code, "immutable" in missing.headers.get("cache-control", "")) == (404, False)

@@ -54,23 +54,24 @@ export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailur
 
 function Output({ title, text }: { title: string; text: string }) {
   return (
-    <details class="output" open>
-      <summary>
-        {title}
-        <Copy text={text} label={`Copy: ${title.toLowerCase()}`} />
-      </summary>
-      <pre>
-        {text
-          .trimEnd()
-          .split("\n")
-          .map((line, index) => (
-            <div key={index}>
-              <LogText runs={parseAnsi(line)} />
-              {"\n"}
-            </div>
-          ))}
-      </pre>
-    </details>
+    <div class="output">
+      <Copy text={text} label={`Copy: ${title.toLowerCase()}`} />
+      <details open>
+        <summary>{title}</summary>
+        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard */}
+        <pre tabIndex={0}>
+          {text
+            .trimEnd()
+            .split("\n")
+            .map((line, index) => (
+              <div key={index}>
+                <LogText runs={parseAnsi(line)} />
+                {"\n"}
+              </div>
+            ))}
+        </pre>
+      </details>
+    </div>
   );
 }
 

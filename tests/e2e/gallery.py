@@ -1,0 +1,195 @@
+"""Every view and state of the page, as one table: the accessibility test walks it, and the pictures show it.
+
+A new view is one row of VIEWS: its name, its address, and what a person does to get into the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Literal
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e.conftest import Service
+from tests.e2e.simulated_cluster import SimulatedCluster
+
+WIDTHS = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+WRONG_SPEC = "name: By Hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\n"
+
+NEVER_ANSWERED = """const answered = window.fetch;
+window.fetch = (url, ...rest) => (String(url).includes("/events") ? new Promise(() => {}) : answered(url, ...rest));"""
+
+Stage = Literal["empty", "full", "gone"]
+"""Of the service: without a job, with one in every status, killed while it is watched."""
+
+
+def stay(page: Page) -> None:
+    """The address alone is the state."""
+
+
+@dataclass(frozen=True)
+class View:
+    name: str
+    address: str
+    """`{live}` and the like are jobs of `fill`."""
+    shown: str
+    """A selector of what stands where the state is reached."""
+    enter: Callable[[Page], None] = stay
+    stage: Stage = "full"
+    is_signed_in: bool = True
+
+
+def press(name: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("button", name=name, exact=True).first.click()
+
+
+def spend_the_link(page: Page) -> None:
+    page.goto(page.url.rstrip("/") + "/login?code=used")
+
+
+def hold_the_list_back(page: Page) -> None:
+    page.add_init_script(NEVER_ANSWERED)
+    page.reload()
+
+
+def cut_off(page: Page) -> None:
+    page.route("**/api/v1/me", lambda route: route.abort())
+    page.reload()
+
+
+def lose_the_way(page: Page) -> None:
+    page.evaluate("history.pushState(null, '', '/nowhere'); dispatchEvent(new PopStateEvent('popstate'))")
+
+
+def search_in_vain(page: Page) -> None:
+    page.get_by_label("Search jobs").fill("nothing like it")
+
+
+def submit_a_wrong_spec(page: Page) -> None:
+    press("New job")(page)
+    page.get_by_label("Job spec in YAML").fill(WRONG_SPEC)
+    press("Submit")(page)
+
+
+def pause_in_vain(page: Page) -> None:
+    page.route("**/pause", lambda route: route.abort())
+    press("Pause")(page)
+
+
+def look_at_a_loss(page: Page) -> None:
+    press("Time")(page)
+    page.get_by_role("button", name="Recovered").hover()
+
+
+def see_it_live(page: Page) -> None:
+    expect(page.locator(".lane canvas").first).to_be_visible()
+
+
+def find_in_logs(page: Page) -> None:
+    page.get_by_label("Find in logs").fill("runtimeerror")
+
+
+VIEWS = (
+    View("sign-in", "/", "#token", is_signed_in=False, stage="empty"),
+    View("sign-in-link-spent", "/", "#token-error:not(:empty)", spend_the_link, is_signed_in=False, stage="empty"),
+    View("jobs-none", "/", ".empty", stage="empty"),
+    View("jobs", "/", "[data-job]"),
+    View("jobs-loading", "/", ".bone", hold_the_list_back),
+    View("jobs-no-match", "/", "text=No job matches this filter.", search_in_vain),
+    View("new-job", "/", "dialog[open]", press("New job")),
+    View("new-job-wrong", "/", ".findings", submit_a_wrong_spec),
+    View("nothing-here", "/", "text=Nothing here", lose_the_way),
+    View("unreachable", "/", "text=The service does not answer", cut_off),
+    View("job-unknown", "/jobs/job_none", "text=Cannot show"),
+    View("job-live", "/jobs/{live}", ".lane canvas"),
+    View("job-loss", "/jobs/{live}", ".tip >> visible=true", look_at_a_loss),
+    View("job-workers", "/jobs/{live}#workers", "[data-worker]"),
+    View("job-logs", "/jobs/{live}#logs", ".log-row"),
+    View("job-events", "/jobs/{live}#events", ".event"),
+    View("job-checkpoints", "/jobs/{live}#checkpoints", "[data-checkpoint]"),
+    View("job-spec", "/jobs/{live}#spec", ".code"),
+    View("job-cancel", "/jobs/{live}", "dialog[open]", press("Cancel")),
+    View("job-clone", "/jobs/{live}", "dialog[open]", press("Clone")),
+    View("job-toast", "/jobs/{live}", ".toast", pause_in_vain),
+    View("job-queued", "/jobs/{queued}", "[data-status=queued]"),
+    View("job-queued-workers", "/jobs/{queued}#workers", "[role=tabpanel]"),
+    View("job-queued-logs", "/jobs/{queued}#logs", "[role=tabpanel]"),
+    View("job-queued-checkpoints", "/jobs/{queued}#checkpoints", "[role=tabpanel]"),
+    View("job-waiting", "/jobs/{waiting}", "#workers-note:has-text('Wants 8')"),
+    View("job-paused", "/jobs/{paused}", "[data-status=paused]"),
+    View("job-failed", "/jobs/{failed}", "[data-failure]"),
+    View("job-failed-logs", "/jobs/{failed}#logs", ".log-row mark", find_in_logs),
+    View("job-succeeded", "/jobs/{done}", "[aria-label='Final digest']"),
+    View("job-stale", "/jobs/{live}", "[data-banner=stale]", see_it_live, stage="gone"),
+)
+
+
+def fill(service: Service, cluster: SimulatedCluster, page: Page) -> dict[str, str]:
+    """One job in every state worth a look."""
+    ids = {
+        "done": service.submit("tabular", steps=150, pace=0.01),
+        "failed": service.submit("segmenter", pace=0.01, fail_at=83),
+        "paused": service.submit("char-lm", steps=2000, pace=0.05),
+        "live": service.submit("digits-cnn", has_past=True, pace=2.0, workers={"initial": 2, "min": 1, "max": 8}),
+    }
+
+    def reach(name: str, status: str) -> None:
+        page.goto(f"{service.url}/jobs/{ids[name]}")
+        expect(page.locator(f".job-head [data-status={status}]")).to_be_visible(timeout=60_000)
+
+    reach("paused", "running")
+    expect(page.locator(".lane canvas")).to_have_count(3)
+    service.call("POST", f"/jobs/{ids['paused']}/pause")
+    reach("paused", "paused")
+    reach("done", "succeeded")
+    reach("failed", "failed")
+    reach("live", "running")
+    expect(page.get_by_role("button", name="Scaled down")).to_be_visible()
+    cluster.set_slots(6)
+    ids["waiting"] = service.submit("char-lm-large", pace=4.0, workers={"initial": 8, "min": 2, "max": 16})
+    reach("waiting", "running")
+    ids["queued"] = service.submit("next-in-line", workers={"initial": 4, "min": 4, "max": 16})
+    return ids
+
+
+Look = Callable[[Page, View, str, str], None]
+"""At a page in a state, by width and colour scheme."""
+
+
+def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Look) -> None:
+    """Every view in every width and scheme; the service is dead afterwards."""
+    with ExitStack() as stack:
+        contexts = {
+            (width, is_signed_in): stack.enter_context(closing(open_context(browser, service, width, is_signed_in)))
+            for width in WIDTHS
+            for is_signed_in in (True, False)
+        }
+
+        def show(stage: Stage, jobs: dict[str, str], before: Callable[[], None] = lambda: None) -> None:
+            for view in (view for view in VIEWS if view.stage == stage):
+                pages = {width: contexts[width, view.is_signed_in].new_page() for width in WIDTHS}
+                for page in pages.values():
+                    page.goto(service.url + view.address.format(**jobs))
+                    view.enter(page)
+                before()
+                for width, page in pages.items():
+                    expect(page.locator(view.shown).first).to_be_visible()
+                    for scheme in SCHEMES:
+                        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                        look(page, view, width, scheme)
+                    page.close()
+
+        show("empty", {})
+        jobs = fill(service, cluster, contexts["wide", True].new_page())
+        show("full", jobs)
+        show("gone", jobs, service.kill)
+
+
+def open_context(browser: Browser, service: Service, width: str, is_signed_in: bool) -> BrowserContext:
+    context = browser.new_context(viewport=WIDTHS[width])
+    if is_signed_in:
+        context.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
+    return context
