@@ -83,6 +83,19 @@ fault-table: setup
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none
 	$(PYTEST) tests/e2e -q -rs -n $(JOBS) --dist loadfile
 
+.PHONY: screenshots
+screenshots: setup ## Pictures of every view and state into build/screenshots, and those of the documents; ARGS=--readme
+	$(BIN)/python -m tests.e2e.screenshots $(ARGS)
+
+.PHONY: recording
+recording: setup ## Record submit, scale, kill, logs and explain from a real run into docs/images/session.cast and .svg
+	@$(BIN)/python -m pip install --quiet --editable ".[recording]"
+	$(BIN)/python -m tests.e2e.recording
+
+.PHONY: page-speed
+page-speed: setup ## First paint, frames and long tasks with 1,000 jobs, 256 workers, a million log lines; ARGS="--lines 10000"
+	$(BIN)/python -m tests.e2e.speed $(ARGS)
+
 .PHONY: gpu
 gpu: setup ## What needs a GPU; skipped, loudly, where there is none
 	$(PYTEST) tests/gpu -q -rs

@@ -207,7 +207,7 @@ class SimulatedJob:
             failure_class="user", reason="user_code_error",
             message=said or "Rank 1 raised RuntimeError in step 83, and so did the worker that tried it again.",
             worker_id="w2", rank=1, node="node-a", exit_code=1, step=83, microbatch=5, traceback=traceback,
-            last_output=(said, "step 80  loss 1.0713", "RuntimeError: Sizes of tensors must match"),
+            last_output=(said or "step 75  loss 1.112", "step 80  loss 1.0713", "RuntimeError: Sizes of tensors"),
         )  # fmt: skip
         self.outcome = Outcome("failed", failure=failure)
 
