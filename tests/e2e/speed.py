@@ -1,7 +1,7 @@
 """How fast the page is where there is much to show: `python -m tests.e2e.speed [--lines 1000000]`, after `make web`.
 
 Times are printed: they are a matter of the machine. What is not is asserted: how much is loaded, and that the page
-holds a screenful and not all there is.
+holds a screenful of a log and not all there is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ JOBS = 1_000
 WORKERS = 256
 ALL = tuple(worker(number + 1) for number in range(WORKERS))
 LIMIT_BYTES = 150_000
-MAX_ELEMENTS = 12_000
+MAX_ELEMENTS = 1_500
+"""Of a log, however long it is. Lists grow with what was asked for."""
 LINES_A_REPORT = 2_000
 SETTLE_MS = 500
 WATCH = """() => {
@@ -118,7 +119,7 @@ def loaded_bytes(page: Page) -> int:
 
 
 def show(page: Page, name: str, selector: str | None = None) -> None:
-    """Print how it went, and assert that the page holds no more than it shows."""
+    """Print how it went; a box of its own holds no more than it shows."""
     page.wait_for_timeout(SETTLE_MS)
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null")
     frames = page.evaluate(FRAMES, selector)
@@ -130,7 +131,7 @@ def show(page: Page, name: str, selector: str | None = None) -> None:
         f"long tasks, longest {max(long_tasks, default=0):.0f} ms; {elements} elements",
         flush=True,
     )
-    assert elements <= MAX_ELEMENTS, f"{name}: {elements} elements, where {MAX_ELEMENTS} are borne"
+    assert selector is None or elements <= MAX_ELEMENTS, f"{name}: {elements} elements, where {MAX_ELEMENTS} are borne"
 
 
 def measure(browser: Browser, service: Service, lines: int) -> None:
