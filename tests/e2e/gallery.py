@@ -61,6 +61,8 @@ def cut_off(page: Page) -> None:
 
 
 def lose_the_way(page: Page) -> None:
+    # Whoever leads the way must listen already.
+    expect(page.locator("[data-job]").first).to_be_visible()
     page.evaluate("history.pushState(null, '', '/nowhere'); dispatchEvent(new PopStateEvent('popstate'))")
 
 
