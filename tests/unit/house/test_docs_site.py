@@ -15,6 +15,13 @@ def test_the_site_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
     assert "POST /api/v1/jobs/{reference}/scale" in (site / "reference" / "rest.html").read_text()
 
 
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    docs = ROOT / "docs"
+    named = (docs / "site.toml").read_text()
+    pages = [page.relative_to(docs) for page in docs.rglob("*.md") if page.parent.name != "adr"]
+    assert [str(page) for page in pages if f'"{page}"' not in named] == []
+
+
 def test_a_dead_link_a_lost_heading_and_a_foreign_script_are_found(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     from docs_site import complaints
