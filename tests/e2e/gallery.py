@@ -6,16 +6,19 @@ A new view is one row of VIEWS: its name, its address, and what a person does to
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.e2e.conftest import Service
 from tests.e2e.simulated_cluster import SimulatedCluster
 
-WIDTHS = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
+WIDTHS: dict[str, ViewportSize] = {
+    "wide": {"width": 1280, "height": 900},
+    "narrow": {"width": 390, "height": 844},
+}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WRONG_SPEC = "name: By Hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\n"
 
@@ -163,35 +166,31 @@ Look = Callable[[Page, View, str, str], None]
 
 def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Look) -> None:
     """Every view in every width and scheme; the service is dead afterwards."""
-    with ExitStack() as stack:
-        contexts = {
-            (width, is_signed_in): stack.enter_context(closing(open_context(browser, service, width, is_signed_in)))
-            for width in WIDTHS
-            for is_signed_in in (True, False)
-        }
+    with closing(browser.new_context()) as stranger, closing(browser.new_context()) as person:
+        person.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
 
         def show(stage: Stage, jobs: dict[str, str], before: Callable[[], None] = lambda: None) -> None:
             for view in (view for view in VIEWS if view.stage == stage):
-                pages = {width: contexts[width, view.is_signed_in].new_page() for width in WIDTHS}
-                for page in pages.values():
-                    page.goto(service.url + view.address.format(**jobs))
-                    view.enter(page)
+                page = (person if view.is_signed_in else stranger).new_page()
+                page.goto(service.url + view.address.format(**jobs))
+                view.enter(page)
                 before()
-                for width, page in pages.items():
-                    expect(page.locator(view.shown).first).to_be_visible()
-                    for scheme in SCHEMES:
-                        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-                        look(page, view, width, scheme)
-                    page.close()
+                look_all_over(page, view, look)
+                page.close()
 
         show("empty", {})
-        jobs = fill(service, cluster, contexts["wide", True].new_page())
+        jobs = fill(service, cluster, person.new_page())
         show("full", jobs)
         show("gone", jobs, service.kill)
 
 
-def open_context(browser: Browser, service: Service, width: str, is_signed_in: bool) -> BrowserContext:
-    context = browser.new_context(viewport=WIDTHS[width])
-    if is_signed_in:
-        context.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
-    return context
+def look_all_over(page: Page, view: View, look: Look) -> None:
+    for width, size in WIDTHS.items():
+        page.set_viewport_size(size)
+        shown = page.locator(view.shown).first
+        if width != "wide" and not shown.is_visible():
+            view.enter(page)  # what hangs on the pointer's place is lost with it
+        expect(shown).to_be_visible()
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            look(page, view, width, scheme)

@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.e2e.conftest import CHROMIUM, FLAGS, ROOT, missing, running_service
-from tests.e2e.gallery import WIDTHS, View, walk
+from tests.e2e.gallery import View, walk
 from tests.e2e.real_home import real_home, scale_and_kill, wait_for_step
 from tests.e2e.simulated_cluster import SimulatedCluster
 
@@ -48,7 +48,7 @@ def shoot_readme(browser: Browser, folder: Path, target: Path) -> None:
     """A real job on a real Ray that was scaled and lost a worker, in light."""
     with real_home(folder / "home") as home:
         context = browser.new_context(
-            viewport=WIDTHS["wide"] | {"height": 1000}, color_scheme="light", device_scale_factor=1.5
+            viewport={"width": 1280, "height": 1000}, color_scheme="light", device_scale_factor=1.5
         )
         page = context.new_page()
         page.goto(home.up()["login"])
