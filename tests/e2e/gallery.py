@@ -86,7 +86,11 @@ def pause_in_vain(page: Page) -> None:
 
 def look_at_a_loss(page: Page) -> None:
     press("Time")(page)
-    page.get_by_role("button", name="Recovered").hover()
+    for _ in range(20):
+        page.get_by_role("button", name="Recovered").hover()
+        page.wait_for_timeout(100)  # the chart moves on under the pointer
+        if page.locator(".tip >> visible=true").count():
+            return
 
 
 def see_it_live(page: Page) -> None:
@@ -172,6 +176,7 @@ def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Lo
         def show(stage: Stage, jobs: dict[str, str], before: Callable[[], None] = lambda: None) -> None:
             for view in (view for view in VIEWS if view.stage == stage):
                 page = (person if view.is_signed_in else stranger).new_page()
+                page.set_viewport_size(WIDTHS["wide"])
                 page.goto(service.url + view.address.format(**jobs))
                 view.enter(page)
                 before()
@@ -186,10 +191,13 @@ def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Lo
 
 def look_all_over(page: Page, view: View, look: Look) -> None:
     for width, size in WIDTHS.items():
-        page.set_viewport_size(size)
         shown = page.locator(view.shown).first
-        if width != "wide" and not shown.is_visible():
-            view.enter(page)  # what hangs on the pointer's place is lost with it
+        if page.viewport_size != size:
+            page.set_viewport_size(size)
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(200)
+            if not shown.is_visible():
+                view.enter(page)  # what hangs on the pointer's place is lost with it
         expect(shown).to_be_visible()
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
