@@ -120,6 +120,7 @@ VIEWS = (
     View("job-events", "/jobs/{live}#events", ".event"),
     View("job-checkpoints", "/jobs/{live}#checkpoints", "[data-checkpoint]"),
     View("job-spec", "/jobs/{live}#spec", ".code"),
+    View("job-code", "/jobs/{live}#code", "[role=tabpanel]"),
     View("job-cancel", "/jobs/{live}", "dialog[open]", press("Cancel")),
     View("job-clone", "/jobs/{live}", "dialog[open]", press("Clone")),
     View("job-toast", "/jobs/{live}", ".toast", pause_in_vain),
@@ -150,7 +151,7 @@ def fill(service: Service, cluster: SimulatedCluster, page: Page) -> dict[str, s
         expect(page.locator(f".job-head [data-status={status}]")).to_be_visible(timeout=60_000)
 
     reach("paused", "running")
-    expect(page.locator(".lane canvas")).to_have_count(3)
+    expect(page.locator(".lane canvas")).to_have_count(4)
     service.call("POST", f"/jobs/{ids['paused']}/pause")
     reach("paused", "paused")
     reach("done", "succeeded")
