@@ -26,6 +26,9 @@ class NodeJob(BaseModel):
     job_id: str
     name: str
     workers: int
+    cpu: float
+    gpu: float
+    """What these workers take together."""
 
 
 class Node(BaseModel):

@@ -46,6 +46,9 @@ class OnNode:
     workers: Sequence[Mapping[str, Any]]
     acted_on: Mapping[str, Listed]
     """Workers that are to leave or to be killed already, and how."""
+    cpu: float = 1.0
+    gpu: float = 0.0
+    """What one of its workers takes."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,13 @@ def node_json(
         "drain_within_s": node.get("drain_within_s"),
         "workers_left": left,
         "jobs": [
-            {"job_id": job.job_id, "name": job.name, "workers": count}
+            {
+                "job_id": job.job_id,
+                "name": job.name,
+                "workers": count,
+                "cpu": count * job.cpu,
+                "gpu": count * job.gpu,
+            }
             for job, count in counts
             if count and (visible is None or job.project in visible)
         ],
@@ -301,14 +310,28 @@ async def _jobs_on(session: AsyncSession, clusters: Sequence[str]) -> list[OnNod
     of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
     # Columns, not rows: specs are large, and this is looked at in each round of the scheduler.
     rows = (
-        select(Job.id, Job.name, Job.project, Job.status, Job.cluster_id, Attempt.workers, Job.desired_actions)
+        select(
+            Job.id,
+            Job.name,
+            Job.project,
+            Job.status,
+            Job.cluster_id,
+            Attempt.workers,
+            Job.desired_actions,
+            Job.spec[("resources_per_worker", "cpu")].as_float(),
+            Job.spec[("resources_per_worker", "gpu")].as_float(),
+        )
         .join(Attempt, of_attempt)
         .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER), Job.cluster_id.in_(clusters))
         .order_by(Job.id)
     )
     return [
-        OnNode(job_id, name, project, status, cluster_id or "", workers, _acted_on(actions))
-        for job_id, name, project, status, cluster_id, workers, actions in await session.execute(rows)
+        OnNode(
+            *(job_id, name, project, status, cluster_id or "", workers, _acted_on(actions)),
+            cpu=1.0 if cpu is None else cpu,
+            gpu=gpu or 0.0,
+        )
+        for job_id, name, project, status, cluster_id, workers, actions, cpu, gpu in await session.execute(rows)
     ]
 
 

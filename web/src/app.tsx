@@ -3,8 +3,9 @@ import { ApiError, get, onUnauthenticated, remove } from "./live/api";
 import { ErrorBoundary } from "./parts/ErrorBoundary";
 import { Icon } from "./parts/Icon";
 import { ToastHost, useSay } from "./parts/Toasts";
-import { useRoute } from "./router";
+import { type Route, useRoute } from "./router";
 import { type Theme, useTheme } from "./theme";
+import { ClusterView } from "./views/ClusterView";
 import { JobsView } from "./views/JobsView";
 import { JobView } from "./views/JobView";
 import { SignInView } from "./views/SignInView";
@@ -23,6 +24,7 @@ type Session =
 /** The whole page: who is it, and what is to be shown. */
 export function App() {
   const theme = useTheme();
+  const route = useRoute();
   const [session, setSession] = useState<Session>({ phase: "asking" });
   const ask = useCallback(() => {
     get<Me>("/me").then(
@@ -43,17 +45,17 @@ export function App() {
   if (session.phase === "error") return <Unreachable message={session.message} onRetry={ask} />;
   return (
     <ToastHost>
-      <TopBar theme={theme} me={session.me} onSignedOut={() => setSession({ phase: "out" })} />
+      <TopBar theme={theme} me={session.me} route={route} onSignedOut={() => setSession({ phase: "out" })} />
       <ErrorBoundary>
-        <Main theme={theme} />
+        <Main theme={theme} me={session.me} route={route} />
       </ErrorBoundary>
     </ToastHost>
   );
 }
 
-function Main({ theme }: { theme: Theme }) {
-  const route = useRoute();
+function Main({ theme, me, route }: { theme: Theme; me: Me; route: Route }) {
   if (route.view === "jobs") return <JobsView />;
+  if (route.view === "cluster") return <ClusterView isAdmin={me.role === "admin"} />;
   if (route.view === "job")
     return <JobView key={route.id} id={route.id} tab={route.tab} theme={theme.shown} />;
   return (
@@ -67,7 +69,14 @@ function Main({ theme }: { theme: Theme }) {
   );
 }
 
-function TopBar({ theme, me, onSignedOut }: { theme: Theme; me: Me; onSignedOut: () => void }) {
+interface TopBarProps {
+  theme: Theme;
+  me: Me;
+  route: Route;
+  onSignedOut: () => void;
+}
+
+function TopBar({ theme, me, route, onSignedOut }: TopBarProps) {
   const say = useSay();
   const signOut = () => {
     remove("/session").then(onSignedOut, (error: unknown) => {
@@ -81,6 +90,10 @@ function TopBar({ theme, me, onSignedOut }: { theme: Theme; me: Me; onSignedOut:
         <Icon name="mark" />
         Rubato
       </a>
+      <nav class="views" aria-label="Views">
+        <ViewLink href="/" label="Jobs" isHere={route.view === "jobs" || route.view === "job"} />
+        <ViewLink href="/cluster" label="Cluster" isHere={route.view === "cluster"} />
+      </nav>
       <span class="grow" />
       <button
         type="button"
@@ -98,6 +111,14 @@ function TopBar({ theme, me, onSignedOut }: { theme: Theme; me: Me; onSignedOut:
         <Icon name="leave" />
       </button>
     </header>
+  );
+}
+
+function ViewLink({ href, label, isHere }: { href: string; label: string; isHere: boolean }) {
+  return (
+    <a href={href} aria-current={isHere ? "page" : undefined}>
+      {label}
+    </a>
   );
 }
 

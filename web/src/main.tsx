@@ -10,6 +10,7 @@ import "./styles/panels.css";
 import "./styles/board.css";
 import "./styles/timeline.css";
 import "./styles/logs.css";
+import "./styles/cluster.css";
 
 const root = document.getElementById("page");
 if (root) render(<App />, root);

@@ -1,4 +1,4 @@
-/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one. */
+/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one, `/cluster` the machines. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -7,11 +7,13 @@ export type Tab = (typeof TABS)[number];
 
 export type Route =
   | { view: "jobs" }
+  | { view: "cluster" }
   | { view: "job"; id: string; tab: Tab }
   | { view: "unknown"; path: string };
 
 export function parseRoute(path: string, hash: string): Route {
   if (["/", "/jobs", "/jobs/", "/sign-in"].includes(path)) return { view: "jobs" };
+  if (/^\/cluster\/?$/.test(path)) return { view: "cluster" };
   const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
   if (!match) return { view: "unknown", path };
   const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";

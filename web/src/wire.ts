@@ -184,6 +184,43 @@ export interface ClusterView {
   queue: { job_id: string; name: string; position: number; reason: string }[];
 }
 
+/** What of a job runs on a node, and what that takes. */
+export interface NodeJob {
+  job_id: string;
+  name: string;
+  workers: number;
+  cpu: number;
+  gpu: number;
+}
+
+export interface Node {
+  node_id: string;
+  address: string;
+  hostname: string;
+  cpu: number;
+  cpu_used: number;
+  gpu: number;
+  gpu_used: number;
+  state: "ready" | "cordoned" | "draining" | "drained";
+  by: string | null;
+  since: string | null;
+  drain_within_s: number | null;
+  workers_left: number;
+  jobs: NodeJob[];
+}
+
+/** A job that waits for slots. */
+export interface QueuedJob {
+  position: number;
+  job_id: string;
+  name: string;
+  priority: number;
+  min_workers: number;
+  desired_workers: number;
+  because: string;
+  queued_at: string;
+}
+
 /** Why a job waits, or why it has so many workers. */
 export interface Explanation {
   because: string;

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from api import schemas
+from api import operations_schemas, schemas
 from rubato.wire.cluster import Failure, WorkerReport
 from rubato.wire.status import FINAL, Status
 
@@ -43,6 +43,8 @@ def service_fields(model: type) -> dict[str, bool]:
         ("LogLine", schemas.LogLine),
         ("Failure", Failure),
         ("Worker", WorkerReport),
+        ("Node", operations_schemas.Node),
+        ("NodeJob", operations_schemas.NodeJob),
     ],
 )
 def test_the_page_reads_what_the_service_sends(interface: str, model: type) -> None:

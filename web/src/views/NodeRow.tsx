@@ -1,0 +1,142 @@
+import { post } from "../live/api";
+import { Confirm } from "../parts/Confirm";
+import { useAct } from "../parts/useAct";
+import { jobPath } from "../router";
+import { describeSlots, hueOf, type Slot, slotsOf } from "../state/slots";
+import { formatAgo, formatCoarse, plural } from "../text/format";
+import type { Node } from "../wire";
+
+interface NodeRowProps {
+  node: Node;
+  now: number;
+  isAdmin: boolean;
+  onChange: () => void;
+}
+
+/** A machine: its slots as squares, and what an administrator may do with it. */
+export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
+  const name = node.hostname || node.address;
+  return (
+    <tr data-node={node.node_id}>
+      <th scope="row">
+        {name}
+        <small class="soft">{node.address}</small>
+      </th>
+      <td>
+        <span class={`state state-${node.state}`}>{node.state}</span>
+        {node.by !== null && <small class="soft">{marked(node, now)}</small>}
+      </td>
+      <td>
+        <Slots node={node} />
+      </td>
+      <td class="number">{node.workers_left}</td>
+      {isAdmin && (
+        <td>
+          <Actions node={node} name={name} onChange={onChange} />
+        </td>
+      )}
+    </tr>
+  );
+}
+
+function marked(node: Node, now: number): string {
+  const since = node.since ? `, ${formatAgo(node.since, now)}` : "";
+  const left =
+    node.drain_within_s === null ? "" : `; it is taken away within ${formatCoarse(node.drain_within_s)}`;
+  return `by ${node.by === "ray" ? "the cluster" : node.by}${since}${left}`;
+}
+
+function Slots({ node }: { node: Node }) {
+  const slots = slotsOf(node);
+  return (
+    <>
+      <span class="hidden">{describeSlots(node)}</span>
+      <span class="slots" aria-hidden="true">
+        {slots.map((slot, place) => (
+          <Square key={place} slot={slot} />
+        ))}
+      </span>
+      <span class="slot-jobs">
+        {node.jobs.map((job) => (
+          <a key={job.job_id} href={jobPath(job.job_id)}>
+            <i class={`slot slot-job hue-${hueOf(job.job_id)}`} aria-hidden="true" /> {job.name}{" "}
+            <span class="soft">{plural(job.workers, "worker")}</span>
+          </a>
+        ))}
+      </span>
+    </>
+  );
+}
+
+const WORDS = { other: "Of others", free: "Free", shut: "Closed: the node takes no new workers" };
+
+function Square({ slot }: { slot: Slot }) {
+  return slot.kind === "job" ? (
+    <i class={`slot slot-job hue-${slot.hue}`} title={slot.name} />
+  ) : (
+    <i class={`slot slot-${slot.kind}`} title={WORDS[slot.kind]} />
+  );
+}
+
+function Actions({ node, name, onChange }: { node: Node; name: string; onChange: () => void }) {
+  const { isBusy, act } = useAct();
+  const send = (verb: string, done: string) =>
+    void act(() => post(`/nodes/${encodeURIComponent(node.node_id)}/${verb}`), done, onChange);
+  if (node.by === "ray") return <span class="soft">the cluster takes it away</span>;
+  if (node.state !== "ready") {
+    return (
+      <div class="actions nowrap">
+        {node.state === "cordoned" && <Drain name={name} node={node} isBusy={isBusy} send={send} />}
+        <button
+          type="button"
+          class="button small"
+          disabled={isBusy}
+          onClick={() => send("uncordon", `${name} takes workers again`)}
+        >
+          Uncordon
+        </button>
+      </div>
+    );
+  }
+  return (
+    <div class="actions nowrap">
+      <button
+        type="button"
+        class="button small"
+        disabled={isBusy}
+        title="Give it no new workers; those that are there stay"
+        onClick={() => send("cordon", `${name} takes no new workers`)}
+      >
+        Cordon
+      </button>
+      <Drain name={name} node={node} isBusy={isBusy} send={send} />
+    </div>
+  );
+}
+
+interface DrainProps {
+  node: Node;
+  name: string;
+  isBusy: boolean;
+  send: (verb: string, done: string) => void;
+}
+
+function Drain({ node, name, isBusy, send }: DrainProps) {
+  return (
+    <Confirm
+      label="Drain"
+      title={`Drain ${name}?`}
+      confirm="Drain"
+      isSmall
+      disabled={isBusy}
+      onConfirm={() => send("drain", `${name} is draining`)}
+    >
+      <p>
+        It takes no new workers, and{" "}
+        {node.workers_left === 0 ? "none is there" : `${plural(node.workers_left, "worker")} leave`}, each
+        once its replacement elsewhere has joined, where there is room. Nothing is computed twice, and the
+        weights stay the same bits.
+      </p>
+    </Confirm>
+  );
+}
