@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
@@ -52,7 +52,7 @@ async def running_jobs(service: Service, count: int) -> AsyncIterator[list[Simul
 
     Raises:  ExceptionGroup: the service refused a controller or the agent; whatever was measured is then worth nothing.
     """
-    async with service.client() as client, asyncio.TaskGroup() as group:
+    async with AsyncExitStack() as own, service.client() as client, asyncio.TaskGroup() as group:
         jobs = [await submit(client) for _ in range(count)]
         agent = service.agent(client)
         agent.nodes = (NODE,)
@@ -60,7 +60,11 @@ async def running_jobs(service: Service, count: int) -> AsyncIterator[list[Simul
         while not tickets.keys() >= set(jobs):
             tickets |= await _sync(agent)
         background = [group.create_task(_keep_syncing(agent))]
-        controllers = [SimulatedController(client, job_id, tickets[job_id]) for job_id in jobs]
+        # Each with connections of its own, as real ones have: one pool looks at all of its thousand for each request.
+        clients = [await own.enter_async_context(service.client(connections=2)) for _ in jobs]
+        controllers = [
+            SimulatedController(line, job_id, tickets[job_id]) for line, job_id in zip(clients, jobs, strict=True)
+        ]
         for controller in controllers:
             await controller.acquire()
             await controller.report()

@@ -40,10 +40,13 @@ class Service:
         """The admin's."""
         return (self.home / "token").read_text().strip()
 
-    def client(self) -> httpx.AsyncClient:
-        """Signed in as admin; as many connections as there are requests under way."""
-        limits = httpx.Limits(max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE_S)
-        return httpx.AsyncClient(base_url=self.url, headers=bearer(self.token), timeout=60, limits=limits)
+    def client(self, connections: int = CONNECTIONS) -> httpx.AsyncClient:
+        """Signed in as admin; as many connections as there are requests under way, so many of them kept."""
+        limits = httpx.Limits(max_keepalive_connections=connections, keepalive_expiry=IDLE_S)
+        # No TLS here; certificates of authorities would be read for each client.
+        return httpx.AsyncClient(
+            base_url=self.url, headers=bearer(self.token), timeout=60, limits=limits, verify=False, trust_env=False
+        )
 
     def agent(self, client: httpx.AsyncClient) -> SimulatedAgent:
         """The agent of its cluster."""
