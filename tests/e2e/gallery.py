@@ -110,6 +110,8 @@ VIEWS = (
     View("jobs-no-match", "/", "text=No job matches this filter.", search_in_vain),
     View("new-job", "/", "dialog[open]", press("New job")),
     View("new-job-wrong", "/", ".findings", submit_a_wrong_spec),
+    View("cluster", "/cluster", "[data-node]"),
+    View("cluster-drain", "/cluster", "dialog[open]", press("Drain")),
     View("nothing-here", "/", "text=Nothing here", lose_the_way),
     View("unreachable", "/", "text=The service does not answer", cut_off),
     View("job-unknown", "/jobs/job_none", "text=Cannot show"),
