@@ -71,6 +71,10 @@ def test_a_submitted_job_appears_and_trains_without_a_reload(
     expect(page.locator(".lane canvas")).to_have_count(4)
     page.go_back()
     expect(row).to_be_visible()
+    expect(page.get_by_label("Search jobs")).to_have_value("digits")
+    page.reload()
+    expect(page).to_have_url(f"{own_service.url}/?q=digits")
+    expect(row).to_be_visible()
 
 
 def test_a_job_is_submitted_on_the_page_and_a_wrong_spec_is_explained(

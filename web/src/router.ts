@@ -41,9 +41,8 @@ export function useRoute(): Route {
       if (href === null) return;
       event.preventDefault();
       const isNewPage = new URL(href).pathname !== location.pathname;
-      history.pushState(null, "", href);
+      navigate(href);
       if (isNewPage) window.scrollTo(0, 0);
-      update();
     };
     window.addEventListener("popstate", update);
     document.addEventListener("click", onClick);

@@ -1,7 +1,17 @@
 import { describe, expect, it } from "vitest";
 import { at, makeJob } from "../testing";
 import type { Job } from "../wire";
-import { countByStatus, type JobsAction, NO_JOBS, reduceJobs, selectJobs, timeLeft } from "./jobs";
+import {
+  countByStatus,
+  filterQuery,
+  type JobsAction,
+  type JobsFilter,
+  NO_JOBS,
+  readFilter,
+  reduceJobs,
+  selectJobs,
+  timeLeft,
+} from "./jobs";
 
 const a = makeJob({ id: "job_a", name: "alpha", created_at: at(10), updated_at: at(20) });
 const b = makeJob({
@@ -111,5 +121,21 @@ describe("timeLeft", () => {
     expect(timeLeft({ ...a, status: "paused" }, 0.5)).toBeNull();
     expect(timeLeft(a, undefined)).toBeNull();
     expect(timeLeft({ ...a, step: 200 }, 1)).toBe(0);
+  });
+});
+
+describe("the filter in the address", () => {
+  it.each<[string, JobsFilter]>([
+    ["", { status: "all", text: "" }],
+    ["?status=failed", { status: "failed", text: "" }],
+    ["?status=active&q=team%3Dvision+x", { status: "active", text: "team=vision x" }],
+  ])("%s", (query, filter) => {
+    expect(readFilter(query)).toEqual(filter);
+    expect(filterQuery(filter)).toBe(query);
+  });
+
+  it("leaves out what makes no sense", () => {
+    expect(readFilter("?status=happy&other=1")).toEqual(ALL);
+    expect(filterQuery({ status: "all", text: "  " })).toBe("");
   });
 });

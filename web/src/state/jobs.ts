@@ -1,6 +1,6 @@
 /** The list of all jobs: a pure state machine over snapshots, deltas and older pages. */
 
-import { isFinal, type Job, type Status } from "../wire";
+import { isFinal, type Job, STATUSES, type Status } from "../wire";
 
 export interface JobsState {
   /** False until the first snapshot: the list is loading, not empty. */
@@ -89,7 +89,22 @@ export interface JobsFilter {
   text: string;
 }
 
-/** Newest first; the text is searched in name, id, labels and the sentence that tells what the job does. */
+/** The filter that an address tells, such as `?status=failed&q=team%3Dvision`; what makes no sense is left out. */
+export function readFilter(search: string): JobsFilter {
+  const told = new URLSearchParams(search);
+  const status = (["active", ...STATUSES] as const).find((name) => name === told.get("status"));
+  return { status: status ?? "all", text: told.get("q") ?? "" };
+}
+
+/** The same filter for an address: nothing where all jobs are shown. */
+export function filterQuery(filter: JobsFilter): string {
+  const told = new URLSearchParams();
+  if (filter.status !== "all") told.set("status", filter.status);
+  if (filter.text.trim() !== "") told.set("q", filter.text);
+  return told.size > 0 ? `?${told}` : "";
+}
+
+/** Newest first; the text is searched in name, id, project, labels and the sentence that tells what the job does. */
 export function selectJobs(state: JobsState, filter: JobsFilter): Job[] {
   const needles = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
   return [...state.jobs.values()]
@@ -107,7 +122,9 @@ function matchesStatus(job: Job, wanted: JobsFilter["status"]): boolean {
 
 function haystack(job: Job): string {
   const labels = Object.entries(job.labels ?? {}).map(([key, value]) => `${key}=${value}`);
-  return [job.name, job.id, job.message ?? "", job.reason ?? "", ...labels].join(" ").toLowerCase();
+  return [job.name, job.id, `project=${job.project}`, job.message ?? "", job.reason ?? "", ...labels]
+    .join(" ")
+    .toLowerCase();
 }
 
 function compare(a: string, b: string): number {

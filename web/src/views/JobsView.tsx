@@ -8,9 +8,11 @@ import { StreamBanner } from "../parts/StreamBanner";
 import { useSay } from "../parts/Toasts";
 import {
   countByStatus,
+  filterQuery,
   type JobsAction,
   type JobsFilter,
   NO_JOBS,
+  readFilter,
   reduceJobs,
   selectJobs,
 } from "../state/jobs";
@@ -42,7 +44,7 @@ function readMessages(messages: SseMessage[]): JobsAction[] {
 export function JobsView() {
   const [state, dispatch] = useReducer(reduceJobs, NO_JOBS);
   const stream = useStream({ path: "/events", onMessages: (messages) => dispatch(readMessages(messages)) });
-  const [filter, setFilter] = useState<JobsFilter>({ status: "all", text: "" });
+  const [filter, setFilter] = useFilter();
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
   useEffect(() => {
@@ -79,6 +81,21 @@ export function JobsView() {
   );
 }
 
+/** The filter stands in the address: it can be sent to somebody, and is there again after a look at a job. */
+function useFilter(): [JobsFilter, (filter: JobsFilter) => void] {
+  const [filter, setFilter] = useState(() => readFilter(location.search));
+  useEffect(() => {
+    const read = () => setFilter(readFilter(location.search));
+    window.addEventListener("popstate", read);
+    return () => window.removeEventListener("popstate", read);
+  }, []);
+  const change = (wanted: JobsFilter) => {
+    history.replaceState(null, "", location.pathname + filterQuery(wanted));
+    setFilter(wanted);
+  };
+  return [filter, change];
+}
+
 interface FiltersProps {
   filter: JobsFilter;
   onChange: (filter: JobsFilter) => void;
@@ -113,7 +130,7 @@ function Filters({ filter, onChange, counts, total }: FiltersProps) {
         <Icon name="search" />
         <input
           type="search"
-          placeholder="Name, label, reason"
+          placeholder="Name, project, label, reason"
           aria-label="Search jobs"
           value={filter.text}
           onInput={(event) => onChange({ ...filter, text: event.currentTarget.value })}
