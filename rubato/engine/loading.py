@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.due import due_s, within
-from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.manifest import Manifest, read_manifest
 from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import read_state
 from rubato.data.order import check_order
@@ -17,10 +18,24 @@ from rubato.engine.saver import versions
 from rubato.wire.events import EventKind
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in memory."""
+
+    document: dict[str, Any]
+    tensors: list[torch.Tensor]
+    """Those that the document names, on the CPU."""
+    manifest: Manifest
+
+    def rows_of(self, job_id: str) -> list[dict[str, Any]]:
+        """Metric rows of this job that it took along: the controller that tells of them now may be lost, too."""
+        return [asdict(row) for row in self.manifest.rows] if self.manifest.job == job_id else []
+
+
 def load_checkpoint(
     folder: Folder, on_wait: Callable[[], None], device: torch.device, notice: Callable[..., None]
-) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """The document of a checkpoint and the tensors that it names, on the CPU.
+) -> Loaded:
+    """What a checkpoint holds.
 
     Args:
         on_wait: called again and again until it is there: many gigabytes may take longer than a stage of the training
@@ -40,4 +55,4 @@ def load_checkpoint(
         before = {name: manifest.versions[name] for name in now if name in manifest.versions}
         notice(EventKind.ARITHMETIC_CHANGED, text, checkpoint_id=folder.name, before=before, now=now)
     size = sum(file.bytes for file in manifest.files)
-    return within(due_s(size), lambda: read_state(folder, manifest.files), what, on_wait)
+    return Loaded(*within(due_s(size), lambda: read_state(folder, manifest.files), what, on_wait), manifest)

@@ -10,8 +10,9 @@ Only here, and in code called from here, may a generation change; user code neve
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import torch
@@ -182,11 +183,12 @@ class Session:
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
-        document, tensors = load_checkpoint(folder, lambda: self.control.stage("checkpoint"), self.device, self.notice)
-        self.state.install(document["state"], tensors)
-        extra = document["extra"]
+        loaded = load_checkpoint(folder, lambda: self.control.stage("checkpoint"), self.device, self.notice)
+        self.state.install(loaded.document["state"], loaded.tensors)
+        extra = loaded.document["extra"]
         # What is known of the run that wrote it holds for that run only.
-        self.take_extra({**extra, "agreed": extra["step"], "handled_request": self._handled_request})
+        known = {"agreed": extra["step"], "handled_request": self._handled_request}
+        self.take_extra({**extra, **known, "rows": loaded.rows_of(self.control.start.job_id)})
 
     def _extra(self) -> dict[str, Any]:
         """What a resumed job must know beside the state."""
@@ -199,7 +201,8 @@ class Session:
 
     def extra(self) -> dict[str, Any]:
         """What a joiner must know beside the state."""
-        return {**self._extra(), "agreed": self.trust.agreed, "handled_request": self._handled_request}
+        known = {"agreed": self.trust.agreed, "handled_request": self._handled_request}
+        return {**self._extra(), **known, "rows": tuple(map(asdict, tuple(self.control.rows)))}
 
     def take_extra(self, extra: dict[str, Any]) -> None:
         """Take over what `extra` told."""
@@ -209,6 +212,7 @@ class Session:
         self._handled_request = int(extra["handled_request"])
         self.logged = dict(extra["logged"])
         self._metrics = dict(extra.get("metrics", {}))
+        self.control.rows = deque(MetricRow(**row) for row in extra["rows"])  # who told them may be lost
 
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
@@ -392,14 +396,18 @@ class Session:
         self.step += 1
         self._last_row = row
         self._metrics.update(row.values)
-        if self.step < self._total_steps and self.follower is None:  # else others have told it
-            self._tell_row()
+        if self.step < self._total_steps:
+            self._keep_row()
+            if self.follower is None:  # else others have told it
+                self._tell_row()
 
-    def _tell_row(self) -> None:
-        assert self.record is not None
+    def _keep_row(self) -> None:
         row, self._last_row = self._last_row, None
         if row is not None:
             self.control.rows.append(row)
+
+    def _tell_row(self) -> None:
+        assert self.record is not None
         is_first = self.rank == 0
         pace = self.decision.pace if is_first and self.decision is not None else ()
         self.control.say_committed(self.record.number, self.step, self._unsent() if is_first else (), pace)
@@ -470,6 +478,7 @@ class Session:
             self.membership.miss_the_end()
         if self._last_row is not None:
             self._last_row.values.update(logged)
+        self._keep_row()
         self._tell_row()
         end(self, "finished", digest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
@@ -13,7 +13,7 @@ from rubato.wire.worker import Exited, UserFailed
 CRASHES_AT_ONE_STEP = 3
 """Rounds of crashes (SIGSEGV, an unexplained exit) without a step between them before the program is blamed."""
 HANGS_AT_ONE_STEP = 3
-"""Fenced workers at one step before the program is blamed."""
+"""Times that workers were fenced at one step before the program is blamed: all of a generation are one time."""
 REPAIRS_AT_ONE_STEP = 3
 """Repairs without a step or a death between them before the cause is taken to be there to stay."""
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
@@ -26,7 +26,8 @@ class Verdicts:
 
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
     crashed: Counter[int] = field(default_factory=Counter)
-    hung: Counter[int] = field(default_factory=Counter)
+    hung: defaultdict[int, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
+    """By step: when that was, as `on_hang` is told."""
     repairs: int = 0
     """Begun since the last step and the last death."""
     repaired_step: int = -1
@@ -64,16 +65,21 @@ class Verdicts:
             step=self.repaired_step,
         )
 
-    def on_hang(self, hung: Hung) -> Failure | None:
-        """The failure of the job where workers hang again and again at one step, or None."""
-        self.hung[hung.step] += 1
-        if not hung.stage or self.hung[hung.step] < HANGS_AT_ONE_STEP:
+    def on_hang(self, hung: Hung, generation: int, *, is_member: bool) -> Failure | None:
+        """The failure of the job where workers hang again and again at one step, or None.
+
+        Args: generation: that trains.  is_member: of it; members hang together where what they all wait for (a file
+            system) stands still, and that is no more than once. Others are on their own.
+        """
+        times = self.hung[hung.step]
+        times.add((generation, "" if is_member else hung.incarnation))
+        if not hung.stage or len(times) < HANGS_AT_ONE_STEP:
             return None
         return Failure(
             failure_class="user",
             reason=Reason.HANG,
             message=(
-                f"Workers hung {self.hung[hung.step]} times at step {hung.step}; the last one {hung.because}. "
+                f"Workers hung {len(times)} times at step {hung.step}; the last one {hung.because}. "
                 "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
                 "run.long_phase(...) or a larger limits.hang_timeout."
             ),

@@ -50,6 +50,7 @@ class Watch:
         worker.hang = hung
         self._lenience.grow(hung.stage)
         self._job.kill(worker, f"hang: {hung.because}", with_stacks=True)
-        failure = self._job.verdicts.on_hang(hung)
+        is_member = worker in self._job.roster.of(self._job.current)
+        failure = self._job.verdicts.on_hang(hung, self._job.number, is_member=is_member)
         if failure is not None:
             self._ending.fail(self._job.located(failure, worker))

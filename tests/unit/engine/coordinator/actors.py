@@ -29,6 +29,8 @@ class Group:
     entry_step: int | None = None
     """Set once all members were there together: from then on each of them gets in."""
     entry_completed: Decision | None = None
+    rows: list[MetricRow] = field(default_factory=list)
+    """Not known to be stored at the entry: joiners are told of them."""
     is_sealed: bool = False
     """All members have saved the state of the last step."""
     arrived: dict[int, set[str]] = field(default_factory=dict)

@@ -29,6 +29,8 @@ class Processes:
         self.groups: dict[tuple[int, int], Group] = {}
         self.slowness: dict[str, float] = {}
         """By incarnation: times the usual duration of a microbatch."""
+        self.saved_rows: dict[str, tuple[MetricRow, ...]] = {}
+        """That a checkpoint took along, by its folder."""
         self.raises_at: int | None = None
         """The step whose exchange raises on every worker, each time it is tried."""
 
@@ -298,11 +300,12 @@ class Processes:
             assert group.record.origin.kind != "members", "members without any state"
             kind, folder = group.record.origin.kind, group.record.origin.folder
             group.entry_step = int(folder.rsplit("-", 1)[1]) if kind == "checkpoint" else 0
+            group.rows = list(self.saved_rows.get(folder, ()))
 
     def _enter(self, worker: Worker, group: Group) -> None:
         assert group.entry_step is not None
         if not worker.has_state:
-            worker.step = group.entry_step
+            worker.step, worker.rows = group.entry_step, list(group.rows)
         if group.entry_completed is not None and group.entry_completed.step > worker.step:
             worker.completed = group.entry_completed  # caught up: the reduction it missed
         elif group.entry_completed is not None and not worker.has_state:
@@ -413,7 +416,7 @@ class Processes:
         if record.rank_of(worker.incarnation) is not None:
             group = self.group_of(record)
             assert group.entry_step in (None, worker.step), "members switched at different steps"
-            group.entry_step, group.entry_completed = worker.step, worker.completed
+            group.entry_step, group.entry_completed, group.rows = worker.step, worker.completed, list(worker.rows)
             worker.formed = {one: other for one, other in worker.formed.items() if one > number}
             self._enter(worker, group)
             return

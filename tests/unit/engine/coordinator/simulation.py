@@ -65,7 +65,6 @@ class Cluster(Processes):
         self.coordinator = self._make_coordinator()
         self.answers: deque[object] = deque()
         self.checkpoints: list[tuple[int, int]] = []
-        self.saved_rows: dict[tuple[int, int], tuple[MetricRow, ...]] = {}
         self.outcome: Outcome | None = None
         self.events: list[Emit] = []
         self.done: dict[int, ActionAnswer] = {}
@@ -97,14 +96,14 @@ class Cluster(Processes):
                 case FindCheckpoint():
                     newest = max(self.checkpoints, default=None)
                     folder = f"/{newest[0]}-{newest[1]}" if newest else ""
-                    rows = self.saved_rows[newest] if newest else ()
-                    self.answers.append(CheckpointFound(folder, newest[1] if newest else 0, rows=rows))
+                    step, rows = (newest[1], self.saved_rows[folder]) if newest else (0, ())
+                    self.answers.append(CheckpointFound(folder, step, rows=rows))
                 case CommitManifest():
                     attempt = int(order.folder.split("-")[0])
                     error = "" if self.may_commit else "the disk is full"
                     if not error:
                         self.checkpoints.append((attempt, order.step))
-                        self.saved_rows[attempt, order.step] = order.rows
+                        self.saved_rows[f"/{attempt}-{order.step}"] = order.rows
                     self.answers.append(ManifestCommitted(order.folder, order.step, order.generation, error))
                 case DropCheckpoints():
                     self.checkpoints = [one for one in self.checkpoints if one[1] <= order.which.after_step]

@@ -37,7 +37,7 @@ def test_a_worker_that_hangs_is_ended_and_replaced(seed: int, which: int) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_all_hang_at_once(seed: int) -> None:
-    """Two: where three hang at one step it is the program's fault."""
+    """Once is no fault of the program, however many they are."""
     cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS)
     cluster.run(lambda: cluster.is_settled and cluster.coordinator.job.step > 3)
     hung = cluster.living
