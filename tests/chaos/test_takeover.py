@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from invariants import TIMINGS, Undisturbed, record_cluster, undisturbed
 
-from rubato.checkpoint.manifest import open_checkpoint
+from rubato.checkpoint.manifest import open_checkpoint, read_manifest
 from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
 from service.auth import Authority, load_key
+from tests.moments import newest_checkpoint
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stop
 from tests.waiting import wait_for
@@ -155,3 +156,33 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
     assert job.events("controller.attached"), "its successor found the workers"
     assert not job.events("worker.lost")
     record_cluster(job, "SIGKILL of the controller at the end, service stopped", "test_takeover.py")
+
+
+def writers_of_the_newest(job: ClusterJob) -> int:
+    """How many workers have saved last."""
+    folder = job.home.home.path / "checkpoints" / job.id / f"1-{newest_checkpoint(job)}"
+    return sum(file.name.startswith("stripe") for file in read_manifest(LocalFolder(folder)).files)
+
+
+def test_rows_outlive_the_controller_and_all_who_computed_them(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed
+) -> None:
+    """The service stands still, so that nothing is stored; one by one joiners take over."""
+    job = running.classifier(tmp_path, workers=2, held_s=0.15, checkpoint={"every_steps": 1})
+    members = job.wait_members(2)
+    job.wait_step(3)
+    controller, service = controller_of(job), running.process("service").pid
+    begun = datetime.now(UTC)
+    stop(service)
+    try:
+        for member in members:
+            wait_for(lambda: writers_of_the_newest(job) == 2, "a checkpoint of two workers", PATIENCE_S)
+            os.kill(member.pid, signal.SIGKILL)
+            wait_for(lambda: writers_of_the_newest(job) == 1, "a checkpoint of the one that is left", PATIENCE_S)
+        wait_for(lambda: writers_of_the_newest(job) == 2, "two workers that have joined", PATIENCE_S)
+        os.kill(controller, signal.SIGKILL)
+    finally:
+        os.kill(service, signal.SIGCONT)
+    job.wait_events("controller.attached")
+    check(job, alone)
+    record_cluster(job, "both workers killed, then the controller, service stopped", "test_takeover.py", since=begun)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rubato.engine.coordinator.verdicts import Verdicts
+from rubato.engine.coordinator.hangs import Hung
+from rubato.engine.coordinator.verdicts import HANGS_AT_ONE_STEP, Verdicts
 from rubato.wire.reasons import Reason
 from rubato.wire.worker import UserFailed
 
@@ -40,3 +41,22 @@ def test_what_is_no_bug_of_the_program_is_told_from_one(error: str, reason: Reas
     failure = Verdicts().on_user_error(UserFailed("1.1", "setup", error, "Traceback", None, None), has_trained=False)
     assert failure is not None
     assert failure.reason == reason
+
+
+def test_members_that_hang_together_hang_once() -> None:
+    verdicts = Verdicts()
+    for generation in range(1, HANGS_AT_ONE_STEP + 1):
+        for member in range(4):
+            hung = Hung(f"1.{member}", "made no progress", stage="compute", step=7)
+            failure = verdicts.on_hang(hung, generation, is_member=True)
+            assert (failure is not None) == (generation == HANGS_AT_ONE_STEP)
+    assert failure is not None
+    assert failure.reason == Reason.HANG
+    assert f"hung {HANGS_AT_ONE_STEP} times at step 7" in failure.message
+
+
+def test_each_joiner_that_hangs_counts() -> None:
+    verdicts = Verdicts()
+    joiners = [Hung(f"1.{number}", "", stage="first_batch") for number in range(HANGS_AT_ONE_STEP)]
+    found = [verdicts.on_hang(joiner, 1, is_member=False) for joiner in joiners]
+    assert [failure is not None for failure in found] == [False] * (HANGS_AT_ONE_STEP - 1) + [True]
