@@ -88,7 +88,7 @@ function TopBar({ theme, me, route, onSignedOut }: TopBarProps) {
     <header class="top">
       <a class="brand" href="/" aria-label="Rubato, all jobs">
         <Icon name="mark" />
-        Rubato
+        <span class="brand-name">Rubato</span>
       </a>
       <nav class="views" aria-label="Views">
         <ViewLink href="/" label="Jobs" isHere={route.view === "jobs" || route.view === "job"} />
@@ -104,7 +104,7 @@ function TopBar({ theme, me, route, onSignedOut }: TopBarProps) {
       >
         <Icon name={theme.choice === "system" ? "system" : theme.choice === "light" ? "sun" : "moon"} />
       </button>
-      <span class="soft who" title={`Role: ${me.role}`}>
+      <span class="soft who" title={`${me.user}, role: ${me.role}`}>
         {me.user}
       </span>
       <button type="button" class="icon-button" onClick={signOut} aria-label="Sign out" title="Sign out">
