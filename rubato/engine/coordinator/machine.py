@@ -199,6 +199,7 @@ class Coordinator:
         """The first member of the pending generation trains in it: it is the current one, and any repair is done."""
         job = self.job
         self._rows.settle(now, force=True)
+        former = job.roster.of(job.current)
         from_workers = job.current.world if job.current else 0
         if record.cause == "recovery" or (record.cause == "replace" and record.world < from_workers):
             self._resizing.world_before_loss = max(self._resizing.world_before_loss, from_workers)
@@ -209,6 +210,9 @@ class Coordinator:
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
         job.given_up.clear()
+        for one in former:
+            if one.state is WorkerState.ACTIVE and record.rank_of(one.incarnation) is None:
+                one.state = WorkerState.DRAINING  # it writes what it still owes, says `Left` and ends by itself
         self._repair.finish()
         self._balancing.on_switched(record, event.step)
 

@@ -185,6 +185,21 @@ def test_what_a_leaver_raises_after_its_good_bye_fails_nobody() -> None:
     assert cluster.outcome is None
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_leaver_ends_by_itself_however_late_it_says_good_bye(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=4, total_steps=ENDLESS)
+    train(cluster, 3)
+    cluster.ask(workers=2)
+    killed = {}
+
+    def is_settled() -> bool:
+        killed.update((view.worker_id, view.doom) for view in cluster.coordinator.job.roster if view.doom)
+        return cluster.is_settled and len(cluster.living) == 2
+
+    cluster.run(is_settled)
+    assert not killed
+
+
 def lose_neighbours_at_the_end(cluster: Cluster, *, has_changed: bool) -> None:
     """All have gone on behind the last step; then two that hold the same part of its checkpoint die unheard."""
     cluster.run(lambda: len(cluster.living) == 4 and all(worker.is_sealed for worker in cluster.living))
