@@ -2,9 +2,10 @@
 
     make chaos SEED=1; make chaos SEED=2; make fault-table
 
-Each checked run adds a line to the file that RUBATO_CHAOS_RECORD names (tests/invariants.py); pauses are those of the
-events `generation.formed`: the gap between the commits around a change of membership, less a median step. Where the
-membership need not change (a controller, the service, Ray's head), the longest gap after the fault is written instead.
+Each checked run adds a line to the record of its seed, the file that RUBATO_CHAOS_RECORD names (tests/invariants.py);
+pauses are those of the events `generation.formed`: the gap between the commits around a change of membership, less a
+median step. Where the membership need not change (a controller, the service, Ray's head), the longest gap after the
+fault is written instead.
 """
 
 from __future__ import annotations
@@ -68,10 +69,12 @@ def _seconds(value: float) -> str:
 def main() -> None:
     """Replace what is between the marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path)
+    parser.add_argument("record", type=Path, nargs="+", help="one file a seed")
     parser.add_argument("--where", default=f"{platform.machine()}, {platform.system()}", help="the machine, in words")
     flags = parser.parse_args()
-    lines = [json.loads(line) for line in flags.record.read_text().splitlines()]
+    if missing := [str(record) for record in flags.record if not record.exists()]:
+        parser.error(f"no record at {', '.join(missing)}: run `make chaos SEED=1` first")
+    lines = [json.loads(line) for record in flags.record for line in record.read_text().splitlines()]
     before, mark, rest = PAGE.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (mark and end):
