@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := scripts/pytest.sh
 # Two test processes by default: the machine of CI has two cores. `make test JOBS=8` uses more.
 JOBS ?= 2
-CODE := rubato jobs service api benchmarks tests scripts
+CODE := rubato jobs service api benchmarks examples tests scripts
 
 .PHONY: help
 help: ## Show this list

@@ -1,0 +1,74 @@
+"""Every example trains, alone and with two workers, to the same bits; and as its own words say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+ALONE = ("digits", "transformer", "mixed_precision", "streaming")
+SMALL = ["--config", "steps=3"]
+
+EACH = f"""
+import runpy, sys
+for name in {ALONE!r}:
+    sys.argv = [name, *{SMALL!r}]
+    print("example", name, file=sys.stderr, flush=True)
+    runpy.run_path(f"{EXAMPLES}/{{name}}.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+def call(home: Path, *command: str) -> str:
+    """What a command said, all of it."""
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES), "RUBATO_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def digest(said: str) -> str:
+    found = re.search(r"digest ([0-9a-f]{64})", said)
+    assert found is not None, said
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def alone(home: Path) -> dict[str, str]:
+    """Digests by example; in one process, for starting it takes longer than the training."""
+    parts = re.split(r"^example (\w+)$", call(home, "-c", EACH), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], map(digest, parts[1::2]), strict=True))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_it_trains_to_the_same_bits_alone_and_with_two_workers(home: Path, alone: dict[str, str], name: str) -> None:
+    together = call(home, "-m", "rubato.cli", "run", f"examples/{name}.py", "--workers", "2", *SMALL)
+    assert digest(together) == alone[name]
+
+
+def test_a_model_is_fine_tuned_from_what_another_run_exported(home: Path) -> None:
+    trained = call(home, "-m", "rubato.cli", "run", "examples/digits.py", "--config", "epochs=2")
+    run = re.search(r"run_[0-9a-f]+", trained)
+    assert run is not None, trained
+    weights = home / "digits.safetensors"
+    call(home, "-m", "rubato.cli", "export", run[0], "-o", str(weights))
+    rubato = ("-m", "rubato.cli", "run", "examples/fine_tune.py", "--config", f"weights={weights}")
+    said = [call(home, *rubato, "--config", "epochs=1", "--workers", workers) for workers in ("1", "2")]
+    assert digest(said[0]) == digest(said[1])
+
+
+def test_the_page_names_every_example() -> None:
+    named = set(re.findall(r"\]\((\w+)\.py\)", (EXAMPLES / "README.md").read_text()))
+    assert named == {path.stem for path in EXAMPLES.glob("*.py")}
