@@ -1,4 +1,4 @@
-"""Write pages of docs/reference from the code: job spec, settings, events, reasons, command line.
+"""Write pages of docs/reference from the code: job spec and its schema, settings, events, reasons, command line.
 
 `python scripts/reference.py` writes them; `--check` only says which are not current (exit code 1 where one is not).
 """
@@ -24,6 +24,7 @@ from rubato.cli import app as cli
 from rubato.cli.exits import ExitCode
 from rubato.wire import events, spec
 from rubato.wire.reasons import Reason
+from rubato.wire.schema import field_meanings, job_spec_schema
 from service import settings
 
 FOLDER = ROOT / "docs" / "reference"
@@ -34,17 +35,13 @@ Row = tuple[str, str, str, str]
 
 def fields_of(module: ModuleType, name: str) -> list[Row]:
     """The annotated fields of a class in order, each with the string that stands under it."""
-    tree = ast.parse(inspect.getsource(module))
+    tree, meanings = ast.parse(inspect.getsource(module)), field_meanings(module, name)
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    rows = []
-    for node, after in zip(found.body, [*found.body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        meaning = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            meaning = " ".join(str(after.value.value).split())
-        rows.append((node.target.id, ast.unparse(node.annotation), _default(node.value), meaning))
-    return rows
+    return [
+        (node.target.id, ast.unparse(node.annotation), _default(node.value), meanings[node.target.id])
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
 
 
 def _default(value: ast.expr | None) -> str:
@@ -196,10 +193,9 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with `--check` compare them; 1 where one is stale."""
-    return max(
-        keep_page(FOLDER / name, "\n".join(lines()) + "\n", "this page", "reference.py", arguments)
-        for name, lines in PAGES.items()
-    )
+    texts = {name: "\n".join(lines()) + "\n" for name, lines in PAGES.items()}
+    texts["job-spec.schema.json"] = json.dumps(job_spec_schema(), indent=2) + "\n"
+    return max(keep_page(FOLDER / name, text, "this page", "reference.py", arguments) for name, text in texts.items())
 
 
 if __name__ == "__main__":

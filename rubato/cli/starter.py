@@ -12,6 +12,7 @@ import typer
 from rubato.cli.options import JsonOption
 from rubato.cli.output import note, put, put_json
 from rubato.errors import UserError
+from rubato.home import Home, find_url
 
 
 class Template(StrEnum):
@@ -33,6 +34,7 @@ BATCH = {Template.TEXT: 64}
 DEFAULT_BATCH = 256
 
 JOB = """\
+# yaml-language-server: $schema={url}/api/v1/schemas/job-spec
 # A training job: rubato submit job.yaml --follow
 name: {name}                    # unique among unfinished jobs
 entrypoint: train.py:train      # file, then the function that is called with the run
@@ -81,9 +83,10 @@ def init(
     """Write a commented train.py, job.yaml and .rubatoignore to begin with; each template trains within seconds."""
     job_name = name or _name_for(folder.absolute().name)
     batch = BATCH.get(template, DEFAULT_BATCH)
+    url = find_url(None, Home.from_environment())
     files = {
         "train.py": resources("rubato.starters").joinpath(f"{template}.py").read_text(encoding="utf-8"),
-        "job.yaml": JOB.format(name=job_name, config=CONFIG[template], batch=batch),
+        "job.yaml": JOB.format(url=url, name=job_name, config=CONFIG[template], batch=batch),
         ".rubatoignore": IGNORE,
     }
     present = [file for file in files if (folder / file).exists()]
