@@ -39,6 +39,7 @@ PUBLIC = {
     "/api/v1/healthz",
     "/api/v1/readyz",
     "/api/v1/version",
+    "/api/v1/schemas/job-spec",
     "/api/v1/openapi.json",
     "/api/v1/session",
     "/",
