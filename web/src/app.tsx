@@ -8,9 +8,10 @@ import { type Theme, useTheme } from "./theme";
 import { ClusterView } from "./views/ClusterView";
 import { JobsView } from "./views/JobsView";
 import { JobView } from "./views/JobView";
+import { SettingsView } from "./views/SettingsView";
 import { SignInView } from "./views/SignInView";
 
-interface Me {
+export interface Me {
   user: string;
   role: string;
 }
@@ -56,6 +57,7 @@ export function App() {
 function Main({ theme, me, route }: { theme: Theme; me: Me; route: Route }) {
   if (route.view === "jobs") return <JobsView />;
   if (route.view === "cluster") return <ClusterView isAdmin={me.role === "admin"} />;
+  if (route.view === "settings") return <SettingsView me={me} />;
   if (route.view === "job")
     return <JobView key={route.id} id={route.id} tab={route.tab} theme={theme.shown} />;
   return (
@@ -93,6 +95,7 @@ function TopBar({ theme, me, route, onSignedOut }: TopBarProps) {
       <nav class="views" aria-label="Views">
         <ViewLink href="/" label="Jobs" isHere={route.view === "jobs" || route.view === "job"} />
         <ViewLink href="/cluster" label="Cluster" isHere={route.view === "cluster"} />
+        <ViewLink href="/settings" label="Settings" isHere={route.view === "settings"} />
       </nav>
       <span class="grow" />
       <button

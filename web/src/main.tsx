@@ -11,6 +11,7 @@ import "./styles/board.css";
 import "./styles/timeline.css";
 import "./styles/logs.css";
 import "./styles/cluster.css";
+import "./styles/settings.css";
 
 const root = document.getElementById("page");
 if (root) render(<App />, root);

@@ -9,6 +9,7 @@ describe("routes", () => {
     ["/jobs/job_1/", "#logs", { view: "job", id: "job_1", tab: "logs" }],
     ["/jobs/my%20job", "#nonsense", { view: "job", id: "my job", tab: "overview" }],
     ["/cluster", "", { view: "cluster" }],
+    ["/settings", "", { view: "settings" }],
     ["/elsewhere", "", { view: "unknown", path: "/elsewhere" }],
   ])("%s%s", (path, hash, route) => {
     expect(parseRoute(path, hash)).toEqual(route);

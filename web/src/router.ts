@@ -1,4 +1,4 @@
-/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one, `/cluster` the machines. */
+/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one, `/cluster` the machines, `/settings` the rest. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -8,12 +8,14 @@ export type Tab = (typeof TABS)[number];
 export type Route =
   | { view: "jobs" }
   | { view: "cluster" }
+  | { view: "settings" }
   | { view: "job"; id: string; tab: Tab }
   | { view: "unknown"; path: string };
 
 export function parseRoute(path: string, hash: string): Route {
   if (["/", "/jobs", "/jobs/", "/sign-in"].includes(path)) return { view: "jobs" };
   if (/^\/cluster\/?$/.test(path)) return { view: "cluster" };
+  if (/^\/settings\/?$/.test(path)) return { view: "settings" };
   const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
   if (!match) return { view: "unknown", path };
   const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";

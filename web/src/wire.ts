@@ -257,6 +257,69 @@ export interface CodeText {
   is_cut: boolean;
 }
 
+export interface Token {
+  id: string;
+  name: string;
+  role: string;
+  user: string | null;
+  created_at: string;
+  expires_at: string | null;
+  revoked_at: string | null;
+}
+
+export interface User {
+  name: string;
+  is_admin: boolean;
+  created_at: string;
+  disabled_at: string | null;
+}
+
+/** `role` is the caller's. */
+export interface Project {
+  name: string;
+  description: string;
+  created_at: string;
+  role: "viewer" | "editor" | "admin" | null;
+}
+
+export interface ProjectDetail extends Project {
+  members: { user: string; role: string }[];
+  quota: { max_slots: number | null; max_queued: number | null; max_priority: number | null };
+  use: { slots: number; queued: number };
+}
+
+export interface Secret {
+  name: string;
+  project: string;
+  created_at: string;
+  updated_at: string;
+  updated_by: string;
+}
+
+export interface Webhook {
+  id: string;
+  name: string;
+  project: string;
+  url: string;
+  events: string[];
+  created_at: string;
+  created_by: string;
+}
+
+/** A message to a webhook, and what became of it. */
+export interface Delivery {
+  id: string;
+  type: string;
+  job_id: string | null;
+  status: "pending" | "delivered" | "failed";
+  tries: number;
+  created_at: string;
+  next_at: string | null;
+  finished_at: string | null;
+  last_status: number | null;
+  error: string;
+}
+
 /** RFC 9457, as every error of the service. */
 export interface Problem {
   title: string;

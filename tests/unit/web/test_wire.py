@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from api import operations_schemas, schemas
+from api import access_schemas, operations_schemas, schemas, secret_schemas, webhook_schemas
 from rubato.wire.cluster import Failure, WorkerReport
 from rubato.wire.status import FINAL, Status
 
@@ -45,6 +45,12 @@ def service_fields(model: type) -> dict[str, bool]:
         ("Worker", WorkerReport),
         ("Node", operations_schemas.Node),
         ("NodeJob", operations_schemas.NodeJob),
+        ("Token", access_schemas.Token),
+        ("User", access_schemas.User),
+        ("Project", access_schemas.Project),
+        ("Secret", secret_schemas.Secret),
+        ("Webhook", webhook_schemas.Webhook),
+        ("Delivery", webhook_schemas.Delivery),
     ],
 )
 def test_the_page_reads_what_the_service_sends(interface: str, model: type) -> None:

@@ -105,6 +105,12 @@ export function patch<T>(path: string, body: unknown): Promise<T> {
   return request<T>(path, { method: "PATCH", headers, body: JSON.stringify(body) });
 }
 
+/** Set one resource. */
+export function put<T>(path: string, body: unknown): Promise<T> {
+  const headers = { "Content-Type": "application/json", Accept: "application/json" };
+  return request<T>(path, { method: "PUT", headers, body: JSON.stringify(body) });
+}
+
 /** Remove one resource. */
 export function remove(path: string): Promise<null> {
   return request<null>(path, { method: "DELETE" });

@@ -1,0 +1,73 @@
+"""Tokens, and what belongs to a project: made, shown once, taken away."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import NewPage, Service
+
+
+def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewPage) -> None:
+    service.call("POST", "/users", {"name": "ada"})
+    page = new_page(service)
+    page.get_by_role("link", name="Settings").click()
+    expect(page).to_have_url(re.compile("/settings$"))
+    expect(page.locator(".about").first).to_contain_text("administrator")
+    page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog", name="New token")
+    dialog.get_by_label("What it is for").fill("nightly")
+    dialog.get_by_label("How long").select_option("7 days")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("whose token")  # this page was signed in by the home's own
+    dialog.get_by_label("Whose it is").select_option("ada")
+    dialog.get_by_role("button", name="Create").click()
+    secret = dialog.locator(".told-once").inner_text()
+    expect(dialog).to_contain_text("not shown again")
+
+    def status() -> int:
+        headers = {"Authorization": f"Bearer {secret}"}
+        return httpx.get(f"{service.url}/api/v1/me", headers=headers).status_code
+
+    assert status() == 200
+    dialog.get_by_role("button", name="Done").click()
+    row = page.locator("[data-token=nightly]")
+    expect(row).to_contain_text("ada")
+    assert secret not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog", name="Revoke nightly?").get_by_role("button", name="Revoke").click()
+    expect(row).to_have_count(0)
+    assert status() == 401
+
+
+def test_secrets_and_webhooks_of_a_project(service: Service, new_page: NewPage) -> None:
+    page = new_page(service, viewport={"width": 360, "height": 780})
+    page.goto(f"{service.url}/settings")
+    card = page.get_by_role("region", name="default")
+    card.get_by_role("button", name="Open default").click()
+    expect(card.locator(".about")).to_contain_text("no limit")
+
+    card.get_by_role("button", name="Set a secret").click()
+    dialog = page.get_by_role("dialog", name="Set a secret")
+    dialog.get_by_label("Name").fill("HUB_TOKEN")
+    dialog.get_by_label("Value").fill("hush-hush")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    expect(dialog).to_be_hidden()
+    row = card.locator("[data-secret=HUB_TOKEN]")
+    expect(row).to_contain_text("admin")
+    assert "hush-hush" not in page.content()
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog", name="Remove HUB_TOKEN?").get_by_role("button", name="Remove").click()
+    expect(row).to_have_count(0)
+
+    card.get_by_role("button", name="New webhook").click()
+    dialog = page.get_by_role("dialog", name="New webhook")
+    dialog.get_by_label("Name").fill("chat")
+    dialog.get_by_label("Address").fill("http://127.0.0.1/hook")
+    dialog.get_by_label("a job fails").check()
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).not_to_be_empty()  # an address inside, and no https: refused, and said why
+    expect(dialog.get_by_label("Name")).to_have_value("chat")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

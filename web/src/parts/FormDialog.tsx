@@ -1,0 +1,95 @@
+import type { ComponentChildren } from "preact";
+import { useId, useRef, useState } from "preact/hooks";
+
+interface FormDialogProps {
+  /** On the button that opens it. */
+  label: string;
+  title: string;
+  /** On the button that sends it. */
+  confirm: string;
+  /** Sends what was filled in; what it gives is shown in place of the form, null closes it. Failures are shown in it. */
+  onSend: (filled: FormData) => Promise<ComponentChildren | null>;
+  isSmall?: boolean;
+  /** The fields, as they are when it opens. */
+  children: ComponentChildren;
+}
+
+/** A button, and behind it a form that stays open until what it asks for is done. */
+export function FormDialog(props: FormDialogProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const title = useId();
+  const [isOpen, setOpen] = useState(false);
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<string | null>(null);
+  const [outcome, setOutcome] = useState<ComponentChildren | null>(null);
+  const close = () => dialog.current?.close();
+  const open = () => {
+    setOpen(true);
+    setError(null);
+    setOutcome(null);
+    dialog.current?.showModal();
+  };
+  const send = async (event: SubmitEvent) => {
+    event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
+    setBusy(true);
+    setError(null);
+    try {
+      const answer = await props.onSend(new FormData(form));
+      if (answer === null) close();
+      else setOutcome(answer);
+    } catch (failure) {
+      setError(failure instanceof Error ? failure.message : String(failure));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <button type="button" class={`button${props.isSmall ? " small" : ""}`} onClick={open}>
+        {props.label}
+      </button>
+      <dialog ref={dialog} class="card dialog" aria-labelledby={title} onClose={() => setOpen(false)}>
+        <h2 id={title}>{props.title}</h2>
+        {isOpen && outcome !== null && (
+          <>
+            {outcome}
+            <p class="actions end">
+              <button type="button" class="button primary" onClick={close}>
+                Done
+              </button>
+            </p>
+          </>
+        )}
+        {isOpen && outcome === null && (
+          <form onSubmit={(event) => void send(event)}>
+            {props.children}
+            <p class="error" role="alert">
+              {error}
+            </p>
+            <p class="actions end">
+              <button type="button" class="button" onClick={close}>
+                Close
+              </button>
+              <button type="submit" class="button primary" disabled={isBusy}>
+                {props.confirm}
+              </button>
+            </p>
+          </form>
+        )}
+      </dialog>
+    </>
+  );
+}
+
+/** What is told once and never again: a token, a signing secret. */
+export function ToldOnce({ secret, children }: { secret: string; children: ComponentChildren }) {
+  return (
+    <>
+      <p>{children}</p>
+      <output class="told-once">
+        <code>{secret}</code>
+      </output>
+    </>
+  );
+}
