@@ -35,6 +35,7 @@ def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewP
     dialog.get_by_role("button", name="Done").click()
     row = page.locator("[data-token=nightly]")
     expect(row).to_contain_text("ada")
+    expect(page.locator(".told-once")).to_have_count(0)
     assert secret not in page.content()
     row.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog", name="Revoke nightly?").get_by_role("button", name="Revoke").click()

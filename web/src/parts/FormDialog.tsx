@@ -26,8 +26,11 @@ export function FormDialog(props: FormDialogProps) {
   const open = () => {
     setOpen(true);
     setError(null);
-    setOutcome(null);
     dialog.current?.showModal();
+  };
+  const forget = () => {
+    setOpen(false);
+    setOutcome(null); // it may be a secret, which is not kept longer than it is shown
   };
   const send = async (event: SubmitEvent) => {
     event.preventDefault();
@@ -49,7 +52,7 @@ export function FormDialog(props: FormDialogProps) {
       <button type="button" class={`button${props.isSmall ? " small" : ""}`} onClick={open}>
         {props.label}
       </button>
-      <dialog ref={dialog} class="card dialog" aria-labelledby={title} onClose={() => setOpen(false)}>
+      <dialog ref={dialog} class="card dialog" aria-labelledby={title} onClose={forget}>
         <h2 id={title}>{props.title}</h2>
         {isOpen && outcome !== null && (
           <>
