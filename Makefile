@@ -54,7 +54,7 @@ integration: setup ## Integration tests: processes, databases (a real PostgreSQL
 
 .PHONY: chaos-short
 chaos-short: setup
-	$(PYTEST) tests/chaos -q -m short -n $(JOBS) --dist loadfile
+	$(PYTEST) tests/chaos -q -rs -m short -n $(JOBS) --dist loadfile
 
 # Ranks, steps and models of the fault table are chosen by SEED; what the faults cost replaces the RECORD of that seed.
 SEED ?= 1
@@ -66,18 +66,18 @@ chaos: export RUBATO_CHAOS_SEED = $(SEED)
 chaos: export RUBATO_CHAOS_RECORD = $(abspath $(RECORD))
 chaos: setup ## All chaos tests (long, two processes); SEED=2 for other ranks, steps and models
 	@mkdir -p $(dir $(RECORD)) && : > $(RECORD)
-	$(PYTEST) tests/chaos -q -n $(JOBS) --dist worksteal --durations=20 -m "not alone"
-	$(PYTEST) tests/chaos -q -m alone
+	$(PYTEST) tests/chaos -q -rs -n $(JOBS) --dist worksteal --durations=20 -m "not alone"
+	$(PYTEST) tests/chaos -q -rs -m alone
 
 .PHONY: soak
-soak: RECORD ?= build/soak.jsonl
+soak: RECORD ?= tests/chaos/measured/soak.jsonl
 soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints its seed (SEED=n does it again)
-	@mkdir -p $(dir $(RECORD))
+	@mkdir -p $(dir $(RECORD)) && : > $(RECORD)
 	RUBATO_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/python tests/chaos/soak.py --minutes $(MINUTES) \
 		$(if $(filter file,$(origin SEED)),,--seed $(SEED))
 
 .PHONY: fault-table
-fault-table: setup ## Write what the faults cost into docs/faults.md, from the records of all seeds
+fault-table: setup ## Write what the faults cost into docs/faults.md, from the records of all seeds and of the last soak
 	$(BIN)/python scripts/fault_table.py tests/chaos/measured/*.jsonl
 
 .PHONY: e2e

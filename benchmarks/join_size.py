@@ -37,6 +37,8 @@ BATCH, MICROBATCHES = 24, 6
 class Join:
     """What one join showed."""
 
+    downtime_s: float
+    """As for the peers: the time between the commits around the change, less the median of the ten steps after it."""
     paused_s: float
     """Time between commits over the change beyond a step before the request, and a step after: from ten steps."""
     told_s: float
@@ -47,6 +49,8 @@ class Join:
     """The median step of the two workers before the request."""
     joining_s: float
     """Of the steps while the third caught up."""
+    step_after_s: float
+    """The median step of three."""
 
 
 def measure(width: int, device_s: float, folder: Path) -> Join:
@@ -68,9 +72,11 @@ def measure(width: int, device_s: float, folder: Path) -> Join:
     joining = [row for row in former if row.step > asked_at]
     later = [row for row in rows if row.generation == 2]
     step_s = median_step(before)
-    gap_s = _time(later[1]) - _time(former[-1])
-    paused_s = max(0.0, gap_s - step_s - median_step(later[2:]))
-    return Join(paused_s, told["data"]["paused_seconds"], asked_s, step_s, median_step(joining or before))
+    step_after_s = median_step(later[2:])
+    downtime_s = max(0.0, _time(later[0]) - _time(former[-1]) - step_after_s)
+    paused_s = max(0.0, _time(later[1]) - _time(former[-1]) - step_s - step_after_s)
+    told_s = told["data"]["paused_seconds"]
+    return Join(downtime_s, paused_s, told_s, asked_s, step_s, median_step(joining or before), step_after_s)
 
 
 def median_step(rows: Sequence[MetricRow]) -> float:
@@ -89,9 +95,9 @@ def line(width: int, device_s: float, joins: list[Join]) -> str:
         f"{count / 1e6:.0f} M",
         f"{2 * 4 * count / 1e6:.0f} MB",
         "a device" if device_s else "the cores",
-        *(_ms([getattr(one, name) for one in joins]) for name in ("step_s", "joining_s")),
+        *(_ms([getattr(one, name) for one in joins]) for name in ("step_s", "joining_s", "step_after_s")),
         f"{statistics.median(one.asked_s for one in joins):.1f} s",
-        *(_ms([getattr(one, name) for one in joins], ranges=True) for name in ("paused_s", "told_s")),
+        *(_ms([getattr(one, name) for one in joins], ranges=True) for name in ("downtime_s", "paused_s", "told_s")),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -124,9 +130,9 @@ def main() -> int:
         f"{MICROBATCHES} microbatches; medians and ranges of {flags.rounds}. Memory that was not in use takes "
         f"{fresh_memory_seconds():.1f} s a GiB.",
         "",
-        "| parameters | with momentum | passes are computed by | step before | step while it joins "
-        "| request -> three train | downtime, beyond a step before | as the event tells it |",
-        "|---|---|---|---|---|---|---|---|",
+        "| parameters | with momentum | passes are computed by | step before | step while it joins | step after "
+        "| request -> three train | downtime | beyond a step before | as the event tells it |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for width in flags.widths:
         for device_s in flags.device_seconds:

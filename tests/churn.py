@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from local_job import LocalJob
 
@@ -58,6 +59,20 @@ def swing(run: LocalJob, *, until: int, every: int = 5) -> Iterator[str]:
         run.scale(workers)
         yield f"step {run.step}: scale to {workers}"
         at, turn = run.step + every, turn + 1
+
+
+def check_effects(run: LocalJob, told: Sequence[str]) -> None:
+    """That what `churn` or `swing` told did happen: a run that nothing was done to proves nothing.
+
+    Raises: AssertionError: nobody was killed where kills were told, or nobody; no scaling came true.
+    """
+    killed = sum(int(found[1]) for one in told if (found := re.search(r": kill (\d+) of", one)))
+    is_churn = not all(": scale to" in one for one in told)
+    assert killed > 0 or not is_churn, f"nobody was killed: {told}"
+    # One that was to leave at that moment may have gone as planned.
+    assert len(run.events("worker.lost")) >= killed / 2, told
+    causes = {event["data"]["cause"] for event in run.formed()}
+    assert causes & {"scale_up", "scale_down"}, f"no scaling came true: {told}"
 
 
 def swing_and_kill(run: LocalJob, dice: random.Random, *, until: int, every: int = 5) -> Iterator[str]:

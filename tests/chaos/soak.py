@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
-from churn import churn, swing  # noqa: E402 - from this checkout
+from churn import check_effects, churn, swing  # noqa: E402 - from this checkout
 from invariants import Undisturbed, check, undisturbed  # noqa: E402
 from local_job import LocalJob  # noqa: E402
 
@@ -39,9 +39,12 @@ def play(seed: str, number: int, steps: int, known: dict[str, Undisturbed]) -> l
         workers = {"initial": 1 if swings else dice.randint(1, 4), "min": 1, "max": 8}
         restart = {"backoff": {"initial": 0.1, "max": 1.0}, "max_restarts": 1000}
         with LocalJob(Path(home), "faulty", **SPEC, config=config, workers=workers, restart=restart) as run:
+            done = []
             for told in swing(run, until=steps - 20) if swings else churn(run, dice, until=steps - 20):
                 print(f"  {told}", flush=True)
+                done.append(told)
             check(run, known[model], fault="1 -> 8 -> 3 -> 5 -> 1, every 5 steps" if swings else "random churn")
+        check_effects(run, done)
         formed = [event["data"] for event in run.events("generation.formed")]
         pauses = [one["paused_seconds"] for one in formed if one["paused_seconds"] is not None]
         lost = len(run.events("worker.lost"))

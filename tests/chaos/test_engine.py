@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from churn import churn
+from churn import check_effects, churn
 from local_job import LocalJob, oracle
 from redone import check_redone
 
@@ -135,7 +135,10 @@ def test_a_joiner_that_dies_disturbs_nobody(tmp_path: Path) -> None:
 def test_churn(tmp_path: Path, seed: int) -> None:
     """Seeded scalings, kills, stops and checkpoints, a few steps apart; `make soak` does it for as long as you like."""
     with job(tmp_path, workers=2, restart={"max_restarts": 100, "backoff": {"initial": 0.1}}) as run:
+        done = []
         for told in churn(run, random.Random(seed), until=STEPS - 15):
             print(f"seed {seed}, {told}")
+            done.append(told)
         assert run.result()[1] == expected("classifier")
+    check_effects(run, done)
     check_redone(run)

@@ -17,6 +17,7 @@ from redone import check_redone
 from small_job import PLAIN, check_alone, expected, job
 
 from rubato.engine.coordinator.hangs import HangPolicy
+from tests.stopping import stopped
 
 HANGING = """
 import ctypes
@@ -151,11 +152,10 @@ def test_short_stops_and_busy_cores_cost_nobody(tmp_path: Path) -> None:
             stack.enter_context(burner())
         for step, rank in zip(range(5, 50, 5), itertools.cycle(range(4))):
             run.wait_step(step)
-            (pid,) = run.kill([rank], signal.SIGSTOP)
-            stopped_at = run.step
-            # The stop itself is what is tested: nothing happens that could be waited for.
-            signal.sigtimedwait([], 0.2)
-            os.kill(pid, signal.SIGCONT)
+            with stopped(run.members()[rank]["pid"]):
+                stopped_at = run.step
+                # The stop itself is what is tested: nothing happens that could be waited for.
+                signal.sigtimedwait([], 0.2)
             run.wait_step(stopped_at + 1)
         result = run.result()
     assert not run.events("worker.lost")

@@ -19,6 +19,7 @@ from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
 from service.auth import Authority, load_key
+from tests.moments import ENDING, MOMENTS, SCALING, every_steps, reached
 from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stop
 from tests.waiting import wait_for
@@ -132,6 +133,27 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
     assert not late, "it told something"
     since = None if when == "at the end" else begun
     record_cluster(job, f"controller stopped and superseded, {when}", "test_takeover.py", since=since)
+
+
+@pytest.mark.parametrize("when", MOMENTS)
+def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, alone: Undisturbed, when: str) -> None:
+    job = running.classifier(tmp_path, workers=2, held_s=0.15, checkpoint={"every_steps": every_steps(when)})
+    members = job.wait_members(2)
+    job.wait_step(3)
+    begun = datetime.now(UTC)
+    with reached(job, when):
+        os.kill(controller_of(job), signal.SIGKILL)
+    job.wait_events("controller.attached")
+    if when == SCALING:
+        job.wait_members(3)
+    pids = {one.pid for one in running.client.workers(job.id)}
+    assert job.now().is_final or {one.pid for one in members} <= pids
+    check(job, alone)
+    assert [event.attempt for event in job.events("attempt.acquired")] == [1, 2]
+    assert not job.events("worker.lost")
+    record_cluster(
+        job, f"SIGKILL of the controller, {when}", "test_takeover.py", since=None if when == ENDING else begun
+    )
 
 
 def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
