@@ -119,6 +119,36 @@ def test_an_error_costs_the_checkpoint_it_meets_and_no_other(tmp_path: Path, cal
     assert failed == {10, 20, 30}, "every checkpoint met the error once"
 
 
+LATEST = """
+import sys
+from rubato.checkpoint.manifest import find_latest
+from rubato.checkpoint.storage import open_folder
+
+found = find_latest(open_folder(sys.argv[1]), lambda folder, cause: print(cause))
+print("found", found[0].name)
+"""
+
+
+@traced
+@pytest.mark.parametrize("name", [MANIFEST_NAME, "part-0", "part-2"])
+def test_a_checkpoint_that_the_disk_does_not_read_is_passed_over_and_said(tmp_path: Path, name: str) -> None:
+    assert STRACE is not None
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    root, log = tmp_path / "kept", tmp_path / "trace"
+    subprocess.run([sys.executable, "-B", COMMITS, root, "2"], env=environment, capture_output=True, check=True)
+    fault = ["-P", root / "1-30" / name, "-e", "trace=read", "-e", "inject=read:error=EIO"]
+    looked = subprocess.run(
+        [STRACE, "-f", "-o", log, *fault, sys.executable, "-B", "-c", LATEST, root],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "INJECTED" in log.read_text(), "the fault never took effect"
+    cause, found = looked.stdout.splitlines()
+    assert (name in cause, "1-30" in cause, "Input/output error" in cause) == (True, True, True), cause
+    assert found == "found 1-20"
+
+
 def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, small_disk: Path) -> None:
     steps, batch, microbatches = 30, 96, 12
     with LocalJob(

@@ -1,4 +1,7 @@
-"""Three checkpoints, each committed and the older ones cleared away: every write of them is a place to crash at."""
+"""Three checkpoints, each committed and the older ones cleared away: every write of them is a place to crash at.
+
+commits.py FOLDER [KEPT]
+"""
 
 import sys
 
@@ -16,22 +19,23 @@ def content_of(step):
     return [f"{name} of step {step}".encode() * 100 for name in ("state", "stripe 0", "stripe 1")]
 
 
-def commit(root, step):
+def commit(root, step, kept):
     folder = root / f"1-{step}"
     records = [folder.write(f"part-{index}", [data[:7], data[7:]]) for index, data in enumerate(content_of(step))]
     files = [{"name": one.name, "bytes": one.bytes, "sha256": one.sha256} for one in records]
     commit_manifest(folder, TERMS.manifest(folder.name, step=step, generation=1, files=files, terms={}))
     print(f"committed {step}", flush=True)
     sweep(root, before=key_of(folder.name))
-    prune(root, Retention(1))
+    prune(root, Retention(kept))
 
 
 def main():
     root = open_folder(sys.argv[1])
+    kept = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     print("begin", flush=True)
     for step in STEPS:
         try:
-            commit(root, step)
+            commit(root, step, kept)
         except (CheckpointError, OSError) as error:
             print(f"failed {step}: {error}", flush=True)
 
