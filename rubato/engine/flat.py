@@ -10,6 +10,7 @@ Legend of shapes: L elements of the vector.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -182,6 +183,16 @@ class FlatLayout:
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
                 base = torch.where(torch.isfinite(before), before, 0.0)
                 buffer.copy_(base + self._view(vector_L, piece).to(buffer.dtype))
+
+    def spoil(self) -> None:
+        """Make all gradients infinite: how a GradScaler is told to skip a step, whichever optimizer it is asked for.
+
+        Without gradients it would raise, as it found nothing to look at; and of several optimizers it would let those
+        step whose own gradients are finite.
+        """
+        for _, parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.fill_(math.inf)
 
 
 def weigh(vector: torch.Tensor, share: float) -> None:

@@ -204,12 +204,15 @@ class Step:
         decision = session.decision
         assert decision is not None
         skip = not decision.is_finite and session.spec.on_non_finite == "skip"
+        lets_scaler_skip = skip and isinstance(self._scaler, torch.amp.GradScaler) and self._scaler.is_enabled()
         if not decision.is_finite:
             what = f"the gradient of step {self.index} was not finite"
             if session.spec.on_non_finite == "fail":
                 raise ModelError(f"{what}, and the spec says on_non_finite: fail; lower the learning rate, or say skip")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
-        session.flat.deliver(session.sums.mean, before_float, skip=skip)
+        session.flat.deliver(session.sums.mean, before_float, skip=skip and not lets_scaler_skip)
+        if lets_scaler_skip:
+            session.flat.spoil()
         if self._scaler is not None and not self._slots:
             self._scaler.scale(torch.zeros(1, device=session.device))  # it must have scaled something before its step
         offset = 0

@@ -314,7 +314,8 @@ class JobSpec:
     reproducible: bool = True
     """Bit-identical weights whatever the worker count. `false`: faster; see `docs/how-to/write-a-job.md`."""
     on_non_finite: NonFinite = "deliver"
-    """What to do with a gradient that is not finite: deliver it as it is, skip the step's, or fail the job."""
+    """What to do with a gradient that is not finite: deliver it as it is, skip the step's, or fail the job. A prepared
+    GradScaler skips such steps itself, with either of the first two."""
     device: Device = "auto"
     """`auto`: CUDA where a worker has a GPU, else CPU."""
     aggregation: dict[str, Any] = field(default_factory=dict)

@@ -132,6 +132,14 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path, policy: str) -> None:
     assert (hit["nothing"], hit["finite"]) == ((1.0, 1.0) if policy == "skip" else (0.0, 0.0))
 
 
+def test_a_scaler_does_the_same_where_such_steps_are_skipped(tmp_path: Path) -> None:
+    habit = "fp16 autocast with GradScaler"
+    with LocalJob(tmp_path, "habits", **spec(habit, on_non_finite="skip")) as run:
+        disturb(run)
+        check_disturbed(run, expected(habit))
+    assert run.events("non_finite")
+
+
 def test_a_gradient_that_is_not_finite_fails_the_job_where_that_is_asked(tmp_path: Path) -> None:
     with LocalJob(tmp_path, "habits", **spec("non-finite gradient", on_non_finite="fail")) as run:
         run.hold.unlink()

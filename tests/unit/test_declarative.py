@@ -118,6 +118,20 @@ def test_precision_is_that_of_the_forward_pass(precision: Any, bits: int) -> Non
     assert "GradScaler" not in told, "its scaler is registered"
 
 
+def test_overflows_in_half_precision_are_skipped_also_where_the_spec_says_so() -> None:
+    def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output.squeeze(1).float() - target).square().mean() * 10.0
+
+    def digest_with(policy: Any) -> str:
+        torch.manual_seed(0)
+        run = AloneRun(on_non_finite=policy)
+        rubato.train(**(COMMON | {"loss_fn": loss_fn}), precision="float16", steps=12)(run)
+        assert 0 < sum(notice.kind == "non_finite" for notice in run.notices) < 12
+        return run.finish()
+
+    assert digest_with("skip") == digest_with("deliver")
+
+
 def test_a_dataset_may_be_opened_by_the_run() -> None:
     run = AloneRun(config={"rows": 5})
     rubato.train(**(COMMON | {"dataset": lambda run: ROWS[: run.config["rows"]]}))(run)

@@ -230,6 +230,45 @@ def test_a_scaler_scales() -> None:
         scaler.update()
 
 
+@pytest.mark.parametrize("is_unscaled_first", [False, True])
+def test_a_scaler_skips_the_whole_step_where_that_is_asked(*, is_unscaled_first: bool) -> None:
+    """Of two optimizers only the first has a gradient that is not finite; neither steps, and the scale falls."""
+    run = AloneRun(on_non_finite="skip")
+    models = {name: nn.Linear(3, 1, bias=False) for name in ("hit", "other")}
+    optimizers = {name: torch.optim.SGD(one.parameters(), lr=0.01) for name, one in models.items()}
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    run.prepare(model=models, optimizer=optimizers, scaler=scaler, dataset=ROWS)
+    weights, scales = [], []
+    for step in run.steps(steps=3):
+        for x, y in step:
+            factor = math.inf if step.index == 1 else 1.0
+            step.backward(loss_of(models["hit"], x, y) * factor + loss_of(models["other"], x, y))
+        for name, optimizer in optimizers.items():
+            if is_unscaled_first:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(models[name].parameters(), 1.0)
+            scaler.step(optimizer)
+        scaler.update()
+        weights.append([one.weight.detach().clone() for one in models.values()])
+        scales.append(scaler.get_scale())
+    assert scales == [8.0, 4.0, 4.0]
+    assert [torch.equal(*pair) for pair in zip(weights[0], weights[1], strict=True)] == [True, True]
+    assert [torch.equal(*pair) for pair in zip(weights[1], weights[2], strict=True)] == [False, False]
+    assert ["skipped" in notice.message for notice in run.notices] == [True]
+
+
+def test_a_scaler_that_is_switched_off_skips_nothing_so_that_the_gradients_are_none() -> None:
+    run = AloneRun(on_non_finite="skip")
+    model, optimizer = prepared(run, scaler=(scaler := torch.amp.GradScaler("cpu", enabled=False)))
+    before = next(model.parameters()).detach().clone()
+    for step in run.steps(steps=1):
+        for x, y in step:
+            step.backward(loss_of(model, x, y) * math.inf)
+        scaler.step(optimizer)
+        scaler.update()
+    assert torch.equal(next(model.parameters()), before)
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
