@@ -39,9 +39,10 @@ class ShardedStream:
         shards: what names each shard (paths, URLs, numbers), equal on all workers; at least one for each microbatch.
         open: called with a shard and the number of samples to leave out at its beginning; gives the samples from there
             on, in the same order whenever it is called. Where the format cannot seek, `itertools.islice` leaves out.
-        is_exact: False where `open` may begin earlier than it was asked to. Samples then come again when a stream is
-            opened anew (a worker was lost or joined, the job was resumed): each at least once, which the event log
-            says, and the bits are not reproducible.
+        is_exact: False where `open` may begin earlier than it was asked to, and cannot tell where. Samples then come
+            again when a stream is opened anew (a worker was lost or joined, the job was resumed): each at least once,
+            which the event log says, and the bits are not reproducible. Where it can tell, let `itertools.islice`
+            leave out the difference instead: that is exact.
     Raises:
         ModelError: no shards.
     """
@@ -76,7 +77,7 @@ class Position(NamedTuple):
     turn: int = 0
     """Shards of this round that are."""
     offset: int = 0
-    """Samples read of the present shard."""
+    """Samples read of the present shard; of one that is not exact, those that were surely read."""
 
 
 @dataclass
@@ -151,7 +152,8 @@ class StreamSource:
     def _take(self, v: int) -> list[Any]:
         start = self.positions[v]
         reader = self._readers.pop(v, None)
-        if reader is None or reader.position != start:
+        # Read in the present step already: it stands behind that, which positions that are not exact do not show.
+        if reader is None or v in self._ends or reader.position != start:
             if reader is not None:
                 reader.close()
             reader = _Reader(self.stream, self.plan, v, start, self.tell)
@@ -168,6 +170,10 @@ class _Reader:
         self._stream, self._plan, self._v, self._tell = stream, plan, v, tell
         self.position = position
         self._samples: Iterator[Any] | None = None
+        self._asked = 0
+        """Samples that the present shard was to be opened behind."""
+        self._count = 0
+        """Samples that have come of it since."""
         self._empty = 0
 
     def next(self) -> Any:
@@ -175,7 +181,10 @@ class _Reader:
         while True:
             at = self.position
             shard = self._shard(at)
-            seed_all(self._plan.seed, "stream", at.round, shard, at.offset)
+            if self._samples is None:
+                self._asked, self._count = at.offset, 0
+            number = self._asked + self._count
+            seed_all(self._plan.seed, "stream", at.round, shard, number)
             try:
                 if self._samples is None:
                     self._samples = self._open(shard, at.offset)
@@ -184,10 +193,11 @@ class _Reader:
                 self._to_next_shard()
                 continue
             except Exception as error:
-                error.add_note(f"while reading sample {at.offset} of shard {self._stream.shards[shard]!r}")
+                error.add_note(f"while reading sample {number} of shard {self._stream.shards[shard]!r}")
                 raise
             self._empty = 0
-            self.position = Position(at.round, at.turn, at.offset + 1)
+            self._count += 1
+            self.position = at._replace(offset=self._surely_read())
             return sample
 
     def close(self) -> None:
@@ -206,6 +216,14 @@ class _Reader:
                 "there: some of them come at least once more",
             )
         return iter(self._stream.open(self._stream.shards[shard], offset))
+
+    def _surely_read(self) -> int:
+        """Samples at the beginning of the shard that were all read.
+
+        A source that is not exact has begun anywhere up to where it was asked to. What comes first is then counted as
+        what was read before: to count it anew would leave out as much at the next opening.
+        """
+        return self._asked + self._count if self._stream.is_exact else max(self._asked, self._count)
 
     def _shard(self, at: Position) -> int:
         order = Permutation(len(self._stream.shards), self._plan.seed, at.round)

@@ -122,6 +122,58 @@ def test_a_stream_that_cannot_seek_says_that_samples_come_again() -> None:
     assert "at least once" in told[0][1]
 
 
+class Blocks:
+    """A shard that can be read from the beginnings of its blocks only; tells what was read of it."""
+
+    def __init__(self, length: int, block: int) -> None:
+        self.length, self.block = length, block
+        self.read: list[int] = []
+
+    def open(self, shard: int, offset: int) -> Iterator[int]:
+        for index in range(offset - offset % self.block, self.length):
+            self.read.append(index)
+            yield index
+
+    def source(self, batch: int) -> StreamSource:
+        stream = ShardedStream(range(1), self.open, is_exact=False)
+        return StreamSource(stream, list, StreamPlan.of(batch, 1, 0))
+
+
+def read_step(source: StreamSource) -> list[int]:
+    """What is read in one step by a run of a single microbatch."""
+    (samples,) = step_of(source)
+    return samples  # type: ignore[no-any-return]
+
+
+def test_a_source_of_blocks_leaves_nothing_out_when_it_is_opened_a_second_time() -> None:
+    blocks = Blocks(100, 20)
+    source = blocks.source(10)
+    first = [sample for _ in range(5) for sample in read_step(source)]
+    assert first == list(range(50))
+    for _ in range(2):
+        source.load_state_dict(source.state_dict())
+        assert read_step(source) == list(range(40, 50))
+    assert read_step(source) == list(range(50, 60))
+
+
+@given(st.integers(1, 30), st.integers(1, 7), st.integers(1, 60), st.lists(st.sampled_from(["", "anew", "twice"])))
+def test_a_source_of_blocks_gives_each_sample_at_least_once(
+    block: int, batch: int, length: int, before_step: list[str]
+) -> None:
+    """Steps before which the stream is opened anew, or which are tried twice, of which only the second try counts."""
+    source = Blocks(length, block).source(batch)
+    counted: list[int] = []
+    for what in itertools.chain(before_step, itertools.repeat("")):
+        if what == "anew":
+            source.load_state_dict(source.state_dict())
+        elif what == "twice":
+            source.read(0, 0)
+        counted += read_step(source)
+        if source.positions[0].round > 0:
+            break
+    assert set(counted) == set(range(length))
+
+
 def test_mistakes() -> None:
     with pytest.raises(ModelError, match="has no shards"):
         ShardedStream([], Shards([]).read)
