@@ -46,6 +46,7 @@ class Terms:
         """From a job spec. `saves`: whether there is a storage to save to."""
         timeout, every = spec.limits.hang_timeout, spec.checkpoint.every
         every_s = min(30.0, spec.checkpoint.max_interval) if every == "auto" else every
+        goes_by_time = saves and spec.checkpoint.every_steps is None
         return cls(
             job_id=job_id,
             attempt=attempt,
@@ -59,8 +60,8 @@ class Terms:
             backoff_max_s=spec.restart.backoff.max,
             stop_grace_s=spec.limits.stop_grace,
             saves=saves,
-            checkpoint_every_s=every_s if saves and spec.checkpoint.every_steps is None else None,
-            adapts_interval=spec.checkpoint.every == "auto",
+            checkpoint_every_s=every_s if goes_by_time else None,
+            adapts_interval=goes_by_time and every == "auto",
             longest_interval_s=spec.checkpoint.max_interval,
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),

@@ -152,6 +152,16 @@ def test_the_longest_interval_comes_from_the_spec() -> None:
         parse_spec({**asked, "checkpoint": {"max_interval": 0}})
 
 
+def test_with_every_steps_none_is_asked_for_by_time_whatever_is_measured() -> None:
+    asked = {"name": "a", "entrypoint": "a.py", "checkpoint": {"every": "auto", "every_steps": 100}}
+    ledger = JobState(Terms.of("job", 1, parse_spec(asked)), Wish("run", 1), restarts=0, scalings=0).ledger
+    ledger.start(0.0)
+    ledger.on_written(part(0, 2, stall_seconds=0.5), 1.0)
+    assert ledger.on_written(part(1, 2), 2.0) is not None
+    ledger.start(3.0)  # as after a loss
+    assert ledger.next_request(1e6, 2, is_settled=True) is None
+
+
 def test_youngs_interval() -> None:
     day = 24 * 3600.0
     assert best_interval_s(0.01, 0.1, 0.0, 0, 600.0) == (2 * 0.01 * day) ** 0.5
