@@ -54,8 +54,7 @@ def prepare_torch(spec: JobSpec) -> torch.device:
     # torch.compile: code for each of the few sizes of a microbatch, not for sizes in general from the second one on,
     # which would depend on what this process happened to see. Optimizers load this module anyhow.
     torch._dynamo.config.automatic_dynamic_shapes = False
-    wants_cuda = spec.device == "cuda" or (spec.device == "auto" and spec.resources_per_worker.gpu > 0)
-    if not wants_cuda:
+    if not spec.wants_cuda:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UserError(

@@ -22,6 +22,7 @@ from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
 from rubato.errors import UserError
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
+from rubato.launch.devices import share_of_slot, visible_devices
 from rubato.launch.environment import child_environment
 from rubato.launch.forkserver import ForkServer
 from rubato.launch.host import Host, Post
@@ -129,7 +130,8 @@ class LocalRun:
     def _lead(self, environment: dict[str, str], forkserver: ForkServer | None) -> Outcome:
         node = socket.gethostname()
         plan = ChildPlan(self._template(), node, self._working_dir, environment, self._command, forkserver)
-        fleet = LocalFleet(plan, self.host.post)
+        devices = visible_devices(environment) if self._spec.wants_cuda else ()
+        fleet = LocalFleet(plan, self.host.post, devices, max(1, int(self._spec.resources_per_worker.gpu)))
         journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
         archive = StorageArchive(
             ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post
@@ -244,17 +246,30 @@ class LocalRun:
 
 
 class LocalFleet:
-    """Workers as child processes of this one, all by one plan but for their names."""
+    """Workers as child processes of this one, all by one plan but for their names and their GPUs.
 
-    def __init__(self, plan: ChildPlan, post: Post) -> None:
+    Args:
+        plan: of each.
+        post: takes what they say.
+        devices: GPUs that they share out.
+        devices_each: what one takes of them.
+    """
+
+    def __init__(self, plan: ChildPlan, post: Post, devices: tuple[str, ...] = (), devices_each: int = 1) -> None:
         self._plan = plan
         self._post = post
+        self._devices, self._devices_each = devices, devices_each
         self._workers: dict[str, ChildSupervisor] = {}
+        self._lock = threading.Lock()
+        self._slots: dict[str, int] = {}
+        """Of those that live, by incarnation."""
 
     def spawn(self, worker_id: str, incarnation: str) -> None:
         """Start a process."""
         start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation)
-        supervisor = self._workers[incarnation] = ChildSupervisor(replace(self._plan, start=start), self._deliver)
+        variables = share_of_slot(self._take_slot(incarnation), self._devices, self._devices_each)
+        plan = replace(self._plan, start=start, variables=variables)
+        supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
         supervisor.start()
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
@@ -275,7 +290,18 @@ class LocalFleet:
         for supervisor in living:
             supervisor.join(CLOSE_S)
 
+    def _take_slot(self, incarnation: str) -> int:
+        """The lowest that is free, so that a replacement gets the GPU of the one that was lost."""
+        with self._lock:
+            taken = set(self._slots.values())
+            slot = next(one for one in range(len(taken) + 1) if one not in taken)
+            self._slots[incarnation] = slot
+        return slot
+
     def _deliver(self, event: wire.Message | OutputLine) -> None:
+        if isinstance(event, wire.Exited):
+            with self._lock:
+                self._slots.pop(event.incarnation, None)
         self._post(event)
 
 

@@ -55,6 +55,8 @@ class ChildPlan:
     """Forks it, where it can, instead of the command. It has the working folder and the environment."""
     node_id: str = ""
     """Of its Ray node, if it is on one."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment, those in which it differs from the other workers'."""
 
 
 class ChildSupervisor:
@@ -212,6 +214,7 @@ class ChildSupervisor:
     def _spawn(self) -> ChildProcess:
         plan = self._plan
         variables = {
+            **plan.variables,
             PARENT_VARIABLE: str(os.getpid()),
             "RUBATO_JOB_ID": plan.start.job_id,
             "RUBATO_WORKER_ID": plan.start.worker_id,

@@ -413,6 +413,11 @@ class JobSpec:
         smallest = ROOMY if self.reproducible else 1  # one pass goes over all of a worker's: small ones cost nothing
         return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper, smallest)
 
+    @property
+    def wants_cuda(self) -> bool:
+        """Whether training processes compute on a GPU."""
+        return self.device == "cuda" or (self.device == "auto" and self.resources_per_worker.gpu > 0)
+
 
 def parse_spec(data: Any) -> JobSpec:
     """Build a spec from JSON or YAML data.

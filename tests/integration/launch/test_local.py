@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import queue
 import signal
 import subprocess
 import sys
@@ -19,9 +20,12 @@ from rubato.cli.keeper.process_table import identify
 from rubato.errors import UserError
 from rubato.launch.archive import next_attempt
 from rubato.launch.control import ask_run
-from rubato.launch.local import LocalRun, run_local, scale_run
+from rubato.launch.local import LocalFleet, LocalRun, run_local, scale_run
+from rubato.launch.output import OutputLine
+from rubato.launch.supervisor import ChildPlan
+from rubato.wire import worker as wire
 from rubato.wire.cluster import Outcome
-from rubato.wire.spec import parse_spec
+from rubato.wire.spec import parse_spec, spec_to_json
 from rubato.wire.storage import parse_storage
 
 TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
@@ -170,7 +174,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from rubato.launch.local import run_local
-from rubato.wire.spec import parse_spec
+from rubato.wire.spec import parse_spec, spec_to_json
 spec = parse_spec({"name": "toy", "entrypoint": "t.py", "config": {"steps": 10**6}, "limits": {"stop_grace": 20}})
 sys.exit(run_local(spec, working_dir=Path("."), checkpoint_dir=None, home=Path("home"), command=tuple(sys.argv[1:])))
 """
@@ -201,6 +205,32 @@ def test_an_interrupt_stops_at_the_boundary(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 103
     assert out.splitlines()[-1] == "cancelled"
+
+
+SHOWS_DEVICES = "import os, time; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"
+
+
+def test_each_worker_sees_a_device_of_its_own_and_a_replacement_that_of_the_lost_one(tmp_path: Path) -> None:
+    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def next_of(kind: type) -> Any:
+        while not isinstance(event := said.get(timeout=30), kind):
+            pass
+        return event
+
+    start = wire.Start(1, "toy", "", "", spec_to_json(spec()), "127.0.0.1", "")
+    command = (sys.executable, "-S", "-c", SHOWS_DEVICES)
+    fleet = LocalFleet(ChildPlan(start, "here", tmp_path, {}, command), said.put, ("4", "6"))
+    try:
+        for number, device in ((1, "4"), (2, "6"), (3, "4")):
+            fleet.spawn(f"w1.{number}", f"1.{number}")
+            assert next_of(OutputLine).line == device
+        fleet.kill("1.2", "a test", with_stacks=False)
+        assert next_of(wire.Exited).incarnation == "1.2"
+        fleet.spawn("w1.4", "1.4")
+        assert next_of(OutputLine).line == "6"
+    finally:
+        fleet.close()
 
 
 DEAF = """
