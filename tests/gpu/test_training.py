@@ -1,76 +1,71 @@
-"""Whole runs whose workers share one GPU: killed, scaled, and equal to one worker bit by bit."""
+"""Whole runs whose workers share one GPU: killed, scaled, and equal to one worker bit by bit.
+
+They run on the CPU as well, so that a machine without a GPU sees whether they do what they say.
+"""
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from local_job import LocalJob
+import small_job
+
+from rubato.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(300)
 
 STEPS = 40
 PROGRAM = """
-import time
-from pathlib import Path
-import torch
-import rubato
-
-torch.manual_seed(0)
-X = torch.randn(400, 20)
-DATA = torch.utils.data.TensorDataset(X, (X.sum(1) > 0).long())
-
 def train(run):
+    torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(64, 2)
+        torch.nn.Linear(4, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(64, 1)
     ).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     run.prepare(model=model, optimizer=optimizer, dataset=DATA)
     for step in run.steps():
         for x, y in step:
-            assert x.is_cuda
-            step.backward(torch.nn.functional.cross_entropy(model(x), y))
+            pace(run)
+            assert x.device.type == y.device.type == run.config["device"]
+            step.backward(torch.nn.functional.mse_loss(model(x), y))
+        assert {one.grad.device.type for one in model.parameters()} == {run.config["device"]}
         optimizer.step()
-        time.sleep(run.config.get("pace", 0.0))
 """
 
 
-def job(folder: Path, workers: int, **config: Any) -> LocalJob:
-    program = folder / "on_gpu.py"
-    program.write_text(PROGRAM)
-    return LocalJob(
-        folder / "home",
-        program,
-        config={"steps": STEPS, **config},
-        batch={"global_size": 96, "num_microbatches": 12},
-        workers={"initial": workers, "min": 1, "max": 4},
-        device="cuda",
-    )
+def job(folder: Path, device: str, workers: int, *, pace: float = 0.0) -> LocalJob:
+    config = {"steps": STEPS, "device": device, "pace": pace}
+    run = small_job.job(folder, PROGRAM, workers=workers, config=config, device=device)
+    assert isinstance(run, LocalJob)
+    return run
 
 
-@functools.cache
-def expected(folder: Path) -> tuple[int, str]:
-    (folder / "alone").mkdir()
-    with job(folder / "alone", 1) as run:
-        found: tuple[int, str] = run.result()
-        return found
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
-def test_bits_do_not_depend_on_the_worker_count(tmp_path: Path) -> None:
-    (tmp_path / "three").mkdir()
-    with job(tmp_path / "three", 3) as run:
-        assert run.result() == expected(tmp_path)
+@pytest.fixture(scope="module")
+def expected(device: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """Step and digest of one worker that nothing happens to."""
+    with job(tmp_path_factory.mktemp("alone"), device, 1) as run:
+        return run.result()
 
 
-def test_a_kill_and_a_scaling_change_no_bit(tmp_path: Path) -> None:
-    (tmp_path / "disturbed").mkdir()
-    with job(tmp_path / "disturbed", 2, pace=0.3) as run:
+def test_bits_do_not_depend_on_the_worker_count(tmp_path: Path, device: str, expected: tuple[int, str]) -> None:
+    with job(tmp_path, device, 3) as run:
+        assert run.result() == expected
+    assert {row["workers"] for row in run.rows()} == {3}
+
+
+def test_a_kill_and_a_scaling_change_no_bit(tmp_path: Path, device: str, expected: tuple[int, str]) -> None:
+    with job(tmp_path, device, 2, pace=0.1) as run:
         run.wait_step(3)
         run.kill_and_wait([1])
         run.scale(3)
         run.wait_workers(3)
-        assert run.result() == expected(tmp_path)
-    assert torch.cuda.is_available()
+        small_job.hurry(tmp_path)
+        assert run.result() == expected
+    assert [event["data"]["signal"] for event in run.events("worker.lost")] == ["SIGKILL"]
+    assert [event["data"]["workers"] for event in run.formed()] == [2, 1, 2, 3]
