@@ -1,14 +1,17 @@
-"""`rubato explain`: why a job waits, why it has so many workers, or why it ended."""
+"""`rubato explain`: why a job waits, why it has so many workers, what its microbatches cost, or why it ended."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
 from rubato.cli.render import describe_failure, format_age, format_pause
+from rubato.errors import SpecError
+from rubato.wire.spec import ROOMY, JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ SHOWN = 10
 
 
 def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Say why a job waits, or why it has so many workers, in the scheduler's words; or why it ended."""
+    """Say why a job waits, has so many workers or ended, in the scheduler's words, and what its microbatches cost."""
     with connect(url) as client:
         found = client.explain(job)
         if as_json:
@@ -33,6 +36,9 @@ def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = N
             for title, value in describe_failure(client.job(found.job_id).failure or {}):
                 put(f"  {title}: {value}")
             return
+        workers = found.workers or found.granted_workers or found.min_workers
+        for line in describe_batch(client.job(found.job_id).spec, workers):
+            stdout_console().print(line, markup=False, highlight=False)
         is_queued = found.status == Status.QUEUED
         # Places count the jobs of all projects; those that this user does not see are not listed.
         ahead = takewhile(lambda one: (one.position or 0) < (found.position or 0), client.queue() if is_queued else ())
@@ -76,6 +82,42 @@ def describe(found: Explanation, now: datetime) -> list[str]:
         measured = sorted((int(count), rate) for count, rate in found.rates.items())
         lines.append("  measured: " + ", ".join(f"{rate:.4g} samples/s with {count}" for count, rate in measured))
     return lines
+
+
+def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
+    """How a step is cut, and what that costs, for a job as the service tells it; nothing where it is not understood."""
+    try:
+        parsed = parse_spec(spec)
+    except SpecError:  # of a service of another release
+        return []
+    total, count = parsed.batch.global_size, parsed.num_microbatches
+    step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
+    if not parsed.reproducible:
+        return [f"{step}; each of {plural(workers, 'worker')} computes its share of them in one pass"]
+    sizes = f"{total // count}" + (f" or {total // count + 1}" if total % count else "")
+    most = "at most " if count % workers else ""
+    passes = plural(-(-count // workers), "pass", "passes")
+    return [f"{step} of {sizes}: {most}{passes} a worker with {plural(workers, 'worker')}", f"  {_price(parsed)}"]
+
+
+def _price(spec: JobSpec) -> str:
+    """Why there are so many microbatches, and what to do where they are small."""
+    total, count = spec.batch.global_size, spec.num_microbatches
+    is_usual = count == replace(spec, batch=replace(spec.batch, num_microbatches="auto")).num_microbatches
+    counts = f"{spec.workers.min} to {spec.workers.upper} workers"
+    if total >= count * ROOMY:
+        reason = f"of the counts that leave {ROOMY} samples in each, the one that keeps {counts} busiest"
+        return f"{count} is what `auto` chooses: {reason}" if is_usual else f"{count} was given"
+    why = f"{count} is what `auto` chooses, so that each of {counts} has one" if is_usual else f"{count} was given"
+    return (
+        f"{why}: fewer than {ROOMY} samples in each use a core badly (256 samples in pieces of 16 took more than twice "
+        "as long as in one); a larger batch.global_size or fewer microbatches cost less a sample, and change the result"
+    )
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def standing_table(rows: list[Standing]) -> Table:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from rubato.cli.explain import describe_batch
 from tests.unit.cli.fake_service import FakeService, Rubato, job
 
 
@@ -31,18 +34,24 @@ def standing(name: str, **changes: Any) -> dict[str, Any]:
     return {**known, "priority": 70, "min_workers": 2, "granted_workers": 6, **changes}
 
 
+def spec(batch: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"name": "digits", "recipe": "image-classifier", "batch": batch, **changes}
+
+
 def test_a_running_job_is_explained_with_those_who_hold_slots(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits/explain", explanation())
+    service.on("GET", "/jobs/job_1", job(spec=spec({"global_size": 256, "num_microbatches": 8})))
     running = [standing("other"), standing("digits", job_id="job_1")]
     service.on("GET", "/queue", {"items": [], "next_cursor": None, "running": running})
     done = rubato("explain", "digits")
     lines = done.out.splitlines()
     assert done.code == 0
-    assert lines[:4] == [
+    assert lines[:5] == [
         "digits is running: wants 4, has 2: 0 slots free, held by other",
         "  wants 4, granted 2, training 2, may have 1 to 8, autoscale capacity, priority 50",
         "  a change of its workers pauses the training for 41 ms",
         "  measured: 420 samples/s with 1, 812.5 samples/s with 2",
+        "  a step is 256 samples in 8 microbatches of 32: 4 passes a worker with 2 workers",
     ]
     assert lines[-1].split() == ["other", "running", "70", "6", "has", "the", "6", "workers", "it", "wants"]
     assert rubato("explain", "digits", "--json").json["because"] == "wants 4, has 2: 0 slots free, held by other"
@@ -60,6 +69,7 @@ def test_a_queued_job_is_explained_with_those_in_front(service: FakeService, rub
         queued_at="2026-01-31T12:00:00Z",
     )
     service.on("GET", "/jobs/digits/explain", queued)
+    service.on("GET", "/jobs/job_1", job(status="queued"))
     items = [standing("first", status="queued", position=1), standing("digits", status="queued", position=2)]
     service.on("GET", "/queue", {"items": items, "next_cursor": None, "running": [standing("other")]})
     out = rubato("explain", "digits").out
@@ -86,3 +96,47 @@ def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: 
     out = rubato("explain", "digits").out
     assert "digits is failed (user_code_error): it raised" in out
     assert "failure rank: 1" in out
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "cut", "price"),
+    [
+        (
+            {"global_size": 256},
+            1,
+            "256 samples in 8 microbatches of 32: 8 passes a worker with 1 worker",
+            "8 is what `auto` chooses: of the counts that leave 32 samples in each, the one that keeps 1 to 8 workers",
+        ),
+        (
+            {"global_size": 512, "num_microbatches": 10},
+            10,
+            "512 samples in 10 microbatches of 51 or 52: 1 pass a worker with 10 workers",
+            "10 was given",
+        ),
+        (
+            {"global_size": 100},
+            3,
+            "100 samples in 8 microbatches of 12 or 13: at most 3 passes a worker with 3 workers",
+            "8 is what `auto` chooses, so that each of 1 to 8 workers has one: fewer than 32 samples in each use a",
+        ),
+        (
+            {"global_size": 256, "num_microbatches": 16},
+            2,
+            "256 samples in 16 microbatches of 16: 8 passes a worker with 2 workers",
+            "16 was given: fewer than 32 samples in each use a core badly",
+        ),
+    ],
+)
+def test_what_microbatches_cost_is_told(batch: dict[str, Any], workers: int, cut: str, price: str) -> None:
+    told, why = describe_batch(spec(batch), workers)
+    assert told == f"  a step is {cut}"
+    assert why.startswith(f"  {price}")
+
+
+def test_without_equal_bits_there_is_one_pass() -> None:
+    (told,) = describe_batch(spec({"global_size": 256}, reproducible=False), 2)
+    assert "each of 2 workers computes its share of them in one pass" in told
+
+
+def test_a_spec_that_is_not_understood_is_passed_over() -> None:
+    assert describe_batch(None, 1) == describe_batch({"name": "digits", "novel": 1}, 1) == []
