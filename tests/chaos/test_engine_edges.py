@@ -209,13 +209,16 @@ def test_a_join_and_a_loss_amid_evaluations_change_no_bit(tmp_path: Path) -> Non
         os.kill(joiner, signal.SIGKILL)
         (tmp_path / "go").touch()
         run.wait_workers(4)
-        assert len(list(tmp_path.glob("here-*"))) >= 2
-        run.kill([1])
+        members = {one["pid"] for one in run.members()}
+        survivors = members.difference(run.kill([1]))
         result = run.result()
         rows = {row["step"]: row["values"]["held"] for row in run.rows()}
     assert sorted(rows) == list(range(1, 101))
     assert result == (100, expected(tmp_path, config))
     assert [event["data"]["signal"] for event in run.events("worker.lost")] == ["SIGKILL"] * 2
+    evaluated = {int(path.name.removeprefix("here-")) for path in tmp_path.glob("here-*")}
+    assert survivors <= evaluated, "those that joined took no share of the evaluations"
+    assert joiner not in evaluated, "it was no member yet"
 
 
 def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_path: Path) -> None:
