@@ -281,7 +281,8 @@ class Run:
 
         Args:
             dataset: map-style.
-            fn: called with a batch (its parts, where it is a tuple or list); returns the mean value over it.
+            fn: called with a batch (its parts, where it is a tuple or list); returns the mean value over it. A NaN
+                counts as infinity, so that the mean over all is infinite, too.
             batch: samples in one call.
             collate: list of samples -> batch.
             prefetch: processes of each worker that read batches ahead, each with a copy of the dataset as it was at the
