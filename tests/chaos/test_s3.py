@@ -21,7 +21,7 @@ from rubato.checkpoint.storage import open_folder
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, BATCH, MICROBATCHES = 40, 96, 12
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_job_that_loses_all_workers_resumes_from_s3_with_the_same_bits(s3: S3Server, tmp_path: Path) -> None:

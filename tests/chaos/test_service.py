@@ -16,7 +16,7 @@ import pytest
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, granted, submit
 from tests.postgres import new_database, running_postgres
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1000)]
 
 REQUESTS = 200
 AT_ONCE = 4
@@ -108,7 +108,7 @@ async def test_kill_9_among_200_submits_loses_and_doubles_none(service: ServiceP
         assert response.status_code == 201, response.text
         replies[name] = response.json()["id"]
 
-    async with asyncio.timeout(500), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(900), asyncio.TaskGroup() as group:
         for number in range(REQUESTS):
             group.create_task(submit(number))
     await killer.close()
@@ -148,7 +148,7 @@ async def test_kill_9_among_200_scales_loses_and_doubles_none(service: ServicePr
             response = await killer.ask(send)
             assert response.status_code == 200, response.text
 
-    async with asyncio.timeout(500), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(900), asyncio.TaskGroup() as group:
         ended = asyncio.Event()
         group.create_task(keep_reporting(ended))
         for count in counts[1:]:
