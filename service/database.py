@@ -32,6 +32,12 @@ SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 10
 PING_AFTER_S = 1.0
 STATEMENT_TIMEOUT_MS = 10_000
+IDLE_IN_TRANSACTION_MS = 15_000
+"""How long PostgreSQL lets a transaction wait for its client: else a replica that was stopped or unplugged inside one
+would keep its locks for ever. More than ANSWER_TIMEOUT_S: a replica that lives gives up by itself before."""
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 10, 5, 3
+UNACKNOWLEDGED_MS = 25_000
+"""As long as the keepalives take to find the other end gone; for bytes under way, during which none are sent."""
 APPLICATION_NAME = "rubato service"
 """How every connection of a service calls itself: who lives on a PostgreSQL is seen by it."""
 ANSWER_TIMEOUT_S = 12.0
@@ -73,10 +79,7 @@ class Database:
             self._writer = self._reader = create_async_engine(
                 url,
                 pool_size=POSTGRES_CONNECTIONS,
-                connect_args={
-                    "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c timezone=UTC",
-                    "application_name": APPLICATION_NAME,
-                },
+                connect_args=_postgres_arguments(),
             )
             _ping_idle(self._writer)
 
@@ -235,6 +238,28 @@ def insert_for(session: AsyncSession, table: type[Base] | Table) -> sqlite.Inser
 def insert_of(dialect: str, table: type[Base] | Table) -> sqlite.Insert | postgresql.Insert:
     """The same, of a dialect by its name."""
     return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+
+
+def _postgres_arguments() -> dict[str, Any]:
+    """How to connect: each end finds out by itself that the other one is gone."""
+    of_session = {
+        "statement_timeout": STATEMENT_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+        "timezone": "UTC",
+        "tcp_keepalives_idle": KEEPALIVE_IDLE_S,
+        "tcp_keepalives_interval": KEEPALIVE_INTERVAL_S,
+        "tcp_keepalives_count": KEEPALIVE_COUNT,
+        "tcp_user_timeout": UNACKNOWLEDGED_MS,
+    }
+    return {
+        "options": " ".join(f"-c {name}={value}" for name, value in of_session.items()),
+        "application_name": APPLICATION_NAME,
+        "keepalives": 1,
+        "keepalives_idle": KEEPALIVE_IDLE_S,
+        "keepalives_interval": KEEPALIVE_INTERVAL_S,
+        "keepalives_count": KEEPALIVE_COUNT,
+        "tcp_user_timeout": UNACKNOWLEDGED_MS,
+    }
 
 
 def _ping_idle(engine: AsyncEngine) -> None:

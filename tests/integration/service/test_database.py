@@ -14,8 +14,9 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, select, text
-from sqlalchemy.exc import OperationalError, StatementError
+from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
+from service import database as database_module
 from service.database import Database, HomeInUse
 from service.migrations.upgrade import alembic_config, head_revision
 from service.models import Base, Package
@@ -190,3 +191,32 @@ async def test_a_lost_postgres_connection_is_replaced(make_bench: MakeBench, new
             with pytest.raises(OperationalError):
                 await session.execute(end_all)
         assert (await bench.job("digits"))["status"] == "queued"
+
+
+async def test_a_replica_that_stops_inside_a_transaction_loses_its_locks(
+    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_postgres()
+    other = Database(url, Hub(1))
+    await other.start()
+    monkeypatch.setattr(database_module, "IDLE_IN_TRANSACTION_MS", 200)
+    stopped = Database(url, Hub(1))
+    lock = text("LOCK TABLE packages IN ACCESS EXCLUSIVE MODE")
+    with pytest.raises(DBAPIError, match="idle-in-transaction timeout"):
+        async with stopped.write() as session:
+            await session.execute(lock)
+            async with other.write() as second:
+                await second.execute(lock)  # waits at most STATEMENT_TIMEOUT_MS
+            await session.execute(lock)
+    for database in (stopped, other):
+        await database.close()
+
+
+async def test_each_end_of_a_connection_finds_the_other_gone(new_postgres: Callable[[], str]) -> None:
+    database = Database(new_postgres(), Hub(1))
+    async with database.read() as session:
+        connection = await (await session.connection()).get_raw_connection()
+        asked = connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    await database.close()
+    assert (asked["keepalives"], asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("1", "10", "25000")
+    assert "-c tcp_keepalives_idle=10 " in asked["options"]
