@@ -134,9 +134,17 @@ def _check_same_origin(request: Request) -> None:
         is_own = site == "same-origin"
     else:
         # Browsers too old for Fetch Metadata still send Origin on unsafe requests.
-        is_own = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+        is_own = origin is not None and _place_of(origin) == request.headers.get("host")
     if not is_own:
         raise ServiceError(ErrorKind.FORBIDDEN, "Changes by cookie are taken from this service's own page only.")
+
+
+def _place_of(origin: str) -> str | None:
+    """Host and port; None: the origin cannot be read."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def context_of(request: Request) -> Context:

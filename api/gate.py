@@ -97,7 +97,11 @@ class Gate:
 
     def _check_host(self, request: Request) -> None:
         """Refuse names that are not ours: a foreign name that resolves here is DNS rebinding."""
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        told = request.headers.get("host", "")
+        try:
+            host = urlsplit(f"//{told}").hostname or ""
+        except ValueError:  # such as a bracket that nothing closes
+            host = told
         if host.lower() not in self._hosts:
             raise ServiceError(
                 ErrorKind.HOST_NOT_ALLOWED,
