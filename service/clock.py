@@ -27,12 +27,15 @@ def parse_rfc3339(text: str) -> datetime:
     """An aware moment in UTC.
 
     Raises:
-        ValueError: no RFC 3339 time, or one without an offset.
+        ValueError: no RFC 3339 time, one without an offset, or one that lies outside of the calendar in UTC.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no offset; write UTC as '2026-01-31T12:00:00Z'")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} lies outside of the years 1 to 9999 in UTC") from None
 
 
 def parse_or(text: str, fallback: datetime) -> datetime:

@@ -281,7 +281,7 @@ def _labels(pairs: list[str]) -> dict[str, str]:
 def _moment(text: str) -> datetime | None:
     try:
         return parse_rfc3339(text) if text else None
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ServiceError(
             ErrorKind.INVALID_REQUEST, f"created_after must be a time such as 2026-01-31T12:00:00Z, got {text[:40]!r}."
         ) from None

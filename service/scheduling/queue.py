@@ -113,7 +113,7 @@ def _read_place(cursor: str) -> tuple[Any, Any]:
     moment, _, job_id = cursor.partition("~")
     try:
         ranked_at = parse_rfc3339(moment)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise bad_cursor() from None
     if not is_id(job_id, "job"):
         raise bad_cursor()

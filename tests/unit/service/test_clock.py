@@ -15,7 +15,17 @@ def test_times_are_text_of_fixed_width_in_utc() -> None:
     assert parse_rfc3339(to_rfc3339(NOW)) == NOW
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-31T12:00:00", "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2026-01-31T12:00:00",
+        "2026-13-01T00:00:00Z",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+    ],
+)
 def test_a_reporters_bad_clock_does_not_block_its_log(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the texts are the standard library's
         parse_rfc3339(text)
