@@ -229,6 +229,8 @@ class LogStore:
         if not path.exists():
             return
         stop = end.offset if segment == end.segment else path.stat().st_size
+        if start >= stop:  # a position behind the end is as the end, and perhaps no place to seek to
+            return
         with path.open("rb") as stream:
             stream.seek(start)
             offset = start

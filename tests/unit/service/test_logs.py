@@ -213,8 +213,9 @@ def test_a_time_is_found_near_its_line(tmp_path: Path, monkeypatch: pytest.Monke
     assert store.read("job", store.find("job", end, since), end, 100, LogFilter(since=since))[0] == items
 
 
-def test_a_time_that_cannot_be_read_hides_no_line(store: LogStore) -> None:
-    end = store.append("job", START, 1, [LogLine("w1", 0, "yesterday", "stdout", "odd"), line("even")])
+@pytest.mark.parametrize("time", ["yesterday", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_cannot_be_read_hides_no_line(store: LogStore, time: str) -> None:
+    end = store.append("job", START, 1, [LogLine("w1", 0, time, "stdout", "odd"), line("even")])
     wanted = LogFilter(since=NOON)
     assert texts(store.read("job", store.find("job", end, NOON), end, 10, wanted)[0]) == ["odd", "even"]
 
@@ -269,6 +270,14 @@ def test_a_position_far_behind_the_end_reads_nothing(tmp_path: Path) -> None:
     end = store.append("job_a", LogPosition(), 1, [LogLine("w1", 0, "2026-01-31T12:00:00.000000Z", "stdout", "a line")])
     far = LogPosition(0, 99999999999999999999)
     assert store.read("job_a", far, end, 10, LogFilter()) == ([], far)
+
+
+@pytest.mark.parametrize("offset", [10_000, 2**63 - 1, 2**63, 10**30])
+def test_a_position_far_behind_the_end_of_a_segment_goes_on_with_the_next_one(store: LogStore, offset: int) -> None:
+    end = write(store, 50)
+    assert store.read("job", LogPosition(0, offset), end, 1_000, ALL) == store.read(
+        "job", LogPosition(1, 0), end, 1_000, ALL
+    )
 
 
 def test_a_read_that_finds_nothing_stops_and_says_where_to_go_on(
