@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from rubato.errors import PackageError
+from rubato.packaging import lists_too_much
 from service.errors import ErrorKind, ServiceError, not_found
 
 MAX_FILES = 10_000
@@ -111,9 +113,11 @@ def inspect_zip(path: Path, packed_bytes: int) -> int:
         ServiceError: package_invalid, package_too_large.
     """
     try:
+        if lists_too_much(path, MAX_FILES):
+            raise _too_large(f"its directory is longer than that of {MAX_FILES} entries, which are allowed")
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError) as error:
+    except (PackageError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError) as error:
         raise _invalid(f"it is no readable zip ({error})") from None
     if len(entries) > MAX_FILES:
         raise _too_large(f"it has {len(entries)} entries, and {MAX_FILES} are allowed")

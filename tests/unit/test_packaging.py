@@ -4,6 +4,7 @@ import io
 import os
 import random
 import stat
+import struct
 import zipfile
 from pathlib import Path
 
@@ -285,6 +286,25 @@ def test_limits_hold_when_unpacking(tmp_path: Path, limits: PackageLimits, messa
 def test_an_overlong_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = zip_of(*((f"f{index}", b"") for index in range(50)))
     refuse(tmp_path, content, "lists more than", PackageLimits(files=20))
+
+
+def test_a_count_that_lies_does_not_hide_an_overlong_directory(tmp_path: Path) -> None:
+    content = bytearray(zip_of(*((f"f{index}", b"") for index in range(50))))
+    struct.pack_into("<2H", content, len(content) - 14, 1, 1)
+    refuse(tmp_path, bytes(content), "lists more than", PackageLimits(files=20))
+
+
+def test_zip64_does_not_hide_an_overlong_directory(tmp_path: Path) -> None:
+    """zipfile goes by its record also where the record that everybody has says little, and announces none."""
+    content = zip_of(*((f"f{index}", b"") for index in range(50)))
+    end = len(content) - 22
+    size, start = struct.unpack_from("<2L", content, end + 12)
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 50, 50, size, start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
+    innocent = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 46, 0, 0)
+    hidden = content[:end] + record + locator + innocent
+    assert len(zipfile.ZipFile(io.BytesIO(hidden)).infolist()) == 50
+    refuse(tmp_path, hidden, "lists more than", PackageLimits(files=20))
 
 
 def test_an_unusual_compression_is_refused(tmp_path: Path) -> None:

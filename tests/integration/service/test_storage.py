@@ -6,6 +6,7 @@ import hashlib
 import io
 import stat
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from rubato.wire.cluster import Outcome, Result
+from service.errors import ServiceError
+from service.packages import inspect_zip
 from tests.simulated_controller import bearer
 
 if TYPE_CHECKING:
@@ -133,6 +136,25 @@ async def test_caps_on_bytes_and_entries(bench: Bench) -> None:
     refused = await bench.client.put(f"/api/v1/packages/{_sha(many)}", content=many)
     assert (refused.status_code, refused.json()["code"]) == (413, "package_too_large")
     assert list((bench.settings.home / "packages").iterdir()) == []
+
+
+@pytest.mark.parametrize("told", [0, 100_000], ids=["count that lies", "count that holds"])
+def test_an_overlong_directory_is_refused_before_it_is_read(tmp_path: Path, told: int) -> None:
+    entry = struct.Struct("<4s6H3L5H2L5s")
+    listed = b"".join(
+        entry.pack(b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, b"%05d" % number)
+        for number in range(100_000)
+    )
+    count = min(told, 0xFFFF)
+    path = tmp_path / "many.zip"
+    path.write_bytes(listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(listed), 0, 0))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServiceError, match="its directory is longer"):
+            inspect_zip(path, path.stat().st_size)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(listed)
+    finally:
+        tracemalloc.stop()
 
 
 async def test_wrong_hashes_are_refused(bench: Bench) -> None:
