@@ -202,12 +202,16 @@ async def test_a_replica_that_stops_inside_a_transaction_loses_its_locks(
     monkeypatch.setattr(database_module, "IDLE_IN_TRANSACTION_MS", 200)
     stopped = Database(url, Hub(1))
     lock = text("LOCK TABLE packages IN ACCESS EXCLUSIVE MODE")
-    with pytest.raises(DBAPIError, match="idle-in-transaction timeout"):
+
+    async def hold_it_and_stop() -> None:
         async with stopped.write() as session:
             await session.execute(lock)
             async with other.write() as second:
                 await second.execute(lock)  # waits at most STATEMENT_TIMEOUT_MS
             await session.execute(lock)
+
+    with pytest.raises(DBAPIError, match="idle-in-transaction timeout"):
+        await hold_it_and_stop()
     for database in (stopped, other):
         await database.close()
 
