@@ -137,7 +137,9 @@ async def delete_job(
     return Response(status_code=204)
 
 
-@router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 422))
+@router.post(
+    "/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 413, 422)
+)
 async def clone_job(
     reference: JobReference,
     body: schemas.CloneRequest,

@@ -245,6 +245,17 @@ async def test_a_clone_that_does_not_hold_is_refused(bench: Bench, body: Any, st
     assert len((await bench.get("/jobs"))["items"]) == 1
 
 
+async def test_a_clone_is_no_larger_than_what_can_be_submitted(bench: Bench) -> None:
+    limit = bench.settings.max_spec_bytes
+    await bench.submit(config={"a": "x" * (limit - 100)})  # with its defaults it is over the limit
+    for overrides in ({"config": {"b": "x" * 1_000}}, {"config": {"a": "\u00e9" * (limit - 5_000)}}):
+        refused = await bench.post("/jobs/digits/clone", 413, {"overrides": overrides})
+        assert refused["code"] == "body_too_large"
+        assert f"it may have {limit}" in refused["detail"]
+    await bench.post("/jobs/digits/clone", 201, {"overrides": {"labels": {"team": "vision"}}})
+    await bench.post("/jobs/digits-2/clone", 201, {})
+
+
 async def test_a_clone_sent_twice_under_a_key_is_one_job(bench: Bench) -> None:
     await bench.submit()
     replies = [
