@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 from sqlalchemy import select, text, update
@@ -18,6 +19,8 @@ from service.vault import missing_key
 
 CHECK_S = 3.0
 """A check without an answer for so long has failed; probes commonly wait five."""
+FRESH = timedelta(seconds=1)
+"""So long one look answers all who ask: anybody may, and each look is a turn of SQLite's one writer."""
 STALE_S = 30.0
 """Rounds come once a second; the longest statement takes 15 s."""
 LOW_DISK_BYTES = 1_000_000_000
@@ -57,8 +60,36 @@ class Readiness:
         return "ok" if all(check.is_ok for check in self.checks) else "degraded"
 
 
-async def examine(context: Context) -> Readiness:
-    """Look at everything; a look that fails or hangs is a finding, not an error."""
+class Examiner:
+    """Tells whether a service is ready, and looks at most once within `FRESH`, however many ask."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._look: asyncio.Task[tuple[Check, ...]] | None = None
+        self._looked_at = context.clock()
+
+    async def examine(self) -> Readiness:
+        """What a look finds that is under way, or found a moment ago, or begins now."""
+        if self._look is None or (self._look.done() and not self._is_fresh()):
+            self._look = asyncio.create_task(self._look_now(), name="readiness")
+        # Shielded: who leaves early takes nothing away from the others.
+        checks = await asyncio.shield(self._look)
+        if self._context.hub.is_closed:
+            checks = (Check("service", is_ok=False, detail="is going down"), *checks)
+        return Readiness(checks)
+
+    def _is_fresh(self) -> bool:
+        # Of a clock that was set back nothing is known.
+        return timedelta(0) <= self._context.clock() - self._looked_at < FRESH
+
+    async def _look_now(self) -> tuple[Check, ...]:
+        checks = await _look_at_everything(self._context)
+        self._looked_at = self._context.clock()
+        return checks
+
+
+async def _look_at_everything(context: Context) -> tuple[Check, ...]:
+    """A look that fails or hangs is a finding, not an error."""
     looks: tuple[tuple[str, bool, Callable[[Context], Awaitable[Check]]], ...] = (
         ("database", True, _look_at_database),
         ("migrations", True, _look_at_migrations),
@@ -67,10 +98,7 @@ async def examine(context: Context) -> Readiness:
         ("scheduler", False, _look_at_scheduler),
         ("agent", False, _look_at_agents),
     )
-    checks = [await _bounded(name, is_required, look(context)) for name, is_required, look in looks]
-    if context.hub.is_closed:
-        checks.insert(0, Check("service", is_ok=False, detail="is going down"))
-    return Readiness(tuple(checks))
+    return tuple([await _bounded(name, is_required, look(context)) for name, is_required, look in looks])
 
 
 async def _bounded(name: str, is_required: bool, look: Awaitable[Check]) -> Check:

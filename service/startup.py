@@ -26,6 +26,7 @@ from service.logs import LogPosition, LogStore
 from service.models import Job
 from service.notify import Hub
 from service.packages import OLDEST_UPLOAD_S, PackageStore
+from service.readiness import Examiner
 from service.rotation import seal_anew
 from service.rounds import WatchedLoop
 from service.settings import Settings
@@ -54,6 +55,7 @@ class Running:
     scheduling: WatchedLoop
     dispatcher: Dispatcher
     sweeper: Sweeper
+    examiner: Examiner
     login_code: str
     """Good for one sign-in of the page."""
 
@@ -102,7 +104,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
         loops = [scheduling.run, sweeper.run, *([dispatcher.run] if settings.webhooks else [])] if with_loop else []
         tasks = [asyncio.create_task(run()) for run in loops]
         try:
-            yield Running(context, scheduling, dispatcher, sweeper, login_code)
+            yield Running(context, scheduling, dispatcher, sweeper, Examiner(context), login_code)
         finally:
             hub.close()
             for task in tasks:

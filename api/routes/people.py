@@ -13,11 +13,12 @@ from api.auth import PEOPLE, Caller, Parts, allow, needs, public
 from api.reference import render_reference
 from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
-from service import readiness, telemetry
+from service import telemetry
 from service.auth import SESSION_LIFETIME, Role
 from service.clusters import list_clusters
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
+from service.readiness import Examiner
 
 router = APIRouter(prefix="/api/v1", tags=["service"])
 top_router = APIRouter(tags=["service"])
@@ -102,9 +103,10 @@ async def get_health() -> Any:
 @router.get("/readyz", response_model=schemas.Readiness, responses={503: {"model": schemas.Readiness}})
 @top_router.get("/readyz", response_model=schemas.Readiness, include_in_schema=False)
 @public
-async def get_readiness(response: Response, context: Parts) -> Any:
-    """Whether requests can be taken, check by check; 503 where a required one fails."""
-    found = await readiness.examine(context)
+async def get_readiness(request: Request, response: Response) -> Any:
+    """Whether requests can be taken, check by check, as of a second ago; 503 where a required one fails."""
+    examiner: Examiner = request.app.state.running.examiner
+    found = await examiner.examine()
     response.status_code = 200 if found.is_ready else 503
     checks = [
         {"name": check.name, "ok": check.is_ok, "required": check.is_required, "detail": check.detail}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from service import jobs, readiness
+from service.context import Context
 from service.database import Database
 from tests.simulated_controller import bearer, worker
 
@@ -153,9 +155,35 @@ async def test_metrics_are_for_the_scraper_and_the_admin(bench: Bench) -> None:
 
 
 async def probe(bench: Bench, status: int = 200) -> tuple[str, dict[str, dict[str, Any]]]:
+    bench.clock.advance(readiness.FRESH.total_seconds())
     response = await bench.client.get("/readyz", headers={"Authorization": ""})
     assert response.status_code == status, response.text
     return response.json()["status"], {check["name"]: check for check in response.json()["checks"]}
+
+
+async def test_many_askers_for_readiness_cost_one_turn_of_the_writer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask, and SQLite has one writer."""
+    turns = 0
+    look = readiness._look_at_database
+
+    async def counted(context: Context) -> readiness.Check:
+        nonlocal turns
+        turns += 1
+        return await look(context)
+
+    monkeypatch.setattr(readiness, "_look_at_database", counted)
+    replies = await asyncio.gather(*(bench.client.get("/readyz") for _ in range(20)))
+    assert {reply.status_code for reply in replies} == {200}
+    await bench.client.get("/readyz")
+    assert turns == 1
+    bench.clock.advance(readiness.FRESH.total_seconds())
+    await asyncio.gather(*(bench.client.get("/readyz") for _ in range(20)))
+    assert turns == 2
+    bench.clock.advance(-60)
+    await bench.client.get("/readyz")
+    assert turns == 3
 
 
 async def test_readiness_names_what_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
