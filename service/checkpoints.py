@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,16 @@ async def delete(context: Context, checkpoint_id: str, *, caller: Principal) -> 
     Raises:
         ServiceError: not_found, conflict (it is pinned, or a job may need it), storage_unreachable.
     """
-    async with context.database.read() as session:
+    async with context.database.write() as session:
         found = await _find(session, checkpoint_id)
+        # Locked against jobs that are just submitted: they begin from it and keep it, or they find the mark.
+        await find(session, found.job_id, for_update=True)
         await _refuse_needed(session, found, caller)
-    # The files first: what is left where this is cut short can still be found, and deleted again.
+        await _mark(session, found, context.clock())
+    # The files before the row: what is left where this is cut short can still be found, and deleted again.
     if not await context.storage.change(found.job_id, found.checkpoint_id, storage.delete):
+        async with context.database.write() as session:
+            await _mark(session, found, None)
         raise ServiceError(
             ErrorKind.CONFLICT, f"Checkpoint {found.checkpoint_id} is pinned; unpin it first (`rubato pin --undo`)."
         )
@@ -147,6 +153,12 @@ async def delete(context: Context, checkpoint_id: str, *, caller: Principal) -> 
         if (await session.execute(gone)).first() is not None:
             message = f"{caller.name} deleted checkpoint {found.checkpoint_id}."
             await _record(context, session, found, EventKind.CHECKPOINT_DELETED, message, caller.name)
+
+
+async def _mark(session: AsyncSession, checkpoint: Checkpoint, began_at: datetime | None) -> None:
+    """That its files may be going, or that all of them stay."""
+    marked = update(Checkpoint).where(Checkpoint.id == checkpoint.id).values(deletion_began_at=began_at)
+    await session.execute(marked.execution_options(synchronize_session=False))
 
 
 async def _refuse_needed(session: AsyncSession, checkpoint: Checkpoint, caller: Principal) -> None:

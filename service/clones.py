@@ -82,7 +82,7 @@ async def _free_name(session: AsyncSession, name: str, project: str) -> str:
 async def _newest(session: AsyncSession, source: Job) -> str:
     newest = (
         select(Checkpoint.id)
-        .where(Checkpoint.job_id == source.id, Checkpoint.deleted_at.is_(None))
+        .where(Checkpoint.job_id == source.id, Checkpoint.deleted_at.is_(None), Checkpoint.deletion_began_at.is_(None))
         .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
         .limit(1)
     )

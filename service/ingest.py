@@ -262,7 +262,7 @@ async def _apply_checkpoint_event(
         statement = insert_for(session, Checkpoint).values(values)
         # Made again: a job that goes back comes to the same step once more, with other files.
         changed = ("attempt", "bytes", "created_at", "metrics", "files")
-        again = {**{name: statement.excluded[name] for name in changed}, "deleted_at": None}
+        again = {**{name: statement.excluded[name] for name in changed}, "deletion_began_at": None, "deleted_at": None}
         statement = statement.on_conflict_do_update(index_elements=["job_id", "checkpoint_id"], set_=again)
         await session.execute(statement)
 

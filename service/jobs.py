@@ -251,19 +251,29 @@ async def _check_references(session: AsyncSession, spec: JobSpec, caller: Princi
             "(rubato submit does).",
             findings=[Finding("package", "is not stored here")],
         )
-    origin = spec.checkpoint.resume_from
-    if origin is not None:
-        found = await session.get(Checkpoint, origin[:40])
-        # Locked against a deletion of that job, which looks for those that begin from its checkpoints.
-        source = select(Job).where(Job.id == (found.job_id if found else ""), Job.deleted_at.is_(None))
-        maker = await session.scalar(source.with_for_update(read=True, key_share=True))
-        is_visible = maker is not None and caller.role_in(maker.project) is not None
-        if found is None or found.deleted_at is not None or maker is None or not is_visible:
-            finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
-            raise invalid_spec(SpecError([finding]))
-        findings = _other_terms(maker.spec, spec)
-        if findings:
-            raise invalid_spec(SpecError(findings))
+    if spec.checkpoint.resume_from is not None:
+        await _check_origin(session, spec, spec.checkpoint.resume_from, caller)
+
+
+async def _check_origin(session: AsyncSession, spec: JobSpec, origin: str, caller: Principal) -> None:
+    of_origin = select(Checkpoint.job_id).where(Checkpoint.id == origin[:40]).scalar_subquery()
+    # Locked against deletions of that job and of its checkpoints, which look for those that begin from them. The
+    # checkpoint is read behind the lock: a deletion that had it before has said so in its row.
+    source = select(Job).where(Job.id == of_origin, Job.deleted_at.is_(None))
+    maker = await session.scalar(source.with_for_update(read=True, key_share=True))
+    found = None if maker is None else await session.get(Checkpoint, origin[:40])
+    is_visible = maker is not None and caller.role_in(maker.project) is not None
+    if found is None or found.deleted_at is not None or maker is None or not is_visible:
+        finding = Finding("checkpoint.resume_from", f"there is no checkpoint {origin!r}; see rubato checkpoints ls")
+        raise invalid_spec(SpecError([finding]))
+    if found.deletion_began_at is not None:
+        finding = Finding(
+            "checkpoint.resume_from", f"{origin!r} is being deleted; choose another (rubato checkpoints ls)"
+        )
+        raise invalid_spec(SpecError([finding]))
+    findings = _other_terms(maker.spec, spec)
+    if findings:
+        raise invalid_spec(SpecError(findings))
 
 
 def _other_terms(maker: dict[str, Any], spec: JobSpec) -> list[Finding]:

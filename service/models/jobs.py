@@ -309,6 +309,8 @@ class Checkpoint(Base):
     step: Mapped[int]
     bytes: Mapped[int]
     created_at: Mapped[datetime]
+    deletion_began_at: Mapped[datetime | None]
+    """Its files may be going: no job begins from it any more. What cut a deletion short leaves it so."""
     deleted_at: Mapped[datetime | None]
     metrics: Mapped[dict[str, Any]]
     files: Mapped[list[Any]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +166,76 @@ async def test_what_a_job_may_need_is_not_deleted(bench: Bench) -> None:
     assert (await bench.client.delete(f"/api/v1/checkpoints/{found[10]['id']}")).status_code == 204
     await end(controller)
     assert (await bench.client.delete(f"/api/v1/checkpoints/{found[20]['id']}")).status_code == 204
+
+
+@asynccontextmanager
+async def deletion_under_way(bench: Bench, path: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Its needs were looked at, and its files are about to go."""
+    delete = storage.delete
+    began, released = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def delete_later(folder: StoredFolder) -> bool:
+        loop.call_soon_threadsafe(began.set)
+        released.wait(60)
+        return delete(folder)
+
+    monkeypatch.setattr(storage, "delete", delete_later)
+    deletion = asyncio.create_task(bench.client.delete(path))
+    try:
+        await asyncio.wait_for(began.wait(), 60)
+        yield
+    finally:
+        released.set()
+        assert (await deletion).status_code == 204
+
+
+async def test_no_job_begins_from_a_checkpoint_that_is_going(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    make_files(bench, controller, 10, 20)
+    await end(controller)
+    found = await by_step(bench)
+    path = f"/api/v1/checkpoints/{found[20]['id']}"
+    spec = {"name": "heir", "recipe": "image-classifier", "checkpoint": {"resume_from": found[20]["id"]}}
+    async with deletion_under_way(bench, path, monkeypatch):
+        for where, body in (("/jobs", spec), ("/jobs/digits/clone", {"from_checkpoint": found[20]["id"]})):
+            refused = await bench.post(where, 422, body)
+            assert refused["errors"][0]["path"] == "checkpoint.resume_from"
+            assert "is being deleted" in refused["errors"][0]["message"]
+        clone = await bench.post("/jobs/digits/clone", 201, {"from_checkpoint": "latest"})
+        assert clone["spec"]["checkpoint"]["resume_from"] == found[10]["id"]
+    assert "there is no checkpoint" in (await bench.post("/jobs", 422, spec))["errors"][0]["message"]
+
+
+async def test_a_deletion_that_was_cut_short_is_sent_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    folders = make_files(bench, controller, 10, 20)
+    checkpoint = (await by_step(bench))[10]["id"]
+
+    def fail(_folder: StoredFolder) -> bool:
+        raise OSError("gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(storage, "delete", fail)
+        assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoint}")).status_code == 503
+    spec = {"name": "heir", "recipe": "image-classifier", "checkpoint": {"resume_from": checkpoint}}
+    assert "is being deleted" in (await bench.post("/jobs", 422, spec))["errors"][0]["message"]
+    assert list(await by_step(bench)) == [20, 10]
+    assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoint}")).status_code == 204
+    assert not folders[10].exists()
+
+
+async def test_what_is_made_again_can_be_begun_from_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    make_files(bench, controller, 10, 20)
+    checkpoint = (await by_step(bench))[10]["id"]
+    async with deletion_under_way(bench, f"/api/v1/checkpoints/{checkpoint}", monkeypatch):
+        pass
+    await commit(controller, 10)
+    await bench.submit("heir", checkpoint={"resume_from": (await by_step(bench))[10]["id"]})
 
 
 async def test_a_refusal_does_not_name_a_foreign_job(bench: Bench) -> None:

@@ -385,15 +385,17 @@ async def blocked_or_done(bench: Bench, task: asyncio.Task[Any]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_job_that_is_just_submitted_keeps_its_origin(bench: Bench) -> None:
+@pytest.mark.parametrize("what", ["jobs", "checkpoints"])
+async def test_a_job_that_is_just_submitted_keeps_its_origin(bench: Bench, what: str) -> None:
     job_id = await finished(bench)
     (checkpoint,) = (await bench.get("/jobs/digits/checkpoints"))["items"]
+    path = f"/api/v1/{what}/{job_id if what == 'jobs' else checkpoint['id']}"
     spec = jobs.read_spec(
         {"name": "heir", "recipe": "image-classifier", "checkpoint": {"resume_from": checkpoint["id"]}}
     )
     async with bench.context.database.write() as session:
         await jobs.insert(session, spec, caller=service_itself(), now=bench.clock())
-        deletion = asyncio.create_task(bench.client.delete(f"/api/v1/jobs/{job_id}"))
+        deletion = asyncio.create_task(bench.client.delete(path))
         await blocked_or_done(bench, deletion)
     response = await deletion
     assert (response.status_code, response.json()["code"]) == (409, "conflict")
