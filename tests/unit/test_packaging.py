@@ -19,6 +19,7 @@ from rubato.packaging import (
     parse_ignore_lines,
     unpack_folder,
 )
+from tests.pickle_bomb import PickleBomb
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -305,6 +306,19 @@ def test_zip64_does_not_hide_an_overlong_directory(tmp_path: Path) -> None:
     hidden = content[:end] + record + locator + innocent
     assert len(zipfile.ZipFile(io.BytesIO(hidden)).infolist()) == 50
     refuse(tmp_path, hidden, "lists more than", PackageLimits(files=20))
+
+
+def test_pickles_are_no_package_and_in_one_they_are_files(tmp_path: Path) -> None:
+    bomb = PickleBomb(tmp_path / "mark")
+    forms = bomb.forms()
+    for name in ("binary", "text", "yaml"):
+        (tmp_path / name).mkdir()
+        refuse(tmp_path / name, forms[name], "no zip")
+    package = tmp_path / "package.zip"
+    package.write_bytes(zip_of(*forms.items()))
+    unpack_folder(package, tmp_path / "out", sha256=hash_file(package))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == forms
+    assert not bomb.went_off
 
 
 def test_an_unusual_compression_is_refused(tmp_path: Path) -> None:

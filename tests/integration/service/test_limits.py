@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from rubato.wire.codec import to_json
 from service import database, logs
 from service.access import service_itself
 from tests.integration.service.test_people import make_user
+from tests.pickle_bomb import PickleBomb
 from tests.simulated_controller import bearer, log_line, metric
 
 if TYPE_CHECKING:
@@ -106,6 +109,36 @@ async def test_what_is_nested_too_deep_is_refused(make_bench: MakeBench, method:
             method, path, content=b'{"a":' + b"[" * 100_000, headers={"Content-Type": "application/json"}
         )
         assert raw.status_code == 422, raw.text
+
+
+async def test_pickles_are_refused_by_all_who_read_bytes_and_run_nowhere(bench: Bench, tmp_path: Path) -> None:
+    controller = await bench.start()
+    assert controller.acquired is not None
+    bomb = PickleBomb(tmp_path / "mark")
+    cluster, attempt = bearer(bench.agent.token), bearer(controller.acquired.token)
+    readers = (
+        ("POST", "/cluster/v1/clusters/default/sync", cluster),
+        ("POST", "/cluster/v1/attempts/acquire", bearer(controller.ticket)),
+        ("POST", f"/cluster/v1/jobs/{controller.job_id}/report", attempt),
+        ("POST", "/api/v1/jobs", {}),
+        ("POST", "/api/v1/jobs", {"Content-Type": "application/yaml"}),
+        ("PATCH", "/api/v1/jobs/digits", {}),
+        ("POST", "/api/v1/jobs/digits/clone", {}),
+    )
+    for name, data in bomb.forms().items():
+        for method, path, headers in readers:
+            sent = {"Content-Type": "application/json", **headers}
+            response = await bench.client.request(method, path, content=data, headers=sent)
+            assert response.status_code == 422, (name, path)
+            assert response.json()["code"] in ("invalid_request", "invalid_spec"), "in YAML some are a text"
+        if name != "torch":  # that is a zip, of files that nobody reads
+            address = f"/api/v1/packages/{hashlib.sha256(data).hexdigest()}"
+            response = await bench.client.put(address, content=data)
+            assert (response.status_code, response.json()["code"]) == (422, "package_invalid"), name
+    text = bomb.forms()["text"].decode()
+    await controller.report(events=(controller.event("user.event", data=text),), logs=(log_line(text),))
+    assert (await bench.get("/jobs/digits/events"))["items"][-1]["data"] == {"data": text}
+    assert not bomb.went_off
 
 
 async def test_a_report_is_not_nested_too_deep_either(bench: Bench) -> None:

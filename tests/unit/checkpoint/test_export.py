@@ -12,13 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from rubato.checkpoint.export import export, find_checkpoint
-from rubato.checkpoint.manifest import JobTerms, commit_manifest
+from rubato.checkpoint.export import export, find_checkpoint, read_model
+from rubato.checkpoint.manifest import JobTerms, commit_manifest, open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointCorrupt, UserError
 from rubato.wire import worker as wire
+from rubato.wire.storage import MANIFEST_NAME
+from tests.pickle_bomb import PickleBomb
 
 TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
 
@@ -82,6 +84,24 @@ def test_a_jobs_folder_gives_its_newest_that_holds(tmp_path: Path) -> None:
         export(LocalFolder(newest), tmp_path / "out.safetensors")
     with pytest.raises(UserError, match=r"there is no whole checkpoint in .*absent"):
         export(LocalFolder(tmp_path / "absent"), tmp_path / "out.safetensors")
+
+
+def test_a_pickle_in_the_place_of_any_file_is_refused_and_not_run(tmp_path: Path) -> None:
+    folder = LocalFolder(save(tmp_path / "job", {"": Model()}))
+    manifest = open_checkpoint(folder)
+    bomb = PickleBomb(tmp_path / "mark")
+    for data in bomb.forms().values():
+        for path in sorted(folder.path.iterdir()):
+            whole = path.read_bytes()
+            path.write_bytes(data)
+            with pytest.raises(CheckpointCorrupt):
+                find_checkpoint(folder)
+            if path.name != MANIFEST_NAME:  # as whoever gave the manifest the hashes of what he wrote would have it
+                with pytest.raises(CheckpointCorrupt):
+                    read_model(folder, manifest)
+            path.write_bytes(whole)
+    assert not bomb.went_off
+    assert read_model(folder, manifest)
 
 
 def test_one_of_several_models(tmp_path: Path) -> None:
