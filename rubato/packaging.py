@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rubato.errors import PackageError
+from rubato.wire.zip_directory import lists_too_much
 
 IGNORE_FILE = ".rubatoignore"
 DEFAULT_IGNORES = (
@@ -42,11 +43,6 @@ DEFAULT_IGNORES = (
 )
 _DATE = (1980, 1, 1, 0, 0, 0)  # The earliest that zip can say.
 _CHUNK_BYTES = 1 << 20
-_END_RECORD = struct.Struct("<4s4H2LH")
-_ENTRY_MARK, _END_MARK, _ZIP64_MARK = b"PK\1\2", b"PK\5\6", b"PK\6\7"
-_ZIP64_LOCATOR_BYTES = 20
-_LONGEST_COMMENT_BYTES = 1 << 16  # One more than there can be: so far back zipfile looks.
-_CENTRAL_ENTRY_BYTES = 1024  # A central directory entry is 46 bytes, the name, and a little more.
 
 
 @dataclass(frozen=True)
@@ -284,32 +280,6 @@ def unpack_folder(package: Path, target: Path, *, sha256: str, limits: PackageLi
         raise PackageError(f"the package is damaged: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def lists_too_much(package: Path, max_files: int) -> bool:
-    """Whether a zip's directory is longer than any of so many files; then it must not be opened.
-
-    `zipfile` reads all of the directory at once, and makes ten times its bytes of it in memory.
-
-    Raises:
-        PackageError: it is no zip.
-    """
-    with package.open("rb") as file:
-        length = file.seek(0, os.SEEK_END)
-        file.seek(max(0, length - _LONGEST_COMMENT_BYTES - _END_RECORD.size - _ZIP64_LOCATOR_BYTES))
-        tail = file.read()
-        at = tail.rfind(_END_MARK)
-        if at < 0 or len(tail) - at < _END_RECORD.size:
-            raise PackageError("the package is no zip")
-        _, _, _, _, count, directory_bytes, _, _ = _END_RECORD.unpack_from(tail, at)
-        # zip64 is for packages beyond the limits only. It is announced by 0xFFFF and 0xFFFFFFFF here, but zipfile goes
-        # by its record wherever there is one.
-        has_zip64 = tail[max(0, at - _ZIP64_LOCATOR_BYTES) : at].startswith(_ZIP64_MARK)
-        if has_zip64 or count > max_files * 2 or directory_bytes > max_files * _CENTRAL_ENTRY_BYTES:
-            return True
-        # The count is the packer's word, and zipfile goes by the bytes.
-        file.seek(max(0, length - len(tail) + at - directory_bytes))
-        return file.read(directory_bytes).count(_ENTRY_MARK) > max_files * 2
 
 
 def _unpack_all(archive: zipfile.ZipFile, folder: Path, limits: PackageLimits) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from rubato.errors import PackageError
-from rubato.packaging import lists_too_much
+from rubato.wire.zip_directory import lists_too_much
 from service.errors import ErrorKind, ServiceError, not_found
 
 MAX_FILES = 10_000
