@@ -43,7 +43,7 @@ Tell = Callable[[EventKind, str], None]
 AHEAD = 2
 """Microbatches each process works on or holds ready: while one is taken the next is being read."""
 STALL_S = 10.0
-"""A process that owes a microbatch for so long is taken for dead: half of the least time after which a worker would be."""
+"""A process that owes a microbatch for so long is taken for dead: half of the least time after which a worker is."""
 MAX_LOSSES = 3
 """Processes lost in a row, or microbatches that only they failed to read, before reading ahead is given up."""
 END_S = 0.5
