@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 import psutil
 import psycopg
+from sqlalchemy import create_engine
+
+from service.migrations.upgrade import upgrade_to_head
 
 _numbers = itertools.count()
 
@@ -98,12 +101,26 @@ def running_postgres() -> Iterator[str]:
         yield server.url
 
 
-def new_database(server_url: str) -> str:
-    """An empty database on that server; its address as RUBATO_DATABASE_URL takes it."""
+def new_database(server_url: str, like: str = "template1") -> str:
+    """A database on that server, empty but for what the other one has; its address as RUBATO_DATABASE_URL takes it."""
     name = f"rubato_{next(_numbers)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server_url.replace("postgresql://", "postgresql+psycopg://").replace("/postgres?", f"/{name}?")
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {like}")
+    return _address(server_url, name)
+
+
+def migrated_database(server_url: str) -> str:
+    """One with the tables of a service and no rows: to be copied, which takes a fraction of making the tables."""
+    address = new_database(server_url)
+    engine = create_engine(address)
+    with engine.begin() as connection:
+        upgrade_to_head(connection)
+    engine.dispose()
+    return str(engine.url.database)
+
+
+def _address(server_url: str, database: str) -> str:
+    return server_url.replace("postgresql://", "postgresql+psycopg://").replace("/postgres?", f"/{database}?")
 
 
 def client_tools(server_url: str) -> str:

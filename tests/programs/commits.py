@@ -19,7 +19,7 @@ def content_of(step):
     return [f"{name} of step {step}".encode() * 100 for name in ("state", "stripe 0", "stripe 1")]
 
 
-def commit(root, step, kept):
+def commit(root, step, kept=1):
     folder = root / f"1-{step}"
     records = [folder.write(f"part-{index}", [data[:7], data[7:]]) for index, data in enumerate(content_of(step))]
     files = [{"name": one.name, "bytes": one.bytes, "sha256": one.sha256} for one in records]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,10 +16,12 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from service.context import Context
+from service.database import Database
+from service.notify import Hub
 from service.scheduling.loop import SchedulingLoop
 from service.settings import Settings
 from tests.integration.service.processes import ServiceProcess
-from tests.postgres import new_database, running_postgres
+from tests.postgres import migrated_database, new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
 BASE_URL = "http://127.0.0.1:8642"
@@ -126,12 +130,34 @@ def new_postgres(postgres_url: str) -> Callable[[], str]:
     return lambda: new_database(postgres_url)
 
 
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_url: str) -> str:
+    """The name of a database to copy."""
+    return migrated_database(postgres_url)
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to copy, as the service makes it."""
+    file = tmp_path_factory.mktemp("migrated") / "rubato.db"
+
+    async def make() -> None:
+        database = Database(f"sqlite+aiosqlite:///{file}", Hub(1))
+        await database.start()
+        await database.close()
+
+    asyncio.run(make())
+    return file
+
+
 DATABASES = ["sqlite", "postgres"]
 
 
 def _database_url(request: pytest.FixtureRequest) -> str:
-    """Empty: SQLite in the home."""
-    return "" if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_url"))
+    """With tables, no rows. An empty address: SQLite in the home."""
+    if request.param == "sqlite":
+        return ""
+    return new_database(request.getfixturevalue("postgres_url"), like=request.getfixturevalue("migrated_postgres"))
 
 
 database_url = pytest.fixture(params=DATABASES)(_database_url)
@@ -148,7 +174,7 @@ def service(tmp_path: Path, database_url: str) -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture
-def make_bench(tmp_path: Path) -> MakeBench:
+def make_bench(tmp_path: Path, migrated_sqlite: Path) -> MakeBench:
     """Starts applications; several may share a database or a home."""
 
     @asynccontextmanager
@@ -159,6 +185,9 @@ def make_bench(tmp_path: Path) -> MakeBench:
         resolved = Settings(
             home=home or tmp_path / "home", database_url=database_url, web_dist=tmp_path / "dist", **settings
         )
+        if resolved.is_sqlite and not resolved.home.exists():
+            resolved.home.mkdir(mode=0o700, parents=True)
+            shutil.copyfile(migrated_sqlite, resolved.home / "rubato.db")
         app = create_app(resolved, clock=clock, with_loop=False)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with (
