@@ -90,7 +90,10 @@ def logs(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Print what the training processes wrote, line by line with its rank."""
+    """Print what the training processes wrote, line by line with its rank.
+
+    With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
+    """
     ranks = parse_ranks(rank)
     begin = parse_since(since, datetime.now(UTC))
     with connect(url) as client:
@@ -116,7 +119,7 @@ def logs(
                 put_json(line.raw) if as_json else put(format_log_line(line))
         except KeyboardInterrupt:
             note(f"Detached; the job goes on. Come back with `rubato logs {found.id} -f`.")
-            return
+            raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
         note(f"{ended.name} {ended.status}{f': {ended.message}' if ended.message else ''}")
 

@@ -174,8 +174,8 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(
     service.on("GET", "/jobs/job_1", job())
     monkeypatch.setattr("rubato.client.Client.follow_logs", interrupted)
     done = rubato("logs", "job_1", "-f")
-    assert done.code == 0
-    assert "rubato logs job_1 -f" in done.err
+    assert done.code == 101
+    assert "Detached; the job goes on. Come back with `rubato logs job_1 -f`" in done.err
     assert [request.method for request in service.requests] == ["GET"]
 
 
