@@ -1,5 +1,6 @@
 """Write pages of docs/reference from the code: job spec and its schema, settings, events, reasons, command line.
 
+And the part of docs/how-to/troubleshoot.md that goes by reason.
 `python scripts/reference.py` writes them; `--check` only says which are not current (exit code 1 where one is not).
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import typer.core
 import typer.main
-from generated import ROOT, keep_page
+from generated import ROOT, Part, keep_page
 from pydantic_core import PydanticUndefined
 
 from rubato.cli import app as cli
@@ -28,6 +29,7 @@ from rubato.wire.schema import field_meanings, job_spec_schema
 from service import settings
 
 FOLDER = ROOT / "docs" / "reference"
+BY_REASON = Part(ROOT / "docs" / "how-to" / "troubleshoot.md", "reasons", "reference.py")
 
 Row = tuple[str, str, str, str]
 """Name, type, default and meaning of a field, as the code says them."""
@@ -156,6 +158,13 @@ def reasons_page() -> Iterator[str]:
     yield from _table(("reason", "what it means", "what to do"), rows)
 
 
+def reasons_part() -> Iterator[str]:
+    """What to do about every reason."""
+    yield ""
+    yield from _table(("reason", "what to do"), [(_code(reason.value), reason.advice) for reason in Reason])
+    yield ""
+
+
 def cli_page() -> Iterator[str]:
     """Every command with its arguments and options."""
     yield "# Command line\n"
@@ -192,10 +201,11 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or with `--check` compare them; 1 where one is stale."""
+    """Write the pages and the part, or with `--check` compare them; 1 where one is stale."""
     texts = {name: "\n".join(lines()) + "\n" for name, lines in PAGES.items()}
     texts["job-spec.schema.json"] = json.dumps(job_spec_schema(), indent=2) + "\n"
-    return max(keep_page(FOLDER / name, text, "this page", "reference.py", arguments) for name, text in texts.items())
+    stale = [keep_page(FOLDER / name, text, "this page", "reference.py", arguments) for name, text in texts.items()]
+    return max(*stale, BY_REASON.keep("\n".join(reasons_part()), arguments))
 
 
 if __name__ == "__main__":
