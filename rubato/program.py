@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -80,7 +81,23 @@ def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, ProgramCode]:
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         there = f"it has {', '.join(public[:8])}" if public else "it defines none"
         raise EntrypointError(f"{target} has no function {name!r} ({there}); the entrypoint is FILE:FUNCTION")
-    return function, ProgramCode(module)
+    return _accepting_run(function, f"{target}:{name}"), ProgramCode(module)
+
+
+def _accepting_run(function: Callable[..., Any], where: str) -> TrainFunction:
+    """The function, or one of the run for a Horovod script's, which takes none."""
+    try:
+        takes_run = bool(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # not every callable tells
+        return function
+    if takes_run:
+        return function
+    if "rubato.hvd" not in sys.modules:
+        raise EntrypointError(
+            f"{where} takes no argument; Rubato calls it with the run: `def train(run): ...`. A script for Horovod "
+            "needs `import rubato.hvd as hvd` in place of its own import"
+        )
+    return importlib.import_module("rubato.hvd.script").as_program(function)  # type: ignore[no-any-return]
 
 
 def _load_file(path: Path) -> ModuleType:

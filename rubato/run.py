@@ -55,6 +55,8 @@ class Run:
         """The job's `config`."""
         self.device: torch.device = session.device
         """Where microbatches come, and where the model belongs."""
+        self.batch_size: int = session.spec.batch.global_size
+        """Samples in one step of the whole job."""
         self.state: dict[str, Any] = {}
         """Small values of the program's own (numbers, strings, tensors): saved, and equal on every worker."""
 

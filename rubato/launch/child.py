@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from rubato.launch.stacks import answer_signals
@@ -133,7 +134,8 @@ def _is_ours(file: str) -> bool:
     """Whether a frame only leads to the user's code."""
     from rubato import program
 
-    return file in (__file__, program.__file__, importlib.__file__) or file.startswith("<frozen importlib")
+    script = str(Path(program.__file__).parent / "hvd" / "script.py")
+    return file in (__file__, program.__file__, script, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rubato.testing import LocalJob
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 ALONE = ("digits", "transformer", "mixed_precision", "streaming")
@@ -67,6 +69,30 @@ def test_a_model_is_fine_tuned_from_what_another_run_exported(home: Path) -> Non
     rubato = ("-m", "rubato.cli", "run", "examples/fine_tune.py", "--config", f"weights={weights}")
     said = [call(home, *rubato, "--config", "epochs=1", "--workers", workers) for workers in ("1", "2")]
     assert digest(said[0]) == digest(said[1])
+
+
+def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_two(tmp_path: Path) -> None:
+    digests = []
+    for scaled_to in (None, 2):
+        with LocalJob(
+            tmp_path / f"home-{scaled_to}",
+            EXAMPLES / "horovod_digits.py",
+            entrypoint="horovod_digits.py:main",
+            config={"epochs": 40},
+            batch={"global_size": 128, "num_microbatches": 4},
+            workers={"initial": 1, "min": 1, "max": 2},
+        ) as job:
+            if scaled_to is not None:
+                job.wait_step(1)
+                job.scale(scaled_to)
+                job.wait_workers(scaled_to)
+            digests.append(job.result())
+            rows = job.rows()
+    assert digests[0] == digests[1]
+    assert digests[0][0] == 40 * 12
+    assert [row["step"] for row in rows if "accuracy" in row["values"]] == [12 * epoch for epoch in range(1, 41)]
+    (scaled,) = (event for event in job.formed() if event["data"]["workers"] == 2)
+    assert scaled["step"] > 12, "the second worker has passes over the data to leave out"
 
 
 def test_the_page_names_every_example() -> None:
