@@ -21,7 +21,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ("train", "cli", "service", "cluster", "s3", "recipes", "dev")
+EXTRAS = ("train", "cli", "service", "cluster", "s3", "recipes", "examples", "dev")
 """Those that `make setup` installs, and the tests run with."""
 TITLE = (
     "# One release of each package with which all tests passed; written by `make deps-fix`.\n"

