@@ -44,3 +44,22 @@ def test_a_node_is_cordoned_and_drained_and_the_queue_says_what_it_waits_for(
     node.get_by_role("button", name="Drain").click()
     page.get_by_role("dialog", name="Drain").get_by_role("button", name="Drain").click()
     expect(node.locator(".state")).to_have_text(re.compile("drain"))
+
+
+SLOWER_THAN_RENEWED = """const answered = window.fetch;
+window.fetch = async (url, options) => {
+    if (String(url).endsWith("/cluster")) {
+        await new Promise((resolve) => setTimeout(resolve, 2600));
+        options?.signal?.throwIfAborted();
+    }
+    return answered(url, options);
+};"""
+
+
+def test_a_service_slower_than_the_page_asks_is_shown_late_and_not_never(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    page = new_page(service)
+    page.add_init_script(SLOWER_THAN_RENEWED)
+    page.goto(f"{service.url}/cluster")
+    expect(page.locator("[data-node]")).to_have_count(2)

@@ -1,7 +1,8 @@
 /** Streams, resources and clocks as hooks. */
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { API, ApiError, get } from "./api";
+import { API, type ApiError, get } from "./api";
+import { Reads } from "./reads";
 import type { SseMessage } from "./sse";
 import { openStream, type StreamState } from "./stream";
 
@@ -48,46 +49,50 @@ export interface Resource<T> {
   value: T | null;
   error: ApiError | null;
   isLoading: boolean;
+  /** When the value came, in epoch milliseconds; null: there is none. */
+  readAt: number | null;
   reload: () => void;
 }
 
-/** Where the service does not answer, a resource is asked for again after this long. */
-const RETRY_MS = 3000;
+interface Reading<T> {
+  path: string | null;
+  value: T | null;
+  error: ApiError | null;
+  readAt: number | null;
+}
+
+const NOTHING_READ = { path: null, value: null, error: null, readAt: null };
 
 /**
  * Read a resource, and again whenever `version` changes. The last value stays while a newer one is on its way, and
- * beside an error. Where the service cannot be reached or is broken it is asked again until it answers.
+ * beside an error. A reply is taken also where `version` has changed meanwhile. Where the service cannot be reached or
+ * is broken it is asked again until it answers.
  */
 export function useResource<T>(path: string | null, version: unknown = 0): Resource<T> {
-  const [state, setState] = useState<{ path: string | null; value: T | null; error: ApiError | null }>({
-    path: null,
-    value: null,
-    error: null,
-  });
-  const [round, setRound] = useState(0);
+  const [state, setState] = useState<Reading<T>>(NOTHING_READ);
+  const reads = useRef<Reads<T> | null>(null);
   useEffect(() => {
     if (path === null) return;
-    const abort = new AbortController();
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    get<T>(path, abort.signal).then(
-      (value) => setState({ path, value, error: null }),
-      (error: unknown) => {
-        if (!(error instanceof ApiError)) return;
-        setState((before) => ({ path, value: before.path === path ? before.value : null, error }));
-        if (error.isTransient) timer = setTimeout(() => setRound((before) => before + 1), RETRY_MS);
-      },
-    );
+    const begun = new Reads<T>({
+      read: (signal) => get<T>(path, signal),
+      onValue: (value) => setState({ path, value, error: null, readAt: Date.now() }),
+      onError: (error) =>
+        setState((before) => ({ ...(before.path === path ? before : NOTHING_READ), path, error })),
+    });
+    reads.current = begun;
     return () => {
-      abort.abort();
-      clearTimeout(timer);
+      begun.close();
+      reads.current = null;
     };
-  }, [path, version, round]);
-  const reload = useCallback(() => setRound((before) => before + 1), []);
+  }, [path]);
+  useEffect(() => reads.current?.ask(), [path, version]);
+  const reload = useCallback(() => reads.current?.ask(), []);
   const isCurrent = state.path === path;
   return {
     value: isCurrent ? state.value : null,
     error: isCurrent ? state.error : null,
     isLoading: !isCurrent,
+    readAt: isCurrent ? state.readAt : null,
     reload,
   };
 }

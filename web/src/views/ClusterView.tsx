@@ -28,7 +28,7 @@ export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
   const found = clusters.value?.clusters;
   return (
     <main class="page machines">
-      <StaleNote error={clusters.error ?? queue.error} now={now} />
+      <StaleNote of={clusters.error ? clusters : queue} now={now} />
       <div class="page-head">
         <h1>Cluster</h1>
       </div>

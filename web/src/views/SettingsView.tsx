@@ -16,7 +16,7 @@ export function SettingsView({ me }: { me: Me }) {
   }, []);
   return (
     <main class="page settings">
-      <StaleNote error={projects.value ? projects.error : null} now={now} />
+      <StaleNote of={projects} now={now} />
       <div class="page-head">
         <h1>Settings</h1>
       </div>
