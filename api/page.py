@@ -39,6 +39,7 @@ class Assets(StaticFiles):
 @router.get("/")
 @router.get("/jobs")
 @router.get("/jobs/{path:path}")
+@router.get("/compare")
 @router.get("/cluster")
 @router.get("/settings")
 @router.get("/sign-in")

@@ -101,6 +101,17 @@ def find_in_logs(page: Page) -> None:
     page.get_by_label("Find in logs").fill("runtimeerror")
 
 
+def choose_two(page: Page) -> None:
+    for name in ("tabular", "char-lm"):
+        page.get_by_label(f"Compare {name}", exact=True).check()
+
+
+def lose_the_jobs(page: Page) -> None:
+    expect(page.locator(".lane canvas").first).to_be_visible()
+    expect(page.locator(".pick-list li").first).to_be_visible()
+    page.route("**/api/v1/jobs/**", lambda route: route.abort())
+
+
 VIEWS = (
     View("sign-in", "/", "#token", is_signed_in=False, stage="empty"),
     View("sign-in-link-spent", "/", "#token-error:not(:empty)", spend_the_link, is_signed_in=False, stage="empty"),
@@ -108,8 +119,16 @@ VIEWS = (
     View("jobs", "/", "[data-job]"),
     View("jobs-loading", "/", ".bone", hold_the_list_back),
     View("jobs-no-match", "/", "text=No job matches this filter.", search_in_vain),
+    View("jobs-chosen", "/", ".chosen a", choose_two),
     View("new-job", "/", "dialog[open]", press("New job")),
     View("new-job-wrong", "/", ".findings", submit_a_wrong_spec),
+    View("compare", "/compare?jobs={live},{done},{paused}", ".compare .lane canvas"),
+    View("compare-metrics", "/compare?jobs={live},{done}&metric=loss&metric=accuracy&x=time", ".lane:nth-of-type(2)"),
+    View("compare-one", "/compare?jobs={failed}", ".pick-list li"),
+    View("compare-none", "/compare", ".pick-list li"),
+    View("compare-unknown", "/compare?jobs=job_none,{live}", ".compare:has([data-missing]) .lane canvas"),
+    View("compare-no-metric", "/compare?jobs={live},{done}&metric=bleu", ".lane-none"),
+    View("compare-stale", "/compare?jobs={live},{done}", ".banner-bad", lose_the_jobs),
     View("cluster", "/cluster", "[data-node]"),
     View("cluster-drain", "/cluster", "dialog[open]", press("Drain")),
     View("settings", "/settings", "[data-token]"),

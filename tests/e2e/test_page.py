@@ -280,6 +280,41 @@ def test_a_waiting_job_says_why_and_shows_what_it_will_run(
     service.call("POST", f"/jobs/{job_id}/cancel")
 
 
+def test_two_jobs_are_compared_from_the_list_and_by_their_address(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    quick = service.submit("quick", steps=200, pace=0.01, lr=0.1)
+    live = service.submit("still-learning", pace=0.05, lr=0.01)
+    page = new_page(service)
+    for name in ("quick", "still-learning"):
+        page.get_by_label(f"Compare {name}", exact=True).check()
+    page.get_by_role("region", name="Chosen jobs").get_by_role("link", name="Compare").click()
+    expect(page).to_have_url(f"{service.url}/compare?jobs={quick},{live}")
+    expect(page.locator(".lane canvas")).to_have_count(1)
+    legend = page.locator(".legend")
+    expect(legend.get_by_role("link")).to_have_text(["quick", "still-learning"])
+    table = page.get_by_role("region", name="What differs")
+    expect(table.get_by_role("row", name="config.lr")).to_contain_text(re.compile(r"0\.1\s*0\.01"))
+    expect(table.get_by_role("row", name="batch.global_size")).to_have_count(0)
+    row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Steps", exact=True))
+    steps = row.get_by_role("cell").last
+    before = steps.inner_text()
+    expect(steps).not_to_have_text(before)
+
+    page.get_by_role("button", name="accuracy").click()
+    page.get_by_role("button", name="Log").click()
+    expect(page).to_have_url(f"{service.url}/compare?jobs={quick},{live}&metric=loss&metric=accuracy&log=1")
+    expect(page.locator(".lane canvas")).to_have_count(2)
+    page.reload()
+    expect(page.get_by_role("button", name="accuracy")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("link", name="Compare without quick").click()
+    expect(legend.first.get_by_role("link")).to_have_text(["still-learning"])
+    expect(page.get_by_role("heading", name="Compare with")).to_be_visible()
+    page.get_by_label("Find a job by its name").fill("quic")
+    page.get_by_role("link", name="quick").click()
+    expect(legend.first.get_by_role("link")).to_have_text(["still-learning", "quick"])
+
+
 def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_page: NewPage) -> None:
     page = new_page(service)
     open_job(page, service, "job_none")

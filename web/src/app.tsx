@@ -6,6 +6,7 @@ import { ToastHost, useSay } from "./parts/Toasts";
 import { type Route, useRoute } from "./router";
 import { type Theme, useTheme } from "./theme";
 import { ClusterView } from "./views/ClusterView";
+import { CompareView } from "./views/CompareView";
 import { JobsView } from "./views/JobsView";
 import { JobView } from "./views/JobView";
 import { SettingsView } from "./views/SettingsView";
@@ -60,6 +61,7 @@ function Main({ theme, me, route }: { theme: Theme; me: Me; route: Route }) {
   if (route.view === "settings") return <SettingsView me={me} />;
   if (route.view === "job")
     return <JobView key={route.id} id={route.id} tab={route.tab} theme={theme.shown} />;
+  if (route.view === "compare") return <CompareView wanted={route.wanted} theme={theme.shown} />;
   return (
     <main class="page center">
       <h1>Nothing here</h1>
@@ -93,7 +95,7 @@ function TopBar({ theme, me, route, onSignedOut }: TopBarProps) {
         <span class="brand-name">Rubato</span>
       </a>
       <nav class="views" aria-label="Views">
-        <ViewLink href="/" label="Jobs" isHere={route.view === "jobs" || route.view === "job"} />
+        <ViewLink href="/" label="Jobs" isHere={["jobs", "job", "compare"].includes(route.view)} />
         <ViewLink href="/cluster" label="Cluster" isHere={route.view === "cluster"} />
         <ViewLink href="/settings" label="Settings" isHere={route.view === "settings"} />
       </nav>

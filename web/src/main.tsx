@@ -12,6 +12,7 @@ import "./styles/timeline.css";
 import "./styles/logs.css";
 import "./styles/cluster.css";
 import "./styles/settings.css";
+import "./styles/compare.css";
 
 const root = document.getElementById("page");
 if (root) render(<App />, root);

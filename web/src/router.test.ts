@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { jobPath, parseRoute } from "./router";
+import { comparePath, NOTHING_COMPARED } from "./state/compare";
 
 describe("routes", () => {
   it.each([
@@ -10,6 +11,7 @@ describe("routes", () => {
     ["/jobs/my%20job", "#nonsense", { view: "job", id: "my job", tab: "overview" }],
     ["/cluster", "", { view: "cluster" }],
     ["/settings", "", { view: "settings" }],
+    ["/compare/", "", { view: "compare", wanted: NOTHING_COMPARED }],
     ["/elsewhere", "", { view: "unknown", path: "/elsewhere" }],
   ])("%s%s", (path, hash, route) => {
     expect(parseRoute(path, hash)).toEqual(route);
@@ -19,5 +21,8 @@ describe("routes", () => {
     const url = new URL(jobPath("a/b c", "events"), "http://localhost");
     expect(parseRoute(url.pathname, url.hash)).toEqual({ view: "job", id: "a/b c", tab: "events" });
     expect(jobPath("job_1")).toBe("/jobs/job_1");
+    const wanted = { ...NOTHING_COMPARED, jobs: ["job_1", "job_2"] };
+    const comparison = new URL(comparePath(wanted), "http://localhost");
+    expect(parseRoute(comparison.pathname, "", comparison.search)).toEqual({ view: "compare", wanted });
   });
 });

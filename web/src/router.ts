@@ -1,6 +1,10 @@
-/** Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one, `/cluster` the machines, `/settings` the rest. */
+/**
+ * Paths of the page: `/` lists the jobs, `/jobs/{id}#tab` shows one, `/compare?jobs=` several, `/cluster` the machines,
+ * `/settings` the rest.
+ */
 
 import { useEffect, useState } from "preact/hooks";
+import { type Comparison, readComparison } from "./state/compare";
 
 export const TABS = ["overview", "workers", "logs", "events", "checkpoints", "spec", "code"] as const;
 export type Tab = (typeof TABS)[number];
@@ -10,12 +14,14 @@ export type Route =
   | { view: "cluster" }
   | { view: "settings" }
   | { view: "job"; id: string; tab: Tab }
+  | { view: "compare"; wanted: Comparison }
   | { view: "unknown"; path: string };
 
-export function parseRoute(path: string, hash: string): Route {
+export function parseRoute(path: string, hash: string, search = ""): Route {
   if (["/", "/jobs", "/jobs/", "/sign-in"].includes(path)) return { view: "jobs" };
   if (/^\/cluster\/?$/.test(path)) return { view: "cluster" };
   if (/^\/settings\/?$/.test(path)) return { view: "settings" };
+  if (/^\/compare\/?$/.test(path)) return { view: "compare", wanted: readComparison(search) };
   const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
   if (!match) return { view: "unknown", path };
   const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";
@@ -32,9 +38,15 @@ export function navigate(path: string): void {
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
 
+/** Say in the address what is looked at, as a step that "back" does not take. */
+export function restate(path: string): void {
+  history.replaceState(null, "", path);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+}
+
 /** The present route; links inside the page change it without a reload. */
 export function useRoute(): Route {
-  const read = () => parseRoute(location.pathname, location.hash);
+  const read = () => parseRoute(location.pathname, location.hash, location.search);
   const [route, setRoute] = useState(read);
   useEffect(() => {
     const update = () => setRoute(read());
@@ -70,5 +82,5 @@ function inPageLink(event: MouseEvent): string | null {
   }
   const link = event.target instanceof Element ? event.target.closest("a") : null;
   if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return null;
-  return parseRoute(link.pathname, link.hash).view === "unknown" ? null : link.href;
+  return parseRoute(link.pathname, link.hash, link.search).view === "unknown" ? null : link.href;
 }

@@ -46,6 +46,7 @@ PUBLIC = {
     "/jobs",
     "/jobs/{path:path}",
     "/cluster",
+    "/compare",
     "/settings",
     "/sign-in",
     "/{name}",

@@ -4,9 +4,10 @@ import { useWidth } from "../parts/useWidth";
 import { formatCount, formatDuration } from "../text/format";
 import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
 import { attemptsOf, BoardBar, type Choice } from "./BoardBar";
-import { buildLane, extentOf, metricNames, orderRows, type Range, xOf } from "./data";
-import { fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
+import { batchOf, buildLane, extentOf, metricNames, orderRows, type Range, TREND_ROWS, xOf } from "./data";
+import { CHART_POINTS, fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
 import { Lane } from "./Lane";
+import { isPositive } from "./lines";
 import { MarkerRail } from "./MarkerRail";
 import { markersOf, placeMarkers } from "./markers";
 import { AXIS_PX, PAD_PX } from "./options";
@@ -22,10 +23,6 @@ interface BoardProps {
 }
 
 const METRIC_COLOURS = ["chart-loss", "chart-second", "chart-third"];
-/** Points of each metric that the service is asked for: more than a wide screen shows apart. */
-export const CHART_POINTS = 2000;
-/** A trend over fewer steps says nothing. */
-const TREND_ROWS = 60;
 
 /** The charts of a job, once there is a step to draw. */
 export function Board(props: BoardProps) {
@@ -115,7 +112,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
             data={data}
             height={index === 0 ? 190 : 130}
             hasAxis={false}
-            isLog={choice.isLog && data.y.every((value) => value === null || value > 0)}
+            isLog={choice.isLog && isPositive(data)}
           />
         ))}
         <Lane
@@ -171,10 +168,4 @@ function useDetail(
 
 function originOf(rows: readonly MetricRow[]): number {
   return rows[0] ? Date.parse(rows[0].time) : 0;
-}
-
-/** Samples of a step, as the spec says. */
-function batchOf(job: Job): number {
-  const size = (job.spec as { batch?: { global_size?: unknown } } | undefined)?.batch?.global_size;
-  return typeof size === "number" && size > 0 ? size : 1;
 }

@@ -2,8 +2,14 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatCount, formatElapsed, formatValue } from "../text/format";
 import type { LaneData, Range, XAxis } from "./data";
+import { type LineStyle, readingAt } from "./lines";
 import { laneOptions } from "./options";
 import { type ChartInputs, decideChart } from "./plan";
+
+export interface LineOf extends LineStyle {
+  name: string;
+  href: string;
+}
 
 export interface LaneProps {
   title: string;
@@ -16,6 +22,8 @@ export interface LaneProps {
   height: number;
   /** Of a stack of areas: its colours and names, the highest first; `colour` is then only a title's. */
   layers?: { colour: string; name: string }[];
+  /** Of several lines: whose they are, in the order of the data's. */
+  lines?: LineOf[];
   /** Whether the lane shows the labels of the shared x axis (the last one does). */
   hasAxis: boolean;
   isStepped?: boolean;
@@ -74,9 +82,10 @@ export function Lane(props: LaneProps) {
   return (
     <section class="lane" aria-label={`${props.title} chart`}>
       <header class="lane-head">
-        {!props.layers && <i class={`swatch swatch-${props.colour}`} aria-hidden="true" />}
+        {!props.layers && !props.lines && <i class={`swatch swatch-${props.colour}`} aria-hidden="true" />}
         <span class="lane-title">{props.title}</span>
-        <output class="lane-value">{format(props.data.y[index])}</output>
+        {!props.lines && <output class="lane-value">{format(props.data.y[index])}</output>}
+        {props.lines && <Legend lines={props.lines} data={props.data} place={hover} format={format} />}
         {props.layers?.map((layer, place) => (
           <span key={layer.name} class="lane-layer">
             <i class={`swatch swatch-${layer.colour}`} aria-hidden="true" />
@@ -87,6 +96,40 @@ export function Lane(props: LaneProps) {
       </header>
       <div ref={host} class="lane-plot" />
     </section>
+  );
+}
+
+interface LegendProps {
+  lines: LineOf[];
+  data: LaneData;
+  place: number | null;
+  format: (value: number | null | undefined) => string;
+}
+
+/** Whose line is which, and what it reads at the pointer; without one, where it ends. */
+function Legend({ lines, data, place, format }: LegendProps) {
+  return (
+    <ul class="legend">
+      {lines.map((line, index) => {
+        const column = data.lines?.[index];
+        return (
+          <li key={line.href}>
+            <Stroke line={line} />
+            <a href={line.href}>{line.name}</a>
+            <output class="lane-value">{format(readingAt(column?.trend ?? column?.y ?? [], place))}</output>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+/** A piece of a line as the chart draws it. */
+export function Stroke({ line }: { line: LineStyle }) {
+  return (
+    <svg class={`stroke stroke-${line.colour}`} viewBox="0 0 24 6" aria-hidden="true" focusable="false">
+      <line x1="0" y1="3" x2="24" y2="3" stroke-dasharray={line.dash.join(" ")} />
+    </svg>
   );
 }
 
@@ -112,10 +155,15 @@ function signatureOf(props: LaneProps): string {
     props.theme,
     props.fromZero,
   ];
-  return [...parts, props.data.trend !== null, props.layers?.length].join("|");
+  const lines = props.lines?.map(
+    (line, index) => `${line.colour}${props.data.lines?.[index]?.trend !== null}`,
+  );
+  return [...parts, props.data.trend !== null, props.layers?.length, lines].join("|");
 }
 
 function columnsOf(data: LaneData): uPlot.AlignedData {
+  if (data.lines)
+    return [data.x, ...data.lines.flatMap((line) => (line.trend ? [line.y, line.trend] : [line.y]))];
   if (data.below) return [data.x, data.y, ...data.below];
   return data.trend ? [data.x, data.y, data.trend] : [data.x, data.y];
 }

@@ -1,6 +1,7 @@
 /** From metric rows to what a lane draws. Pure: rows in, columns out. */
 
-import type { MetricRow } from "../wire";
+import type { Job, MetricRow } from "../wire";
+import type { Column } from "./lines";
 
 export type XAxis = "step" | "time" | "samples";
 export type Range = readonly [min: number, max: number];
@@ -12,7 +13,12 @@ export interface LaneData {
   trend: (number | null)[] | null;
   /** Areas below `y`, each up to its own line, the highest first. */
   below?: (number | null)[][];
+  /** Instead of `y`: several lines over the same places. */
+  lines?: { y: Column; trend: Column | null }[];
 }
+
+/** A trend over fewer rows says nothing. */
+export const TREND_ROWS = 60;
 
 /** Metrics with a place of their own on the page; the rest are the user's. */
 const BUILT_IN = new Set([
@@ -27,9 +33,20 @@ const BUILT_IN = new Set([
 /** Names of the metrics that can have a lane: loss first, then the user's by name. */
 export function metricNames(rows: readonly MetricRow[]): string[] {
   const names = new Set<string>();
-  for (const row of rows)
-    for (const name of Object.keys(row.values)) if (!BUILT_IN.has(name)) names.add(name);
-  return [...names].sort((a, b) => Number(b === "loss") - Number(a === "loss") || (a < b ? -1 : 1));
+  for (const row of rows) for (const name of Object.keys(row.values)) names.add(name);
+  return orderNames(names);
+}
+
+/** Those of them that can have a lane, in that order. */
+export function orderNames(names: Iterable<string>): string[] {
+  const own = [...new Set(names)].filter((name) => !BUILT_IN.has(name));
+  return own.sort((a, b) => Number(b === "loss") - Number(a === "loss") || (a < b ? -1 : 1));
+}
+
+/** Samples of a step, as the spec says. */
+export function batchOf(job: Job): number {
+  const size = (job.spec as { batch?: { global_size?: unknown } } | undefined)?.batch?.global_size;
+  return typeof size === "number" && size > 0 ? size : 1;
 }
 
 /** Where a row stands on the axis: its step, its samples at `batch` a step, or seconds since `origin` (epoch milliseconds). */

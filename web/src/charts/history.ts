@@ -5,6 +5,9 @@ import type { JobEvent, MetricChart, MetricRow } from "../wire";
 /** More steps than this are not read one by one. */
 export const MOST_ROWS = 5000;
 
+/** Points of each metric that the service is asked for: more than a wide screen shows apart. */
+export const CHART_POINTS = 2000;
+
 /** The position of rows that the service thinned out: a row that was read as it is replaces them. */
 const THINNED = 0;
 

@@ -2,7 +2,7 @@
 
 import type uPlot from "uplot";
 import { formatElapsed, formatValue } from "../text/format";
-import type { LaneProps } from "./Lane";
+import type { LaneProps, LineOf } from "./Lane";
 import { stepped } from "./paths";
 
 /** Width of the y axis and free room at the right: equal in all lanes, so that they align. */
@@ -95,6 +95,7 @@ function seriesOf(props: LaneProps): uPlot.Series[] {
       width: 0,
       points: { show: false },
     }));
+  if (props.lines) return props.lines.flatMap((line, index) => lineSeries(props, line, index));
   const stroke = colour(props.colour);
   const hasTrend = props.data.trend !== null;
   const raw: uPlot.Series = {
@@ -104,6 +105,15 @@ function seriesOf(props: LaneProps): uPlot.Series[] {
     ...(props.isStepped ? { paths: stepped, fill: faded(stroke, 0.16) } : {}),
   };
   return hasTrend ? [raw, { stroke, width: 2, points: { show: false } }] : [raw];
+}
+
+/** Under a trend what was measured is fainter than in a lane of its own: there are several of them. */
+function lineSeries(props: LaneProps, line: LineOf, index: number): uPlot.Series[] {
+  const stroke = colour(line.colour);
+  const drawn = { stroke, width: 2, dash: line.dash };
+  if (!props.data.lines?.[index]?.trend) return [{ ...drawn, points: { show: props.data.x.length < 3 } }];
+  const measured = { stroke: faded(stroke, 0.22), width: 1, points: { show: false } };
+  return [measured, { ...drawn, points: { show: false } }];
 }
 
 function xAxis(props: LaneProps): uPlot.Axis {

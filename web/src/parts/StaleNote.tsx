@@ -11,7 +11,7 @@ export function StaleNote({ of: { error, readAt }, now }: StaleNoteProps) {
   if (error === null || readAt === null) return null;
   return (
     <div class="banner banner-bad" role="status">
-      {error.message} What you see is {formatCoarse(Math.max(1, (now - readAt) / 1000))} old.
+      What you see is {formatCoarse(Math.max(1, (now - readAt) / 1000))} old. {error.message}
     </div>
   );
 }

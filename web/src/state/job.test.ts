@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, makeEvent, makeJob, makeRow } from "../testing";
-import { appendEvents, mergeRows, NO_JOB, paceOf, reduceJob } from "./job";
+import { appendEvents, durationOf, mergeRows, NO_JOB, paceOf, reduceJob } from "./job";
 
 const steps = (rows: readonly { step: number }[]) => rows.map((row) => row.step);
 
@@ -69,5 +69,14 @@ describe("paceOf", () => {
     );
     expect(paceOf([...slow, ...quick])).toBe(2);
     expect(paceOf([])).toBeUndefined();
+  });
+});
+
+describe("durationOf", () => {
+  it("ends with the job, goes on while it runs, and is none before the start", () => {
+    const now = Date.parse(at(61));
+    expect(durationOf(makeJob({ started_at: at(1) }), now)).toBe(60);
+    expect(durationOf(makeJob({ status: "failed", started_at: at(1), finished_at: at(11) }), now)).toBe(10);
+    expect(durationOf(makeJob({ status: "queued", started_at: null }), now)).toBeNull();
   });
 });

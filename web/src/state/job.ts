@@ -1,6 +1,6 @@
 /** One job, its events and its metric rows: a pure state machine. Replays after a reconnect change nothing. */
 
-import type { Job, JobEvent, MetricRow } from "../wire";
+import { isFinal, type Job, type JobEvent, type MetricRow } from "../wire";
 
 export interface JobState {
   job: Job | null;
@@ -74,6 +74,13 @@ function isRising(items: MetricRow[], lastStep: number): boolean {
     last = row.step;
   }
   return true;
+}
+
+/** Seconds between the first start and the end, or now; null before the start. */
+export function durationOf(job: Job, now: number): number | null {
+  if (!job.started_at || (isFinal(job.status) && !job.finished_at)) return null;
+  const end = job.finished_at ? Date.parse(job.finished_at) : now;
+  return Math.max(0, end - Date.parse(job.started_at)) / 1000;
 }
 
 /** Rows that the present pace is measured over: enough to be steady, few enough to follow a scaling. */

@@ -4,6 +4,7 @@ import { Confirm } from "../parts/Confirm";
 import { Icon, type IconName } from "../parts/Icon";
 import { useAct } from "../parts/useAct";
 import { jobPath, navigate } from "../router";
+import { comparePath } from "../state/compare";
 import { isFinal, type Job, type Status } from "../wire";
 
 type Verb = "pause" | "resume" | "checkpoint" | "cancel";
@@ -48,6 +49,9 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
           {button("checkpoint", "Checkpoint", "save")}
         </>
       )}
+      <a class="button" href={comparePath({ jobs: [job.id] })}>
+        <Icon name="compare" /> Compare with…
+      </a>
       <Clone job={job} />
       {isFinal(job.status) ? <Delete job={job} /> : <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
     </div>

@@ -1,6 +1,6 @@
 import { useEffect, useReducer } from "preact/hooks";
-import { Board, CHART_POINTS } from "../charts/Board";
-import { MOST_ROWS, rowsOfChart } from "../charts/history";
+import { Board } from "../charts/Board";
+import { CHART_POINTS, MOST_ROWS, rowsOfChart } from "../charts/history";
 import { SkewCard } from "../charts/SkewCard";
 import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";

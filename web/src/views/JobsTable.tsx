@@ -2,6 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
 import { jobPath } from "../router";
+import { MOST_COMPARED } from "../state/compare";
 import { describeJob } from "../state/events";
 import { timeLeft } from "../state/jobs";
 import {
@@ -19,13 +20,20 @@ interface JobsTableProps {
   jobs: Job[];
   pace: ReadonlyMap<string, number>;
   now: number;
+  /** Ids of those that are to be compared. */
+  chosen: ReadonlySet<string>;
+  onChoose: (id: string) => void;
 }
 
-export function JobsTable({ jobs, pace, now }: JobsTableProps) {
+export function JobsTable({ jobs, pace, now, chosen, onChoose }: JobsTableProps) {
+  const isFull = chosen.size >= MOST_COMPARED;
   return (
     <table class="card jobs">
       <thead>
         <tr>
+          <th scope="col" class="job-choice">
+            <span class="hidden">Compare</span>
+          </th>
           <th scope="col">Job</th>
           <th scope="col">Status</th>
           <th scope="col">Progress</th>
@@ -43,22 +51,50 @@ export function JobsTable({ jobs, pace, now }: JobsTableProps) {
       </thead>
       <tbody>
         {jobs.map((job) => (
-          <JobRow key={job.id} job={job} pace={pace.get(job.id)} now={now} />
+          <JobRow
+            key={job.id}
+            job={job}
+            pace={pace.get(job.id)}
+            now={now}
+            isChosen={chosen.has(job.id)}
+            mayChoose={!isFull || chosen.has(job.id)}
+            onChoose={onChoose}
+          />
         ))}
       </tbody>
     </table>
   );
 }
 
-function JobRow({ job, pace, now }: { job: Job; pace: number | undefined; now: number }) {
-  const age = formatAgo(job.created_at, now);
-  // The clock ticks for all rows, a thousand maybe; most of them read the same as a second ago.
-  return useMemo(() => drawRow(job, pace, age), [job, pace, age]);
+interface JobRowProps {
+  job: Job;
+  pace: number | undefined;
+  now: number;
+  isChosen: boolean;
+  mayChoose: boolean;
+  onChoose: (id: string) => void;
 }
 
-function drawRow(job: Job, pace: number | undefined, age: string) {
+function JobRow(props: JobRowProps) {
+  const { job, pace, isChosen, mayChoose, onChoose } = props;
+  const age = formatAgo(job.created_at, props.now);
+  // The clock ticks for all rows, a thousand maybe; most of them read the same as a second ago.
+  return useMemo(() => drawRow(props, age), [job, pace, age, isChosen, mayChoose, onChoose]);
+}
+
+function drawRow({ job, pace, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
   return (
     <tr data-job={job.id}>
+      <td class="job-choice">
+        <input
+          type="checkbox"
+          checked={isChosen}
+          disabled={!mayChoose}
+          onChange={() => onChoose(job.id)}
+          aria-label={`Compare ${job.name}`}
+          title={mayChoose ? "Compare" : `No more than ${MOST_COMPARED} at once`}
+        />
+      </td>
       <th scope="row" class="job-name">
         <a href={jobPath(job.id)}>{job.name}</a>
         <span class="soft job-message">{describeJob(job)}</span>

@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useReducer, useState } from "preact/hooks";
 import { get } from "../live/api";
 import { useNow, useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
@@ -6,11 +6,13 @@ import { Copy } from "../parts/Copy";
 import { Icon } from "../parts/Icon";
 import { StreamBanner } from "../parts/StreamBanner";
 import { useSay } from "../parts/Toasts";
+import { comparePath } from "../state/compare";
 import {
   countByStatus,
   filterQuery,
   type JobsAction,
   type JobsFilter,
+  type JobsState,
   NO_JOBS,
   readFilter,
   reduceJobs,
@@ -47,6 +49,8 @@ export function JobsView() {
   const [filter, setFilter] = useFilter();
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const choose = useCallback((id: string) => setChosen((before) => withOrWithout(before, id)), []);
   useEffect(() => {
     document.title = "Jobs · Rubato";
   }, []);
@@ -68,17 +72,61 @@ export function JobsView() {
             counts={countByStatus(state)}
             total={state.jobs.size}
           />
-          {state.isLoaded ? <JobsTable jobs={jobs} pace={state.pace} now={now} /> : <LoadingRows />}
+          {state.isLoaded ? (
+            <JobsTable jobs={jobs} pace={state.pace} now={now} chosen={chosen} onChoose={choose} />
+          ) : (
+            <LoadingRows />
+          )}
           {state.isLoaded && jobs.length === 0 && <p class="soft center">No job matches this filter.</p>}
           <OlderJobs
             first={state.next}
             snapshots={state.snapshots}
             onPage={(page) => dispatch([{ type: "older", ...page }])}
           />
+          <Chosen state={state} chosen={chosen} onClear={() => setChosen(new Set())} />
         </>
       )}
     </main>
   );
+}
+
+interface ChosenProps {
+  state: JobsState;
+  chosen: ReadonlySet<string>;
+  onClear: () => void;
+}
+
+/** Those that are to be compared, and the way there; it stays in sight while the list moves. */
+function Chosen({ state, chosen, onClear }: ChosenProps) {
+  const ids = [...chosen].filter((id) => state.jobs.has(id));
+  if (ids.length === 0) return null;
+  const names = ids.map((id) => state.jobs.get(id)?.name).join(", ");
+  return (
+    <section class="card chosen" aria-label="Chosen jobs">
+      <span class="chosen-names" role="status">
+        {names}
+        {ids.length === 1 && <span class="soft"> – choose one more</span>}
+      </span>
+      <button type="button" class="button" onClick={onClear}>
+        Clear
+      </button>
+      {ids.length > 1 ? (
+        <a class="button primary" href={comparePath({ jobs: ids })}>
+          Compare
+        </a>
+      ) : (
+        <button type="button" class="button primary" disabled>
+          Compare
+        </button>
+      )}
+    </section>
+  );
+}
+
+function withOrWithout(chosen: ReadonlySet<string>, id: string): ReadonlySet<string> {
+  const next = new Set(chosen);
+  if (!next.delete(id)) next.add(id);
+  return next;
 }
 
 /** The filter stands in the address: it can be sent to somebody, and is there again after a look at a job. */

@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { PHASE_NAMES } from "../charts/Timeline";
 import { Copy } from "../parts/Copy";
 import { lastPause } from "../state/events";
-import { paceOf } from "../state/job";
+import { durationOf, paceOf } from "../state/job";
 import { timeLeft } from "../state/jobs";
 import { endOf, GOODPUT_MEANS, phasesOf, useOf } from "../state/story";
 import { formatCount, formatDuration, formatShare, formatValue } from "../text/format";
@@ -22,6 +22,7 @@ export function Tiles({ job, rows, events, now }: TilesProps) {
   const pause = useMemo(() => lastPause(events), [events]);
   const left = timeLeft(job, pace);
   const isOver = isFinal(job.status);
+  const took = durationOf(job, now);
   return (
     <>
       <dl class="tiles">
@@ -33,7 +34,7 @@ export function Tiles({ job, rows, events, now }: TilesProps) {
         </Tile>
         {isOver ? (
           <Tile name="Took" note="from first start to end">
-            {durationOf(job)}
+            {took === null ? "–" : formatDuration(took)}
           </Tile>
         ) : (
           <Tile name="Time left" note={pace === undefined ? "" : `${formatDuration(pace)} a step`}>
@@ -91,11 +92,6 @@ function Digest({ digest }: { digest: string }) {
       </p>
     </section>
   );
-}
-
-function durationOf(job: Job): string {
-  if (!job.started_at || !job.finished_at) return "–";
-  return formatDuration((Date.parse(job.finished_at) - Date.parse(job.started_at)) / 1000);
 }
 
 interface TileProps {
