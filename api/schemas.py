@@ -101,10 +101,17 @@ class DryRun(BaseModel):
     spec: JsonObject
 
 
+class ListedJob(JobItem):
+    """A job of a list."""
+
+    loss_history: list[tuple[int, float]] | None = None
+    """Where `history` is asked for: some steps, rising, and the loss there."""
+
+
 class JobPage(BaseModel):
     """Jobs from the newest on."""
 
-    items: list[JobItem]
+    items: list[ListedJob]
     next_cursor: str | None
 
 

@@ -113,9 +113,9 @@ def job_logs(
     return stream(context, caller, [job_topic(job_id)], look)
 
 
-def all_jobs(context: Context, caller: Principal) -> StreamingResponse:
+def all_jobs(context: Context, caller: Principal, *, with_history: bool = False) -> StreamingResponse:
     """A snapshot of the newest jobs, then each job that changed."""
-    watch = JobWatch(context, caller)
+    watch = JobWatch(context, caller, with_history=with_history)
     looked_at: float | None = None
 
     async def look() -> Look:

@@ -21,6 +21,7 @@ from service.access import Principal, ProjectRole
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.events import append_event
+from service.history import list_json
 from service.ids import is_id, new_id
 from service.job_secrets import check_known
 from service.models import AuditEntry, Checkpoint, Job, Package, Project
@@ -101,7 +102,13 @@ class JobFilter:
 
 
 async def list_jobs(
-    context: Context, caller: Principal, wanted: JobFilter, *, cursor: str | None, limit: int
+    context: Context,
+    caller: Principal,
+    wanted: JobFilter,
+    *,
+    cursor: str | None,
+    limit: int,
+    with_history: bool = False,
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Jobs of the caller's projects from the newest on, and the cursor of the next page.
 
@@ -128,8 +135,8 @@ async def list_jobs(
         statement = statement.where(Job.id < cursor)
     async with context.database.read() as session:
         jobs = list((await session.scalars(statement)).all())
-    page, next_cursor = cut(jobs, limit, lambda job: job.id)
-    return [job_json(job) for job in page], next_cursor
+        page, next_cursor = cut(jobs, limit, lambda job: job.id)
+        return await list_json(session, page, with_history=with_history), next_cursor
 
 
 async def find_visible(session: AsyncSession, reference: str, caller: Principal, *, with_deleted: bool = False) -> Job:

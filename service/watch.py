@@ -10,6 +10,7 @@ from sqlalchemy.orm import defer
 
 from service.access import Principal
 from service.context import Context
+from service.history import list_json
 from service.models import Job
 from service.pages import cut
 from service.views import job_json
@@ -22,8 +23,9 @@ MARGIN = timedelta(seconds=15)
 class JobWatch:
     """One watcher's memory: which revision of each recent job it has told."""
 
-    def __init__(self, context: Context, caller: Principal) -> None:
+    def __init__(self, context: Context, caller: Principal, *, with_history: bool = False) -> None:
         self._context = context
+        self._with_history = with_history
         self._projects = caller.visible_projects
         self._told: dict[str, int] = {}
         self._since: datetime | None = None
@@ -35,9 +37,10 @@ class JobWatch:
         statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS + 1)
         async with self._context.database.read() as session:
             rows = (await session.scalars(self._visible(statement))).all()
-        jobs, next_cursor = cut(rows, SNAPSHOT_JOBS, lambda job: job.id)
+            jobs, next_cursor = cut(rows, SNAPSHOT_JOBS, lambda job: job.id)
+            items = await list_json(session, jobs, with_history=self._with_history)
         self._told = {job.id: job.revision for job in jobs}
-        return [job_json(job) for job in jobs], next_cursor
+        return items, next_cursor
 
     async def changes(self) -> list[tuple[Literal["job", "deleted"], dict[str, Any]]]:
         """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""

@@ -15,7 +15,7 @@ from api.auth import Caller, JobReference, JobToDelete, Parts
 from api.bodies import check_json, parse_json, read_body, read_spec_data
 from api.routes.asking import Asker, IdempotencyKey, Wait
 from api.routes.errors import errors
-from api.routes.pages import Cursor, PageLimit
+from api.routes.pages import Cursor, History, PageLimit
 from rubato.wire.events import EventKind
 from rubato.wire.status import FINAL, Status
 from service import clones, jobs, removal, updates, wishes
@@ -67,7 +67,7 @@ async def submit_job(
     return _created(response, await jobs.submit(context, spec, asked=Asked(caller, idempotency_key)))
 
 
-@router.get("/jobs", response_model=schemas.JobPage, responses=errors(422))
+@router.get("/jobs", response_model=schemas.JobPage, response_model_exclude_unset=True, responses=errors(422))
 async def list_jobs(
     context: Parts,
     caller: Caller,
@@ -76,6 +76,7 @@ async def list_jobs(
     label: Annotated[list[str] | None, Query(description="NAME=VALUE; repeated: all of them.")] = None,
     q: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
     created_after: Annotated[str, Query(max_length=40, description="RFC 3339, such as 2026-01-31T12:00:00Z.")] = "",
+    history: History = False,
     limit: PageLimit = 50,
     cursor: Cursor = None,
 ) -> Any:
@@ -83,7 +84,7 @@ async def list_jobs(
     for text in (project, q, *(label or ())):
         check_json(text)
     wanted = jobs.JobFilter(_statuses(status, "status"), project, _labels(label or []), q, _moment(created_after))
-    items, next_cursor = await jobs.list_jobs(context, caller, wanted, cursor=cursor, limit=limit)
+    items, next_cursor = await jobs.list_jobs(context, caller, wanted, cursor=cursor, limit=limit, with_history=history)
     return {"items": items, "next_cursor": next_cursor}
 
 

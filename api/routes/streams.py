@@ -12,6 +12,7 @@ from pydantic import AwareDatetime
 from api import schemas
 from api.auth import Caller, JobReference, Parts
 from api.routes.errors import errors
+from api.routes.pages import History
 from api.sse import EVENT_STREAM, wants_stream
 from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics
 from service import jobs
@@ -146,9 +147,9 @@ async def get_logs(
 
 
 @router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)
-async def watch_jobs(context: Parts, caller: Caller) -> StreamingResponse:
+async def watch_jobs(context: Parts, caller: Caller, history: History = False) -> StreamingResponse:
     """All jobs as a stream: a snapshot of the newest on every connect, then each job that changed."""
-    return all_jobs(context, caller)
+    return all_jobs(context, caller, with_history=history)
 
 
 def _resume_at(last_event_id: str | None, after: int) -> int:

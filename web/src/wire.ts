@@ -80,6 +80,8 @@ export interface Job {
   result: { step: number; digest: string } | null;
   failure: AdvisedFailure | null;
   queue: { position: number | null; reason: string } | null;
+  /** Of a list: some steps, rising, and the loss there. */
+  loss_history?: [step: number, loss: number][];
   spec?: unknown;
   /** Paths of the spec that differ from the defaults. */
   spec_given?: string[];

@@ -11,8 +11,12 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from rubato.wire.codec import to_json
+from service.access import service_itself
+from service.history import MOST_ROWS, POINTS, level_of
 from service.models import Job, Metric, MetricRollup
 from service.rollups import BASE, FACTOR
+from service.rollups import width as width_of
+from service.watch import JobWatch
 from tests.simulated_controller import bearer, metric
 
 if TYPE_CHECKING:
@@ -45,6 +49,30 @@ async def line(bench: Bench, **query: Any) -> tuple[int, dict[float, float]]:
 def noise(seed: int, steps: int) -> dict[int, float]:
     draw = random.Random(seed)
     return {step: draw.random() for step in range(steps)}
+
+
+async def test_a_list_shows_the_course_of_each_loss_in_few_points(bench: Bench) -> None:
+    controller = await bench.start()
+    assert (await bench.get("/jobs", history="true"))["items"][0]["loss_history"] == []
+    assert "loss_history" not in (await bench.get("/jobs"))["items"][0], "it is asked for, or costs nothing"
+    losses = {step: 1 / (step + 1) for step in range(1, STEPS)}
+    for steps, points in ((20, 20), (MOST_ROWS - 1, POINTS), (STEPS - 1, STEPS // width_of(level_of(STEPS)) + 1)):
+        await train(controller, {step: loss for step, loss in losses.items() if step <= steps})
+        [job] = (await bench.get("/jobs", history="true"))["items"]
+        course = job["loss_history"]
+        assert len(course) == points
+        assert course[-1] == [steps, losses[steps]]
+        assert [step for step, _ in course] == sorted({step for step, _ in course})
+        assert [loss for _, loss in course] == sorted((loss for _, loss in course), reverse=True)
+        for step, loss in course[1:]:
+            assert loss == pytest.approx(losses[step], rel=0.2)
+    [watched], _ = await JobWatch(bench.context, service_itself(), with_history=True).snapshot()
+    assert [list(point) for point in watched["loss_history"]] == course
+    again = STEPS // 2
+    await controller.report(metrics=(metric(again, loss=0.5),), step=again)
+    [job] = (await bench.get("/jobs", history="true"))["items"]
+    whole = again // BASE * BASE
+    assert job["loss_history"] == [*(point for point in course if point[0] < whole), [again, 0.5]]
 
 
 async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:

@@ -9,7 +9,9 @@ import {
   NO_JOBS,
   readFilter,
   reduceJobs,
+  searchQuery,
   selectJobs,
+  stepsPerSecond,
   timeLeft,
 } from "./jobs";
 
@@ -137,5 +139,60 @@ describe("the filter in the address", () => {
   it("leaves out what makes no sense", () => {
     expect(readFilter("?status=happy&other=1")).toEqual(ALL);
     expect(filterQuery({ status: "all", text: "  " })).toBe("");
+  });
+});
+
+describe("the course of the loss", () => {
+  const listed = { ...a, step: 20, loss_history: [[10, 2] as [number, number], [20, 1] as [number, number]] };
+  const told = (step: number, loss: number | null): JobsAction => ({
+    type: "job",
+    job: { ...a, step, metrics: { loss }, updated_at: at(step) },
+  });
+
+  it("is as the list tells it, and goes on with each message", () => {
+    const state = run(snapshot(listed), told(30, 0.5), told(30, 0.5), told(31, null));
+    expect(state.losses.get("job_a")).toEqual([
+      [10, 2],
+      [20, 1],
+      [30, 0.5],
+    ]);
+  });
+
+  it("begins with the first message of a job that is new, and ends with its deletion", () => {
+    expect(run(told(1, 3)).losses.get("job_a")).toEqual([[1, 3]]);
+    expect(run(told(1, 3), { type: "deleted", id: "job_a" }).losses.size).toBe(0);
+  });
+});
+
+describe("jobs that a search found", () => {
+  it("are shown with the others, and forget nothing of them", () => {
+    const state = run(full(b, a), { type: "found", items: [old] });
+    expect(selectJobs(state, ALL).map((job) => job.name)).toEqual(["beta", "alpha", "old"]);
+    expect(state.next).toBe("job_a");
+  });
+
+  it.each([
+    [{ status: "all", text: "  " }, null],
+    [{ status: "failed", text: "" }, "status=failed"],
+    [
+      { status: "active", text: "" },
+      "status=queued%2Cstarting%2Crunning%2Crecovering%2Cpausing%2Cpaused%2Cstopping",
+    ],
+    [{ status: "all", text: "digits a" }, "q=digits"],
+    [
+      { status: "failed", text: "project=vision team=a=b cnn" },
+      "status=failed&project=vision&label=team%3Da%3Db&q=cnn",
+    ],
+    [{ status: "all", text: "=x" }, "q=%3Dx"],
+  ] as [JobsFilter, string | null][])("are asked for by %j", (filter, query) => {
+    expect(searchQuery(filter)).toBe(query);
+  });
+});
+
+describe("stepsPerSecond", () => {
+  it("is told of jobs that train", () => {
+    expect(stepsPerSecond(a, 0.25)).toBe(4);
+    expect(stepsPerSecond(a, undefined)).toBeNull();
+    expect(stepsPerSecond(b, 0.25)).toBeNull();
   });
 });

@@ -1,5 +1,6 @@
 /** The list of all jobs: a pure state machine over snapshots, deltas and older pages. */
 
+import { type Point, withPoint } from "../charts/spark";
 import { isFinal, type Job, STATUSES, type Status } from "../wire";
 
 export interface JobsState {
@@ -12,6 +13,8 @@ export interface JobsState {
   jobs: ReadonlyMap<string, Job>;
   /** Smoothed seconds a step, by job: what the time left is reckoned from. */
   pace: ReadonlyMap<string, number>;
+  /** The course of the loss, by job. */
+  losses: ReadonlyMap<string, readonly Point[]>;
 }
 
 export type JobsAction =
@@ -19,7 +22,9 @@ export type JobsAction =
   | { type: "job"; job: Job }
   | { type: "deleted"; id: string }
   /** A page of older jobs: all that lie below the cursor `after`, down to `next`. */
-  | { type: "older"; items: Job[]; after: string; next: string | null };
+  | { type: "older"; items: Job[]; after: string; next: string | null }
+  /** Jobs that a search found, wherever they lie. */
+  | { type: "found"; items: Job[] };
 
 export const NO_JOBS: JobsState = {
   isLoaded: false,
@@ -27,6 +32,7 @@ export const NO_JOBS: JobsState = {
   next: null,
   jobs: new Map(),
   pace: new Map(),
+  losses: new Map(),
 };
 
 /** Weight of the newest step in the pace: steady enough to read, quick enough to follow a scaling within seconds. */
@@ -35,11 +41,13 @@ const PACE_WEIGHT = 0.3;
 export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
   const jobs = new Map(state.jobs);
   const pace = new Map(state.pace);
+  const losses = new Map(state.losses);
   let { isLoaded, snapshots, next } = state;
   for (const action of actions) {
     if (action.type === "deleted") {
       jobs.delete(action.id);
       pace.delete(action.id);
+      losses.delete(action.id);
       continue;
     }
     if (action.type === "snapshot") {
@@ -53,9 +61,10 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
     for (const job of items) {
       if (isNews(jobs.get(job.id), job)) jobs.set(job.id, job);
       updatePace(pace, job);
+      updateLoss(losses, job);
     }
   }
-  return { isLoaded, snapshots, next, jobs, pace };
+  return { isLoaded, snapshots, next, jobs, pace, losses };
 }
 
 /** A page is the whole truth about its span: what it leaves out there was deleted. Cursors are ids, which rise with time. */
@@ -76,6 +85,20 @@ function updatePace(pace: Map<string, number>, job: Job): void {
     const before = pace.get(job.id);
     pace.set(job.id, before === undefined ? seconds : before + PACE_WEIGHT * (seconds - before));
   }
+}
+
+/** Lists tell the course so far; each message that follows adds a point. */
+function updateLoss(losses: Map<string, readonly Point[]>, job: Job): void {
+  const { loss } = job.metrics;
+  const known = losses.get(job.id) ?? [];
+  if (job.loss_history) losses.set(job.id, job.loss_history);
+  else if (typeof loss === "number" && known.at(-1)?.[0] !== job.step)
+    losses.set(job.id, withPoint(known, job.step, loss));
+}
+
+/** Steps in a second, or null where the job does not train. */
+export function stepsPerSecond(job: Job, paceSeconds: number | undefined): number | null {
+  return job.status === "running" && paceSeconds ? 1 / paceSeconds : null;
 }
 
 /** Seconds to go, or null where it cannot be known. */
@@ -102,6 +125,25 @@ export function filterQuery(filter: JobsFilter): string {
   if (filter.status !== "all") told.set("status", filter.status);
   if (filter.text.trim() !== "") told.set("q", filter.text);
   return told.size > 0 ? `?${told}` : "";
+}
+
+/**
+ * What to ask the service for where not all jobs are at hand; null: the filter lets all pass. The service finds a part of
+ * the name, a project and labels; of several words it is asked for the longest, and `selectJobs` looks at the rest.
+ */
+export function searchQuery(filter: JobsFilter): string | null {
+  const told = new URLSearchParams();
+  if (filter.status === "active") told.set("status", STATUSES.filter((one) => !isFinal(one)).join(","));
+  else if (filter.status !== "all") told.set("status", filter.status);
+  let longest = "";
+  for (const word of filter.text.split(/\s+/).filter(Boolean)) {
+    const label = /^([^="\\]+)=(.+)$/.exec(word);
+    if (label?.[1] === "project") told.set("project", label[2] ?? "");
+    else if (label) told.append("label", word);
+    else if (word.length > longest.length) longest = word;
+  }
+  if (longest !== "") told.set("q", longest.slice(0, 63));
+  return told.size > 0 ? told.toString() : null;
 }
 
 /** Newest first; the text is searched in name, id, project, labels and the sentence that tells what the job does. */

@@ -1,10 +1,12 @@
 import { useMemo } from "preact/hooks";
+import type { Point } from "../charts/spark";
 import { Progress } from "../parts/Progress";
+import { Sparkline } from "../parts/Sparkline";
 import { StatusChip } from "../parts/StatusChip";
 import { jobPath } from "../router";
 import { MOST_COMPARED } from "../state/compare";
 import { describeJob } from "../state/events";
-import { timeLeft } from "../state/jobs";
+import { stepsPerSecond, timeLeft } from "../state/jobs";
 import {
   formatAgo,
   formatCoarse,
@@ -19,13 +21,14 @@ import { isFinal, type Job } from "../wire";
 interface JobsTableProps {
   jobs: Job[];
   pace: ReadonlyMap<string, number>;
+  losses: ReadonlyMap<string, readonly Point[]>;
   now: number;
   /** Ids of those that are to be compared. */
   chosen: ReadonlySet<string>;
   onChoose: (id: string) => void;
 }
 
-export function JobsTable({ jobs, pace, now, chosen, onChoose }: JobsTableProps) {
+export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTableProps) {
   const isFull = chosen.size >= MOST_COMPARED;
   return (
     <table class="card jobs">
@@ -42,7 +45,7 @@ export function JobsTable({ jobs, pace, now, chosen, onChoose }: JobsTableProps)
             Loss
           </th>
           <th scope="col" class="number">
-            Samples / s
+            Steps / s
           </th>
           <th scope="col" class="number">
             Age
@@ -55,6 +58,7 @@ export function JobsTable({ jobs, pace, now, chosen, onChoose }: JobsTableProps)
             key={job.id}
             job={job}
             pace={pace.get(job.id)}
+            losses={losses.get(job.id) ?? NO_LOSSES}
             now={now}
             isChosen={chosen.has(job.id)}
             mayChoose={!isFull || chosen.has(job.id)}
@@ -66,9 +70,12 @@ export function JobsTable({ jobs, pace, now, chosen, onChoose }: JobsTableProps)
   );
 }
 
+const NO_LOSSES: readonly Point[] = [];
+
 interface JobRowProps {
   job: Job;
   pace: number | undefined;
+  losses: readonly Point[];
   now: number;
   isChosen: boolean;
   mayChoose: boolean;
@@ -76,13 +83,13 @@ interface JobRowProps {
 }
 
 function JobRow(props: JobRowProps) {
-  const { job, pace, isChosen, mayChoose, onChoose } = props;
+  const { job, pace, losses, isChosen, mayChoose, onChoose } = props;
   const age = formatAgo(job.created_at, props.now);
   // The clock ticks for all rows, a thousand maybe; most of them read the same as a second ago.
-  return useMemo(() => drawRow(props, age), [job, pace, age, isChosen, mayChoose, onChoose]);
+  return useMemo(() => drawRow(props, age), [job, pace, losses, age, isChosen, mayChoose, onChoose]);
 }
 
-function drawRow({ job, pace, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
+function drawRow({ job, pace, losses, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
   return (
     <tr data-job={job.id}>
       <td class="job-choice">
@@ -113,11 +120,15 @@ function drawRow({ job, pace, isChosen, mayChoose, onChoose }: JobRowProps, age:
       <td data-label="Workers" class="job-workers">
         <WorkersFigure job={job} />
       </td>
-      <td data-label="Loss" class="number">
+      <td data-label="Loss" class="number job-loss">
         {formatValue(job.metrics.loss)}
+        <Sparkline course={losses} name="Loss" />
       </td>
-      <td data-label="Samples / s" class="number">
-        {job.status === "running" ? formatValue(job.metrics.samples_per_second) : "–"}
+      <td data-label="Steps / s" class="number">
+        {formatValue(stepsPerSecond(job, pace))}
+        {job.status === "running" && typeof job.metrics.samples_per_second === "number" && (
+          <span class="soft job-counts">{formatValue(job.metrics.samples_per_second)} samples</span>
+        )}
       </td>
       <td data-label="Age" class="number">
         <span title={formatTime(job.created_at, 0)}>{age}</span>

@@ -1,6 +1,6 @@
 import { useCallback, useEffect, useMemo, useReducer, useState } from "preact/hooks";
 import { get } from "../live/api";
-import { useNow, useResource, useStream } from "../live/hooks";
+import { useNow, useResource, useStream, useThrottled } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { Copy } from "../parts/Copy";
 import { Icon } from "../parts/Icon";
@@ -16,6 +16,7 @@ import {
   NO_JOBS,
   readFilter,
   reduceJobs,
+  searchQuery,
   selectJobs,
 } from "../state/jobs";
 import { plural } from "../text/format";
@@ -42,11 +43,23 @@ function readMessages(messages: SseMessage[]): JobsAction[] {
   });
 }
 
+const PAGE_QUERY = "limit=200&history=true";
+/** One request while somebody types, not one a letter. */
+const TYPING_MS = 300;
+
 /** All jobs, live. */
 export function JobsView() {
   const [state, dispatch] = useReducer(reduceJobs, NO_JOBS);
-  const stream = useStream({ path: "/events", onMessages: (messages) => dispatch(readMessages(messages)) });
+  const stream = useStream({
+    path: "/events?history=true",
+    onMessages: (messages) => dispatch(readMessages(messages)),
+  });
   const [filter, setFilter] = useFilter();
+  // Beyond the snapshot the service is asked, once somebody stops typing.
+  const wanted = state.next === null ? null : searchQuery(filter);
+  const search = useThrottled(wanted, TYPING_MS);
+  const [searched, setSearched] = useState<string | null>(null);
+  const isSearching = wanted !== null && searched !== wanted;
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
@@ -73,16 +86,42 @@ export function JobsView() {
             total={state.jobs.size}
           />
           {state.isLoaded ? (
-            <JobsTable jobs={jobs} pace={state.pace} now={now} chosen={chosen} onChoose={choose} />
+            <JobsTable
+              jobs={jobs}
+              pace={state.pace}
+              losses={state.losses}
+              now={now}
+              chosen={chosen}
+              onChoose={choose}
+            />
           ) : (
             <LoadingRows />
           )}
-          {state.isLoaded && jobs.length === 0 && <p class="soft center">No job matches this filter.</p>}
-          <OlderJobs
+          {state.isLoaded && jobs.length === 0 && (
+            <p class="soft center" role="status">
+              {isSearching ? "Looking among older jobs…" : "No job matches this filter."}
+            </p>
+          )}
+          <MoreJobs
+            query={PAGE_QUERY}
             first={state.next}
+            begin={0}
+            label={wanted === null ? "Older jobs" : null}
             snapshots={state.snapshots}
-            onPage={(page) => dispatch([{ type: "older", ...page }])}
+            onPage={({ after, ...page }) => after && dispatch([{ type: "older", after, ...page }])}
           />
+          {search !== null && (
+            <MoreJobs
+              key={search}
+              query={`${PAGE_QUERY}&${search}`}
+              first={null}
+              begin={1}
+              label="More that match"
+              snapshots={state.snapshots}
+              onPage={({ items }) => dispatch([{ type: "found", items }])}
+              onSettled={() => setSearched(search)}
+            />
+          )}
           <Chosen state={state} chosen={chosen} onClear={() => setChosen(new Set())} />
         </>
       )}
@@ -208,40 +247,51 @@ function ClusterLine() {
   );
 }
 
-interface OlderJobsProps {
-  /** Cursor of the first page; null: there is none. */
+interface MoreJobsProps {
+  /** What is asked for, without the page. */
+  query: string;
+  /** Cursor that the first page begins behind; null: with the newest job. */
   first: string | null;
+  /** Pages that are read without a click. */
+  begin: number;
+  /** Null: no more is wanted at present, and what was read stays. */
+  label: string | null;
   snapshots: number;
-  onPage: (page: { items: Job[]; after: string; next: string | null }) => void;
+  onPage: (page: { items: Job[]; after: string | null; next: string | null }) => void;
+  onSettled?: () => void;
 }
 
 /** One page more for each click. With each snapshot those that are open are read again: they were not watched meanwhile. */
-function OlderJobs({ first, snapshots, onPage }: OlderJobsProps) {
-  const [open, setOpen] = useState(0);
+function MoreJobs({ query, first, begin, label, snapshots, onPage, onSettled }: MoreJobsProps) {
+  const [open, setOpen] = useState(begin);
   const [end, setEnd] = useState<string | null>(null);
   const say = useSay();
   useEffect(() => {
     const abort = new AbortController();
     const read = async () => {
       let after = first;
-      for (let page = 0; page < open && after !== null; page++) {
-        const path = `/jobs?limit=200&cursor=${encodeURIComponent(after)}`;
-        const { items, next_cursor: next } = await get<Page>(path, abort.signal);
+      for (let page = 0; page < open; page++) {
+        const cursor = after === null ? "" : `&cursor=${encodeURIComponent(after)}`;
+        const { items, next_cursor: next } = await get<Page>(`/jobs?${query}${cursor}`, abort.signal);
         onPage({ items, after, next });
         after = next;
+        if (after === null) break;
       }
       setEnd(after);
+      onSettled?.();
     };
     read().catch((error: unknown) => {
-      if (!abort.signal.aborted) say("bad", error instanceof Error ? error.message : String(error));
+      if (abort.signal.aborted) return;
+      say("bad", error instanceof Error ? error.message : String(error));
+      onSettled?.();
     });
     return () => abort.abort();
-  }, [open, first, snapshots]);
-  if (end === null) return null;
+  }, [query, open, first, snapshots]);
+  if (end === null || label === null) return null;
   return (
     <p class="center">
       <button type="button" class="button" onClick={() => setOpen(open + 1)}>
-        Older jobs
+        {label}
       </button>
     </p>
   );
