@@ -8,7 +8,7 @@ import { type Resource, useNow, useResource, useThrottled } from "./hooks";
 /** A job that trains is asked for anew this often. A stream for each would take the few connections that browsers allow. */
 const RENEW_MS = 2000;
 /** And which metrics it has, since new ones seldom come. */
-const RENEW_NAMES_MS = 20_000;
+const RENEW_NAMES_MS = 5000;
 /** The least that the service makes a chart of: all that is wanted of it are the names. */
 const FEWEST_POINTS = 10;
 /** The most that one page of events holds; what a job with more did with its time is not told. */
@@ -36,7 +36,10 @@ export function useRun(reference: string | null): Run | null {
   over.current = job && isFinal(job.status) ? reference : null;
   const path = job && `/jobs/${job.id}`;
   const seldom = useThrottled(job?.updated_at, RENEW_NAMES_MS);
-  const all = useResource<MetricChart>(path && `${path}/metrics/chart?max_points=${FEWEST_POINTS}`, seldom);
+  const all = useResource<MetricChart>(
+    path && `${path}/metrics/chart?max_points=${FEWEST_POINTS}`,
+    `${job?.status} ${seldom}`,
+  );
   const told = useResource<{ items: JobEvent[] }>(
     path && `${path}/events?limit=${MOST_EVENTS}`,
     `${job?.status} ${job?.attempt} ${job?.generation}`,
