@@ -38,7 +38,10 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
     Raises:  SystemExit: they do not compare.
     """
     contexts = [Context(**one["context"]) for one in kept]
-    if len({(one.versions, one.width, one.batch, one.device_s) for one in contexts}) > 1:
+    # A measurement of some peers names the packages of those alone.
+    versions = sorted({version for one in contexts for version in one.versions.split(", ")})
+    packages = {version.split(" ")[0] for version in versions}
+    if len({(one.width, one.batch, one.device_s) for one in contexts}) > 1 or len(packages) < len(versions):
         sys.exit("these figures do not compare: versions, width, batch or device differ")
     measured: dict[str, Measured] = {}
     for one in kept:
@@ -48,10 +51,10 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
                 whole.samples.setdefault(key, []).extend(samples)
             whole.failures.update(peer["failures"])
     terms = replace(
-        contexts[0],
+        max(contexts, key=lambda one: len(one.versions)),
         date=" and ".join(dict.fromkeys(one.date for one in contexts)),
         machine="; ".join(dict.fromkeys(one.machine for one in contexts)),
-        rounds=sum(one.rounds for one in contexts),
+        rounds=max(len(samples) for one in measured.values() for samples in one.samples.values()),
     )
     return measured, terms
 
