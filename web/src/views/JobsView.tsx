@@ -4,6 +4,7 @@ import { useNow, useResource, useStream, useThrottled } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { Copy } from "../parts/Copy";
 import { Icon } from "../parts/Icon";
+import { SearchField } from "../parts/SearchField";
 import { StreamBanner } from "../parts/StreamBanner";
 import { useSay } from "../parts/Toasts";
 import { comparePath } from "../state/compare";
@@ -213,16 +214,12 @@ function Filters({ filter, onChange, counts, total }: FiltersProps) {
           </button>
         ))}
       </fieldset>
-      <label class="search">
-        <Icon name="search" />
-        <input
-          type="search"
-          placeholder="Name, project, label, reason"
-          aria-label="Search jobs"
-          value={filter.text}
-          onInput={(event) => onChange({ ...filter, text: event.currentTarget.value })}
-        />
-      </label>
+      <SearchField
+        label="Search jobs"
+        placeholder="Name, project, label, reason"
+        text={filter.text}
+        onText={(text) => onChange({ ...filter, text })}
+      />
     </div>
   );
 }

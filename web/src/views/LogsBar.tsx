@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { Icon } from "../parts/Icon";
+import { SearchField } from "../parts/SearchField";
 import { type LogFilter, parseRanks } from "../state/logs";
 
 /** Which lines the reader wants. */
@@ -66,16 +66,12 @@ export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProp
           </option>
         ))}
       </select>
-      <label class="search">
-        <Icon name="search" />
-        <input
-          type="search"
-          placeholder="Find in logs"
-          aria-label="Find in logs"
-          value={wish.text}
-          onInput={(event) => onWish({ ...wish, text: event.currentTarget.value })}
-        />
-      </label>
+      <SearchField
+        label="Find in logs"
+        placeholder="Find in logs"
+        text={wish.text}
+        onText={(text) => onWish({ ...wish, text })}
+      />
     </div>
   );
 }

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { useResource, useThrottled } from "../live/hooks";
-import { Icon } from "../parts/Icon";
+import { SearchField } from "../parts/SearchField";
 import { StatusChip } from "../parts/StatusChip";
 import { Unread } from "../parts/Unread";
 import { type Comparison, comparePath } from "../state/compare";
@@ -32,16 +32,12 @@ export function PickJob({ wanted, known, now }: PickJobProps) {
     <section class="card pick" aria-labelledby="pick-title">
       <header class="card-head">
         <h2 id="pick-title">{known.length === 0 ? "Choose a job to begin with" : "Compare with"}</h2>
-        <label class="search">
-          <Icon name="search" />
-          <input
-            type="search"
-            placeholder="Part of the name"
-            aria-label="Find a job by its name"
-            value={text}
-            onInput={(event) => setText(event.currentTarget.value)}
-          />
-        </label>
+        <SearchField
+          label="Find a job by its name"
+          placeholder="Part of the name"
+          text={text}
+          onText={setText}
+        />
       </header>
       {error && !value && <Unread error={error} onRetry={reload} />}
       <ul class="pick-list" aria-busy={!value && !error}>
