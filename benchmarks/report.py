@@ -39,7 +39,7 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
     """
     contexts = [Context(**one["context"]) for one in kept]
     # A measurement of some peers names the packages of those alone.
-    versions = sorted({version for one in contexts for version in one.versions.split(", ")})
+    versions = dict.fromkeys(version for one in contexts for version in one.versions.split(", "))
     packages = {version.split(" ")[0] for version in versions}
     if len({(one.width, one.batch, one.device_s) for one in contexts}) > 1 or len(packages) < len(versions):
         sys.exit("these figures do not compare: versions, width, batch or device differ")
@@ -51,7 +51,8 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
                 whole.samples.setdefault(key, []).extend(samples)
             whole.failures.update(peer["failures"])
     terms = replace(
-        max(contexts, key=lambda one: len(one.versions)),
+        contexts[0],
+        versions=", ".join(versions),
         date=" and ".join(dict.fromkeys(one.date for one in contexts)),
         machine="; ".join(dict.fromkeys(one.machine for one in contexts)),
         rounds=max(len(samples) for one in measured.values() for samples in one.samples.values()),
