@@ -49,12 +49,18 @@ def run_script(main: Callable[[], None], **config: Any) -> AloneRun:
     return run
 
 
-def written_out() -> AloneRun:
-    run = AloneRun(config=EPOCHS)
+def prepared(run: AloneRun) -> tuple[nn.Module, torch.optim.Optimizer, ExponentialLR]:
+    """What the scripts build, for a loop of Rubato's own."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = ExponentialLR(optimizer, 0.5)
     run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=ROWS)
+    return model, optimizer, scheduler
+
+
+def written_out() -> AloneRun:
+    run = AloneRun(config=EPOCHS)
+    model, optimizer, scheduler = prepared(run)
     for epoch in run.epochs():
         for step in epoch:
             for x, y in step:
@@ -118,10 +124,7 @@ def test_hooks_of_the_optimizer_see_the_whole_batch_once_an_update() -> None:
     said = run_script(main)
     torch.manual_seed(0)
     run = AloneRun(config=EPOCHS)
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = ExponentialLR(optimizer, 0.5)
-    run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=ROWS)
+    model, optimizer, scheduler = prepared(run)
     for step in run.steps():
         for x, y in step:
             step.backward(loss_of(model, x, y))
