@@ -1,6 +1,6 @@
 """What a change costs on the whole service: a home with Ray, agent and controller on this machine, seen through REST.
 
-python -m benchmarks.cluster [--rounds 3] [--width 1780] [--write]
+python -m benchmarks.cluster [--rounds 3] [--width 1780] [--batch 256] [--write]
 
 Each round brings a home up and runs one job twice, without and with a spare worker: submit, scale 1 -> 2, 2 -> 1 and
 back to 2, SIGKILL of a training process, SIGKILL of the controller. All that is known of it is what the API tells.
@@ -182,9 +182,9 @@ def seconds_of(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def play(client: Client, package: str, folder: Path, *, width: int, spares: int) -> dict[str, float]:
+def play(client: Client, package: str, folder: Path, *, width: int, batch: int, spares: int) -> dict[str, float]:
     """One job from submit to cancel; its figures, those of the submit as `next`."""
-    work = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH)
+    work = Workload(str(folder), steps=ENDLESS, width=width, batch=batch)
     submitted_at = time.time()
     job = client.submit(
         {
@@ -192,7 +192,7 @@ def play(client: Client, package: str, folder: Path, *, width: int, spares: int)
             "entrypoint": "benchmarks/programs/rubato_mlp.py:train",
             "package": package,
             "config": {"steps": ENDLESS, "workload": work.to_json()},
-            "batch": {"global_size": BATCH, "num_microbatches": MICROBATCHES},
+            "batch": {"global_size": batch, "num_microbatches": MICROBATCHES},
             "workers": {"initial": 1, "min": 1, "max": 2, "standby": spares},
             "checkpoint": {"every": "1h"},
         }
@@ -238,13 +238,13 @@ def upload_programs(client: Client, folder: Path) -> str:
     return packed.sha256
 
 
-def measure(width: int) -> dict[int, dict[str, float]]:
+def measure(width: int, batch: int) -> dict[int, dict[str, float]]:
     """One round: the figures by the number of spare workers."""
     found = {}
     with home_of_its_own() as (client, folder):
         package = upload_programs(client, folder)
         for spares in SPARES:
-            found[spares] = play(client, package, folder, width=width, spares=spares)
+            found[spares] = play(client, package, folder, width=width, batch=batch, spares=spares)
     found[SPARES[0]]["first"] = found[SPARES[0]].pop("next")
     return found
 
@@ -270,6 +270,7 @@ def cell(seconds: Sequence[float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="What a change costs on the whole service.")
     parser.add_argument("--width", type=int, default=1780, help="of layers; 1780: 10 million parameters")
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples a step; fewer make shorter steps")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     flags = parser.parse_args()
@@ -278,12 +279,12 @@ def main() -> int:
     for number in range(flags.rounds):
         print(f"round {number + 1} of {flags.rounds} ...", file=sys.stderr, flush=True)
         with nothing_left_behind():
-            rounds.append(measure(flags.width))
+            rounds.append(measure(flags.width, flags.batch))
     head = (
         f"{today()}, {machine(load)}; {versions(['torch', 'ray'])}. Hidden layers of {flags.width}, global batch "
-        f"{BATCH} in {MICROBATCHES} microbatches; medians and ranges of {flags.rounds}."
+        f"{flags.batch} in {MICROBATCHES} microbatches; medians and ranges of {flags.rounds}."
     )
-    publish("cluster", "\n".join([head, "", *table(rounds)]), writes=flags.write)
+    publish("cluster" if flags.batch == BATCH else "short", "\n".join([head, "", *table(rounds)]), writes=flags.write)
     return 0
 
 

@@ -134,9 +134,9 @@ def is_online(cluster: Cluster, settings: Settings, now: datetime) -> bool:
 def is_on_node(worker: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     """Whether a reported worker lives on a node. Controllers of the release before this one tell its host name only."""
     if worker.get("node_id"):
-        return bool(worker["node_id"] == node["node_id"]) and worker.get("state") != "gone"
+        return bool(worker["node_id"] == node["node_id"])
     names = {node["node_id"], node["address"], node.get("hostname", "")} - {""}
-    return worker.get("node") in names and worker.get("state") != "gone"
+    return worker.get("node") in names
 
 
 async def _take_view(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:

@@ -16,13 +16,13 @@ def layout(tensors: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
     return [{"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)} for tensor in tensors]
 
 
-def empty_like_layout(entries: Sequence[dict[str, Any]], device: torch.device | str = "cpu") -> list[torch.Tensor]:
+def empty_like_layout(entries: Sequence[dict[str, Any]]) -> list[torch.Tensor]:
     """Uninitialised tensors of the layout.
 
     Raises:
         CheckpointCorrupt: an entry that is none.
     """
-    return [torch.empty(shape_of(entry), dtype=dtype_of(entry), device=device) for entry in entries]
+    return [torch.empty(shape_of(entry), dtype=dtype_of(entry)) for entry in entries]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -64,6 +64,11 @@ def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes in logical order, little-endian: a flat uint8 tensor on its device, a view where possible."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
+
+
+def bytes_tensor(data: bytes) -> torch.Tensor:
+    """A flat uint8 tensor with a copy of the bytes."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:

@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -96,29 +96,15 @@ def cut(entries: Sequence[dict[str, Any]], index: int, count: int) -> list[Slice
     return slices
 
 
-def write_stripe(folder: Folder, index: int, count: int, tensors: Sequence[torch.Tensor]) -> FileRecord:
-    """Write stripe `index` of `count` of the tensors, which may lie on any device. Makes the folder.
-
-    Raises:
-        CheckpointError: the storage refused; no file is left.
-    """
-    return _stripe(index, count, tensors).write(folder)
-
-
 def copy_stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stripe:
     """Copy what belongs to stripe `index` of `count` to the host's memory, to be written later, as by a thread.
 
-    This is all of a checkpoint that training waits for: 1/count of the state's bytes.
+    Copies are all of a checkpoint that training waits for: 1/count of the state's bytes a stripe.
     """
-    stripe = _stripe(index, count, tensors)
-    return replace(stripe, data=tuple(data.to("cpu", copy=True) for data in stripe.data))
-
-
-def _stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stripe:
     # Wide elements first keeps every slice aligned to its element in the file, as readers that map it want.
     slices = sorted(cut(layout(tensors), index, count), key=lambda piece: (-tensors[piece.tensor].itemsize, piece))
     data = (tensors[piece.tensor].detach().reshape(-1)[piece.start : piece.stop] for piece in slices)
-    return Stripe(index, count, tuple(slices), tuple(data))
+    return Stripe(index, count, tuple(slices), tuple(one.to("cpu", copy=True) for one in data))
 
 
 def read_stripes(folder: Folder, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:

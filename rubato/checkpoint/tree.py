@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rubato.checkpoint.layout import dtype_name, dtype_named
-from rubato.checkpoint.layout import empty_like_layout as empty_like_layout
-from rubato.checkpoint.layout import layout as layout
+from rubato.checkpoint.layout import bytes_tensor, dtype_name, dtype_named
 from rubato.errors import CheckpointCorrupt, CheckpointError
 
 FORMAT_VERSION = 1
@@ -117,7 +115,7 @@ class _Encoder:
         if isinstance(value, np.generic):
             return {"$": "numpy", "dtype": value.dtype.str, "v": value.tobytes().hex()}
         # As a tensor of bytes: arrays may be large, and torch knows neither all of numpy's dtypes nor its byte orders.
-        self.tensors.append(torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else _NOTHING)
+        self.tensors.append(bytes_tensor(value.tobytes()))
         return {"$": "ndarray", "dtype": value.dtype.str, "shape": list(value.shape), "v": len(self.tensors) - 1}
 
     def _mapping(self, value: Any, path: str) -> dict[str, Any]:
@@ -222,7 +220,6 @@ class _Decoder:
                 raise ValueError(f"unknown tag {tag!r}")
 
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
 _MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple, "Size": torch.Size, "set": set, "frozenset": frozenset,

@@ -15,7 +15,6 @@ import contextlib
 import importlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from rubato.data import prefetch_process as process
 from rubato.data.segment import read_segment, write_segment
 from rubato.data.source import Source
 from rubato.errors import ModelError
+from rubato.launch.process import signal_name
 from rubato.launch.tether import PARENT_VARIABLE
 from rubato.wire.events import EventKind
 
@@ -263,7 +263,7 @@ class Prefetcher:
         del self._readers[reader.number]
         self._owed = {key: number for key, number in self._owed.items() if number != reader.number}
         self._losses += 1
-        cause = cause or f"it ended with {_how(code)}"
+        cause = cause or f"it ended with {signal_name(-code) if code < 0 else f'exit code {code}'}"
         if self._losses >= MAX_LOSSES:
             self._give_up(f"{self._losses} processes were lost without delivering anything, the last because {cause}")
             return
@@ -307,10 +307,6 @@ def _open(arrival: _Arrival) -> Any:
         return read_segment(arrival.descriptor)
     finally:
         os.close(arrival.descriptor)
-
-
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _pack_payload(source: Source) -> tuple[int, int]:

@@ -1,12 +1,11 @@
 """The communicator seam: the only file that touches semi-private parts of torch.distributed.
 
 One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
-Only three collectives are used (all-to-all, all-gather, all-reduce): their `Work` can be polled on gloo, which is what
-makes every wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
+Only two collectives are used (all-to-all, all-gather): their `Work` can be polled on gloo, which is what makes every
+wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
 
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
-process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears
-the controller's revoke.
+process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears the controller's revoke.
 
 Tensors in the memory of the CPU travel over gloo. Those of a GPU travel over NCCL where every member has a device of
 its own, which NCCL insists on; else by way of the CPU's memory.

@@ -94,14 +94,13 @@ class FlatLayout:
 
     def pack(
         self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], share: float, *, adds: bool = False
-    ) -> bool:
+    ) -> None:
         """Copy gradients and buffer changes of a microbatch into the vector, and drop the gradients.
 
         Args:
             share: what the microbatch counts against a full one; 1.0 is not multiplied by.
             adds: add them to what the vector holds; the bits are those of a vector of their own that is added to it.
                 Needs a share of 1.0.
-        Returns: whether any parameter had a gradient.
         """
         assert share == 1.0 or not adds
         touched = [parameter.grad is not None for _, parameter in self.parameters]
@@ -121,7 +120,6 @@ class FlatLayout:
             if not adds:
                 weigh(vector_L[: self.tail], share)
         self.pack_tail(vector_L, buffers_before, touched, share, adds=adds)
-        return any(touched)
 
     def pack_one(self, vector_L: torch.Tensor, index: int, share: float) -> None:
         """Copy the gradient of one parameter into the vector, as `pack` does; it stays where it is."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
+from rubato.checkpoint.layout import bytes_tensor
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.comm import Communicator, form
 from rubato.engine.entry import EntryPlan, Standing, decide_entry, standing_bytes
@@ -125,16 +126,14 @@ class Membership:
         """
         session = self._session
         session.control.stage("enter", session.step)
-        rank = record.rank_of(session.control.start.incarnation)
-        assert rank is not None
         plan = decide_entry(record, self._exchange_standings(record, comm))
         if not plan.holders and record.origin.kind == "checkpoint":
             session.control.stage("checkpoint")  # slow by nature: nobody is at fault for how long it takes
-            session.rank = rank  # of all that resume, the lowest tells what there is to tell
+            session.rank = comm.rank  # of all that resume, the lowest tells what there is to tell
             session.resume(open_folder(record.origin.folder))
             session.control.stage("enter")
         if plan.behind:
-            self._catch_up(comm, plan, rank)
+            self._catch_up(comm, plan)
         sizes = session.plan.sizes(plan.last[0] + 1) if plan.orphans else ()
         redone = sum(sizes[leaf] > 0 for leaf in plan.orphans)
         self._begin(record, comm, plan.owners_of_step, redone)
@@ -148,9 +147,7 @@ class Membership:
     ) -> None:
         """Train in a generation from here on."""
         session = self._session
-        rank = record.rank_of(session.control.start.incarnation)
-        assert rank is not None
-        session.record, session.rank, session.comm = record, rank, comm
+        session.record, session.rank, session.comm = record, comm.rank, comm
         session.has_state = True
         session.owners_of_step = owners_of_step
         session.begin_generation(self.exchange_of(record.number, comm))
@@ -164,14 +161,12 @@ class Membership:
         """Take over the state of a boundary; user code then repeats the steps since, from the members' results."""
         session = self._session
         session.control.stage("sync")
-        rank = record.rank_of(session.control.start.incarnation)
-        assert rank is not None
         follower = Follower(record, comm, session.flat.dtype, session.flat.device)
         received = follower.snapshot(lambda: session.control.stage("sync"))
         session.state.install(received.document, received.tensors)
         session.take_extra(received.extra)
         session.sums.may_overlap = received.extra["may_overlap"]
-        session.record, session.rank, session.comm, session.follower = record, rank, comm, follower
+        session.record, session.rank, session.comm, session.follower = record, comm.rank, comm, follower
 
     def next_result(self) -> None:
         """A joiner's next step: take the members' result of it, or, where none is missing any more, be one of them.
@@ -237,13 +232,13 @@ class Membership:
         )
         size = standing_bytes(session.num_microbatches)
         table = torch.zeros(size * comm.world, dtype=torch.uint8)
-        source = torch.frombuffer(bytearray(mine.pack(session.num_microbatches)), dtype=torch.uint8)
+        source = bytes_tensor(mine.pack(session.num_microbatches))
         comm.all_gather(table, source)
         return [Standing.unpack(bytes(row.numpy())) for row in table.view(comm.world, size)]
 
-    def _catch_up(self, comm: Communicator, plan: EntryPlan, rank: int) -> None:
+    def _catch_up(self, comm: Communicator, plan: EntryPlan) -> None:
         """Give the result of the last exchange to those that missed it."""
-        session = self._session
+        session, rank = self._session, comm.rank
         sizes = torch.zeros(comm.world, dtype=torch.int64)
         comm.all_gather(sizes, torch.tensor([result_bytes(session.completed)]))
         size = int(sizes[plan.source])

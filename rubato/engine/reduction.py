@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.buffers import UNDER_WAY, Buffers, Section
 from rubato.engine.comm import Communicator, Pending
 from rubato.engine.header import ALIGNMENT, Header
@@ -265,7 +266,7 @@ def _others(buffers: Buffers) -> list[int]:
 
 
 def _put(buffer: torch.Tensor, offset: int, data: bytes) -> None:
-    buffer[offset : offset + len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    buffer[offset : offset + len(data)].copy_(bytes_tensor(data))
 
 
 def _get(buffer: torch.Tensor, offset: int, size: int) -> bytes:

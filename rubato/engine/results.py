@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.buffers import aligned
 from rubato.engine.entry import Key
 from rubato.engine.header import ALIGNMENT, Header
@@ -53,7 +54,7 @@ def pack_result(completed: Completed, before: bytes = b"") -> torch.Tensor:
         head = _HEAD.pack(0, sum(map(len, vector)), len(packed), size, len(result.integers))
         tail = b"".join(packed) + result.integers
     length = _HEAD.size + sum(map(len, vector)) + len(tail)
-    return torch.cat([_from(before + head), *vector, _from(tail + bytes(aligned(length) - length))])
+    return torch.cat([bytes_tensor(before + head), *vector, bytes_tensor(tail + bytes(aligned(length) - length))])
 
 
 def unpack_result(data: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Reduced | torch.Tensor:
@@ -67,7 +68,3 @@ def unpack_result(data: torch.Tensor, dtype: torch.dtype, device: torch.device) 
     headers = [Header.unpack(rest[index * header_size : (index + 1) * header_size]) for index in range(count)]
     tail = rest[count * header_size : count * header_size + integers]
     return Reduced((vector,), tuple(headers), tail)
-
-
-def _from(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rubato.checkpoint.layout import empty_like_layout, layout, raw_bytes
+from rubato.checkpoint.layout import bytes_tensor, empty_like_layout, layout, raw_bytes
 from rubato.engine.comm import Communicator
 from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.engine.state import TrainingState
@@ -63,7 +63,7 @@ PIECE_BYTES = 16 * 2**20
 def send_snapshot(comm: Communicator, snapshot: Snapshot, joiners: Sequence[int]) -> None:
     """A member's side. Raises GenerationLost: a member was lost."""
     sizes = _gather_sizes(comm, len(snapshot.text), snapshot.share.numel())
-    text = torch.frombuffer(bytearray(snapshot.text or b"\0"), dtype=torch.uint8)[: len(snapshot.text)]
+    text = bytes_tensor(snapshot.text)
     for joiner in joiners:
         scatter_to(comm, joiner, text, sizes[:, 0].tolist())
         for at, lengths in _pieces(sizes[:, 1].tolist()):

@@ -117,11 +117,6 @@ class Tree:
         """Level of the root."""
         return len(self.radices)
 
-    @property
-    def num_leaves(self) -> int:
-        """V."""
-        return self.span(self.depth)
-
     def span(self, level: int) -> int:
         """Leaves under a node of this level."""
         leaves = 1

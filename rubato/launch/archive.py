@@ -166,12 +166,12 @@ class StorageArchive:
 
     def _find(self) -> None:
         is_quiet = self._commits.wait()  # what is being committed is to be found
-        corrupt: list[str] = []
+        corrupt: list[tuple[str, str]] = []
 
         def pass_over(folder: Folder, cause: str) -> None:
             # Without a manifest it was never finished: nothing is wrong with that.
             if folder.exists(MANIFEST_NAME):
-                corrupt.append(f"{folder.name}: {cause}")
+                corrupt.append((folder.name, cause))
 
         found, unusable = None, ""
         root, origin = self._terms.root, self._terms.origin
@@ -192,7 +192,7 @@ class StorageArchive:
                 return
         if found is None and corrupt:
             # To begin anew would throw away all that was trained, and in time delete what might be mended.
-            unusable = describe_damage(root, corrupt)
+            unusable = describe_damage(root, [f"{name}: {cause}" for name, cause in corrupt])
         elif found is None and origin is not None:
             try:
                 found = origin, open_checkpoint(origin)

@@ -3,6 +3,7 @@
 It imports `rubato` and the user's code, nothing else of ours. It ends with
     0  released, left, or stopped as ordered     1  the user's code raised (said before, with traceback)
     70 the engine broke one of its own rules     71 the state differs from the other workers'
+    75 the communication of a generation that is over could not be ended (`engine/comm`)
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from rubato.launch.stacks import answer_signals
-from rubato.launch.tether import tether_to_supervisor
+from rubato.launch.tether import CONTROL_VARIABLE, PROGRESS_VARIABLE, tether_to_supervisor
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord
 from rubato.wire.spec import parse_spec
 
-CONTROL_FD, PROGRESS_FD = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD"
 EXIT_USER, EXIT_ENGINE, EXIT_DIVERGED = 1, 70, 71
 
 
 def main() -> None:
     """Read `Start`, train, and exit."""
     tether_to_supervisor()
-    connection = socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))
+    connection = socket.socket(fileno=int(os.environ.pop(CONTROL_VARIABLE)))
     os.set_inheritable(connection.fileno(), False)  # not for the children of user code
     reader = connection.makefile("rb")
     word = _progress_word()
@@ -49,7 +49,7 @@ def main() -> None:
 
 def _progress_word() -> ProgressWord:
     """The word that the supervisor reads."""
-    given = os.environ.pop(PROGRESS_FD, "")
+    given = os.environ.pop(PROGRESS_VARIABLE, "")
     if not given:
         return ProgressWord()
     word = ProgressWord(int(given))

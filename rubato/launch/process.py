@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,3 +54,11 @@ def spawn_fresh(
     assert process.stdout is not None
     assert process.stderr is not None
     return ChildProcess(process.pid, process.stdout, process.stderr, process.wait)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` of 9; the number where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -20,14 +20,13 @@ from pathlib import Path
 
 from rubato.launch.forkserver import ForkServer, ForkServerGone
 from rubato.launch.output import OutputLine
-from rubato.launch.process import ChildProcess, spawn_fresh
+from rubato.launch.process import ChildProcess, signal_name, spawn_fresh
 from rubato.launch.pump import Deliver, Pump
 from rubato.launch.stacks import STACKS_VARIABLE, StackAnswers, may_signal
-from rubato.launch.tether import PARENT_VARIABLE
+from rubato.launch.tether import CONTROL_VARIABLE, PARENT_VARIABLE, PROGRESS_VARIABLE
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord, shared_memory
 
-CONTROL_VARIABLE, PROGRESS_VARIABLE = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD"
 CHILD_COMMAND = (sys.executable, "-P", "-m", "rubato.launch.child")
 """-P: the folder it starts in comes by PYTHONPATH, after which a user's `random.py` cannot break the start itself."""
 
@@ -269,11 +268,3 @@ def count_oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL` of 9; the number where it has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

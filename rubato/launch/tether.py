@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator, Mapping
 
 PARENT_VARIABLE = "RUBATO_SUPERVISOR_PID"
+CONTROL_VARIABLE, PROGRESS_VARIABLE = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD"
+"""Of what a training process inherits from its supervisor."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _adoption = threading.Lock()
 

@@ -31,7 +31,8 @@ class EventKind(StrEnum):
     WORKER_STARTED = "worker.started"  # worker_id, node, pid
     WORKER_READY = "worker.ready"  # worker_id, seconds
     WORKER_UNLIKE = "worker.unlike"  # worker_id: its processor is of another kind, so that bits may differ
-    WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause
+    WORKER_LOST = "worker.lost"  # worker_id, rank, exit_code, signal, cause, traceback,
+    # last_output: its last lines; hang: where it stood, of one that was fenced because it stood still
     WORKER_LEFT = "worker.left"  # worker_id, rank
     GENERATION_FORMED = "generation.formed"  # written once the first step of the new generation has committed:
     # generation, cause (start, scale_up, scale_down, recovery, replace, restart, rebalance), workers, from_workers,

@@ -27,7 +27,6 @@ class Phase(StrEnum):
     TRAINING = "training"
     SCALING = "scaling"
     REPAIRING = "repairing"
-    CHECKPOINTING = "checkpointing"
     DRAINING = "draining"
 
 
@@ -39,7 +38,6 @@ class WorkerState(StrEnum):
     STANDBY = "standby"
     ACTIVE = "active"
     DRAINING = "draining"
-    GONE = "gone"
 
 
 FINAL: frozenset[Status] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})

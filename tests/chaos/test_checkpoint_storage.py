@@ -109,6 +109,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path: Path
         (told,) = wait_for_corrupt(run)
         run.result()
     assert newest.name in told["message"]
+    assert told["data"]["checkpoint_id"] == newest.name
+    assert told["data"]["cause"]
     assert run.rows()[0]["step"] == step_of(before) + 1
     same_as_undisturbed(run)
     record(run, f"checkpoint with {damage}", steps_again=step_of(newest) - step_of(before))

@@ -69,7 +69,7 @@ def test_scaling_and_kills_while_processes_read_ahead(tmp_path: Path) -> None:
         assert run.result() == (STEPS, expected())
         assert [row["step"] for row in run.rows()] == list(range(1, STEPS + 1))
     check_redone(run)
-    assert f"process {victim} was replaced: it ended with signal SIGKILL" in run.events("prefetch.lost")[0]["message"]
+    assert f"process {victim} was replaced: it ended with SIGKILL" in run.events("prefetch.lost")[0]["message"]
     assert not [pid for pid in seen if psutil.pid_exists(pid)]
 
 

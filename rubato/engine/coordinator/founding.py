@@ -39,8 +39,9 @@ class Founding:
     def on_checkpoint_found(self, found: CheckpointFound) -> None:
         """The host's answer."""
         self._found = found
-        for cause in found.corrupt:
-            self._job.emit(EventKind.CHECKPOINT_CORRUPT, f"a checkpoint failed its check and was passed over: {cause}")
+        for name, cause in found.corrupt:
+            message = f"checkpoint {name} failed its check and was passed over: {cause}"
+            self._job.emit(EventKind.CHECKPOINT_CORRUPT, message, checkpoint_id=name, cause=cause)
 
     def advance(self, now: float) -> Failure | None:
         """One look; orders what is missing. The failure of the job where too few workers can be started."""

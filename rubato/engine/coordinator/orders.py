@@ -95,8 +95,8 @@ class CheckpointFound:
 
     folder: str = ""
     step: int = 0
-    corrupt: tuple[str, ...] = ()
-    """Newer ones that failed their hashes, with the cause: told loudly."""
+    corrupt: tuple[tuple[str, str], ...] = ()
+    """The names of newer ones that failed their check, each with the cause: told loudly."""
     rows: tuple[MetricRow, ...] = ()
     """Of this job, up to that step, which were not known to be stored when it was committed."""
     unusable: str = ""

@@ -83,10 +83,9 @@ class Repair:
                 return True
             cause = next((one.broken.cause for one in broken if one.broken and one.broken.cause), "")
             self.begin(cause or "another worker was lost during the repair", is_raised=bool(cause))
-        living = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
-        answered = [one for one in living if one.broken is not None and one.broken.through >= self._through]
-        if len(answered) < len(living):
+        if self.unanswered():
             return True
+        answered = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
         survivors = [one for one in answered if one.broken is not None and one.broken.has_state]
         survivors = self._without_laggards(survivors)
         for worker in answered:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from rubato.checkpoint.layout import layout, raw_bytes
 from rubato.checkpoint.storage import LocalFolder
-from rubato.checkpoint.stripes import copy_stripe, cut, read_document, read_stripes, write_document, write_stripe
+from rubato.checkpoint.stripes import copy_stripe, cut, read_document, read_stripes, write_document
 from rubato.checkpoint.tree import decode, encode
 from rubato.errors import CheckpointCorrupt, CheckpointError
 
@@ -42,7 +42,7 @@ def assert_same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 2000])
 def test_tensors_of_every_kind_come_back_from_their_stripes(tmp_path: Path, count: int) -> None:
-    records = [write_stripe(LocalFolder(tmp_path / "1-5"), index, count, TENSORS) for index in range(count)]
+    records = [copy_stripe(index, count, TENSORS).write(LocalFolder(tmp_path / "1-5")) for index in range(count)]
     assert_same(
         read_stripes(LocalFolder(tmp_path / "1-5"), layout(TENSORS), [record.name for record in reversed(records)]),
         TENSORS,
@@ -51,16 +51,16 @@ def test_tensors_of_every_kind_come_back_from_their_stripes(tmp_path: Path, coun
 
 
 def test_the_record_is_that_of_the_file(tmp_path: Path) -> None:
-    record = write_stripe(LocalFolder(tmp_path), 1, 3, TENSORS)
+    record = copy_stripe(1, 3, TENSORS).write(LocalFolder(tmp_path))
     path = tmp_path / record.name
     assert (record.bytes, record.sha256) == (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_a_stripe_is_a_plain_safetensors_file(tmp_path: Path) -> None:
-    record = write_stripe(LocalFolder(tmp_path), 0, 2, [torch.arange(6.0).reshape(2, 3), torch.arange(5)])
+    record = copy_stripe(0, 2, [torch.arange(6.0).reshape(2, 3), torch.arange(5)]).write(LocalFolder(tmp_path))
     loaded = load_file(tmp_path / record.name)
     assert {key: value.tolist() for key, value in loaded.items()} == {"0@0": [0, 1, 2, 3, 4, 5], "1@0": [0]}
-    second = write_stripe(LocalFolder(tmp_path), 1, 2, [torch.arange(6.0).reshape(2, 3), torch.arange(5)])
+    second = copy_stripe(1, 2, [torch.arange(6.0).reshape(2, 3), torch.arange(5)]).write(LocalFolder(tmp_path))
     with safe_open(tmp_path / second.name, framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
         assert file.get_tensor("1@1").tolist() == [1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_a_copied_stripe_keeps_the_state_that_training_goes_on_to_change(tmp_pat
 
 
 def test_no_tensors_at_all_are_a_state_too(tmp_path: Path) -> None:
-    record = write_stripe(LocalFolder(tmp_path), 0, 1, [])
+    record = copy_stripe(0, 1, []).write(LocalFolder(tmp_path))
     assert read_stripes(LocalFolder(tmp_path), [], [record.name]) == []
 
 
@@ -112,7 +112,7 @@ def test_a_stripe_out_of_range_is_refused() -> None:
 
 def test_missing_and_doubled_elements_are_named(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path / "1-5")
-    names = [write_stripe(folder, index, 2, [torch.arange(10)]).name for index in range(2)]
+    names = [copy_stripe(index, 2, [torch.arange(10)]).write(folder).name for index in range(2)]
     entries = layout([torch.arange(10)])
     with pytest.raises(CheckpointCorrupt, match="checkpoint 1-5: elements 5 to 10 of tensor 0 are missing in its 1 "):
         read_stripes(folder, entries, names[:1])
@@ -161,5 +161,5 @@ def test_the_document_comes_back_with_the_layout(tmp_path: Path) -> None:
 def test_storage_that_refuses_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
     with pytest.raises(CheckpointError, match="cannot write stripe-00000-of-00001"):
-        write_stripe(LocalFolder(tmp_path / "taken"), 0, 1, TENSORS)
+        copy_stripe(0, 1, TENSORS).write(LocalFolder(tmp_path / "taken"))
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

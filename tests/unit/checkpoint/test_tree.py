@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from rubato.checkpoint.tree import decode, empty_like_layout, encode, layout
+from rubato.checkpoint.layout import empty_like_layout, layout
+from rubato.checkpoint.tree import decode, encode
 from rubato.errors import CheckpointCorrupt, CheckpointError
 
 Point = namedtuple("Point", "x y")

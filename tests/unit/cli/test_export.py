@@ -9,7 +9,7 @@ from torch import nn
 
 from rubato.checkpoint.manifest import JobTerms, commit_manifest
 from rubato.checkpoint.storage import LocalFolder
-from rubato.checkpoint.stripes import write_document, write_stripe
+from rubato.checkpoint.stripes import copy_stripe, write_document
 from rubato.checkpoint.tree import encode
 from rubato.wire.codec import to_json
 from tests.unit.cli.fake_service import FakeService, Reply, Rubato
@@ -24,7 +24,10 @@ def stored(tmp_path: Path) -> LocalFolder:
     folder = LocalFolder(tmp_path / "stored" / "2-30")
     layout = [{"dtype": "float32", "shape": list(tensor.shape)} for tensor in tensors]
     full = {"state": document, "extra": {}, "models": {"": names}}
-    files = [write_document(folder, full, layout), *(write_stripe(folder, index, 2, tensors) for index in range(2))]
+    files = [
+        write_document(folder, full, layout),
+        *(copy_stripe(index, 2, tensors).write(folder) for index in range(2)),
+    ]
     terms = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
     manifest = terms.manifest("2-30", step=30, generation=1, files=to_json(files), terms={})
     commit_manifest(folder, manifest)

@@ -96,11 +96,6 @@ def test_a_skipped_step_has_no_gradients() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_no_gradient_at_all_is_told() -> None:
-    flat = layout_of(Odd())
-    assert not flat.pack(flat.empty(), [], 1.0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_gradients_have_the_type_of_their_parameter(dtype: torch.dtype) -> None:
     model = nn.ModuleDict({"a": nn.Linear(3, 3, dtype=dtype), "b": nn.Linear(3, 3)})

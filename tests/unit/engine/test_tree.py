@@ -41,7 +41,7 @@ def test_radices_multiply_to_the_count(count: int) -> None:
     for radix in radices_of(count):
         product *= radix
     assert product == count
-    assert Tree.of(count).num_leaves == count
+    assert Tree.of(count).span(len(radices_of(count))) == count
 
 
 @given(st.data(), counts)

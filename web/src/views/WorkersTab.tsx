@@ -56,7 +56,7 @@ export function WorkersTab({ job }: { job: Job }) {
         </thead>
         <tbody>
           {workers.map((worker) => (
-            <tr key={worker.worker_id} class={`worker-${worker.state}`} data-worker={worker.worker_id}>
+            <tr key={worker.worker_id} data-worker={worker.worker_id}>
               <td class="number">{worker.rank ?? "–"}</td>
               <th scope="row">{worker.worker_id}</th>
               <td>
