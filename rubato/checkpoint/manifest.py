@@ -47,7 +47,7 @@ class Manifest:
     created_at: str
     """RFC 3339, UTC."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of python, torch, rubato: what else the bits depend on."""
+    """Of python, torch, machine, sample order and arithmetic: what else the bits depend on."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Latest values at the step."""
     global_batch: int = 0

@@ -12,7 +12,7 @@ _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10,
 
 
 def parse_duration_s(value: object) -> float:
-    """Seconds of `90`, `1.5`, `"90"`, `"1h30m"` or `"250ms"`-free text such as `"2d"`.
+    """Seconds of `90`, `1.5`, `"90"`, `"1h30m"` or `"2d"`.
 
     Raises:
         ValueError: with advice.

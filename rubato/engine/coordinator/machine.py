@@ -440,22 +440,19 @@ class Coordinator:
         if self._repair.is_active:
             failure = job.verdicts.on_no_progress(self._repair.because, is_raised=self._repair.is_raised)
             if failure is not None and not self._ending.is_leaving:
-                self._ending.fail(failure)
-                self._ending.advance(now)
+                self._fail(failure, now)
                 return
         if self._repair.is_active and not self._repair.advance():
             # Where no generation had begun, nothing is lost: the next one is founded from those that stand by.
             failure = self._founding.restart(self._repair.because, now) if job.current is not None else None
             if failure is not None:
-                self._ending.fail(failure)
-                self._ending.advance(now)
+                self._fail(failure, now)
         if self._ending.is_leaving or self._repair.is_active:
             return
         if job.current is None:
             failure = self._founding.advance(now)
             if failure is not None:
-                self._ending.fail(failure)
-                self._ending.advance(now)
+                self._fail(failure, now)
                 return
         else:
             is_whole = len(job.entered) == job.current.world
@@ -467,6 +464,10 @@ class Coordinator:
             if request is not None:
                 self._request_checkpoint(request)
         self._rows.acknowledge(now)
+
+    def _fail(self, failure: Failure, now: float) -> None:
+        self._ending.fail(failure)
+        self._ending.advance(now)
 
     def _request_checkpoint(self, request: int) -> None:
         for worker in self.job.roster.of(self.job.current):

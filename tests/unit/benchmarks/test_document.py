@@ -19,7 +19,7 @@ def test_only_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
         insert(page, "y", "new")
 
 
-@pytest.mark.parametrize("name", ["peers", "steady", "joins", "cluster", "prefetch", "checkpoints"])
+@pytest.mark.parametrize("name", ["peers", "steady", "joins", "cluster", "short", "prefetch", "load", "checkpoints"])
 def test_the_page_has_a_place_for_what_the_scripts_measure(name: str) -> None:
     text = DOCUMENT.read_text()
     assert text.count(f"<!-- {name}: written by a script -->\n") == 1
