@@ -31,7 +31,8 @@ from redone import check_redone
 from running_home import ClusterJob
 
 from rubato import testing
-from rubato.checkpoint.manifest import find_latest
+from rubato.checkpoint.manifest import find_latest, open_checkpoint
+from rubato.checkpoint.storage import LocalFolder
 
 TIMINGS = ("_seconds", "_per_second")
 """Ends of the names of values that no two runs share."""
@@ -63,11 +64,16 @@ def undisturbed(program: str, **spec: Any) -> Undisturbed:
             return Undisturbed(step, digest, values_by_step(run))
 
 
+def untimed(values: Mapping[str, float]) -> dict[str, float]:
+    """What does not depend on the clock."""
+    return {name: value for name, value in values.items() if not name.endswith(TIMINGS)}
+
+
 def values_by_step(run: LocalJob) -> dict[int, dict[str, float]]:
     """What the rows say that does not depend on the clock; a row told twice must say the same."""
     found: dict[int, dict[str, float]] = {}
     for row in run.rows():
-        values = {name: value for name, value in row["values"].items() if not name.endswith(TIMINGS)}
+        values = untimed(row["values"])
         first = found.setdefault(row["step"], values)
         assert first == values, f"step {row['step']} was told as {first}, then as {values}\n{run.told()}"
     return found
@@ -128,6 +134,16 @@ def check_checkpoints(run: LocalJob) -> None:
     found = find_latest(run.run.checkpoints, lambda folder, cause: corrupt.append(f"{folder.name}: {cause}"))
     assert found is not None, corrupt
     assert found[1].step == max(committed), corrupt
+
+
+def check_cluster(job: ClusterJob, alone: Undisturbed) -> None:
+    """The bits and the rows of one worker alone, and every checkpoint that is there can be opened."""
+    job.check(alone.digest)
+    assert {point.step: untimed(point.values) for point in job.home.client.metrics(job.id)} == alone.rows
+    folders = [LocalFolder(path) for path in job.checkpoints.iterdir()]
+    assert folders
+    for folder in folders:
+        open_checkpoint(folder)
 
 
 def check_processes(run: LocalJob, patience_s: float = 60.0) -> None:

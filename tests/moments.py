@@ -51,9 +51,9 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
             job.wait_events("checkpoint.committed", 3)
             yield
         case "at the end":
-            with stopped(job.events("attempt.acquired")[-1].data["pid"]):
+            with stopped(job.controller_pid):
                 job.hold.unlink()
-                state = job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "state.json"
+                state = job.checkpoints / f"1-{STEPS}" / "state.json"
                 wait_for(state.exists, "the workers' part of the last checkpoint", PATIENCE_S)
                 assert not job.now().is_final
                 yield
@@ -61,5 +61,5 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
 
 def newest_checkpoint(job: ClusterJob, attempt: int = 1) -> int:
     """Step of the newest one of an attempt that is whole, as the storage has it; 0: there is none."""
-    root = job.home.home.path / "checkpoints" / job.id
-    return max((int(path.parent.name.split("-")[1]) for path in root.glob(f"{attempt}-*/manifest.json")), default=0)
+    manifests = job.checkpoints.glob(f"{attempt}-*/manifest.json")
+    return max((int(path.parent.name.split("-")[1]) for path in manifests), default=0)

@@ -42,6 +42,17 @@ class ClusterJob:
         """While it exists nobody who is started joins the others."""
         return self.hold.with_name(f"{self.hold.name}.door")
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.home.home.path / "checkpoints" / self.id
+
+    @property
+    def controller_pid(self) -> int:
+        """Of the controller that acquired it last."""
+        pid: int = self.events("attempt.acquired")[-1].data["pid"]
+        return pid
+
     def now(self) -> Job:
         return self.home.client.job(self.id)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.running_home import RunningHome, running_home
+from tests.invariants import Undisturbed, undisturbed
+from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome, running_home
 from tests.s3_fixtures import s3, server
 from tests.small_disk import small_disk
 
@@ -17,6 +18,18 @@ __all__ = ["home", "running", "s3", "server", "small_disk"]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHome]:
     with running_home(tmp_path_factory.mktemp("cluster") / "home") as home:
         yield home
+
+
+@pytest.fixture(scope="session")
+def alone() -> Undisturbed:
+    """What one worker makes of the classifier's job."""
+    batch = {"global_size": BATCH, "num_microbatches": MICROBATCHES}
+    return undisturbed("classifier", batch=batch, config={"steps": STEPS})
+
+
+@pytest.fixture(scope="session")
+def digest(alone: Undisturbed) -> str:
+    return alone.digest
 
 
 @pytest.fixture

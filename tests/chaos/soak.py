@@ -19,32 +19,32 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
 from churn import check_effects, churn, swing  # noqa: E402 - from this checkout
-from invariants import Undisturbed, check, undisturbed  # noqa: E402
+from faulty_run import MODELS, SPEC, expected  # noqa: E402
+from invariants import check  # noqa: E402
 from local_job import LocalJob  # noqa: E402
 
-MODELS = ("mlp", "cnn", "transformer", "embedding")
-SPEC = {"batch": {"global_size": 64, "num_microbatches": 12}, "checkpoint": {"every_steps": 10}}
+CHECKPOINT = {"every_steps": 10}
 
 
-def play(seed: str, number: int, steps: int, known: dict[str, Undisturbed]) -> list[float]:
+def play(seed: str, number: int, steps: int) -> list[float]:
     """One round; its pauses in seconds."""
     dice = random.Random(seed)
     model, swings = dice.choice(MODELS), number % 4 == 3
     config = {"steps": steps, "model": model}
-    if model not in known:
-        known[model] = undisturbed("faulty", **SPEC, config=config)
+    alone = expected(model, steps)
     began = time.monotonic()
     print(f"round {number} (seed {seed!r}): {model}, {'swings' if swings else 'churn'}", flush=True)
     with tempfile.TemporaryDirectory() as home:
         workers = {"initial": 1 if swings else dice.randint(1, 4), "min": 1, "max": 8}
         restart = {"backoff": {"initial": 0.1, "max": 1.0}, "max_restarts": 1000}
-        with LocalJob(Path(home), "faulty", **SPEC, config=config, workers=workers, restart=restart) as run:
+        spec = {**SPEC, "config": config, "workers": workers, "checkpoint": CHECKPOINT, "restart": restart}
+        with LocalJob(Path(home), "faulty", **spec) as run:
             done = []
-            for told in swing(run, until=steps - 20) if swings else churn(run, dice, until=steps - 20):
-                print(f"  {told}", flush=True)
-                done.append(told)
-            check(run, known[model], fault="1 -> 8 -> 3 -> 5 -> 1, every 5 steps" if swings else "random churn")
-        check_effects(run, done)
+            for deed in swing(run, until=steps - 20) if swings else churn(run, dice, until=steps - 20):
+                print(f"  {deed.told}", flush=True)
+                done.append(deed)
+            check(run, alone, fault="1 -> 8 -> 3 -> 5 -> 1, every 5 steps" if swings else "random churn")
+        check_effects(run, done, kills=not swings)
         formed = [event["data"] for event in run.events("generation.formed")]
         pauses = [one["paused_seconds"] for one in formed if one["paused_seconds"] is not None]
         lost = len(run.events("worker.lost"))
@@ -61,12 +61,12 @@ def main() -> int:
     flags = parser.parse_args()
     seed = flags.seed if flags.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}", flush=True)
-    ends, pauses, known = time.monotonic() + 60 * flags.minutes, [], {}
+    ends, pauses = time.monotonic() + 60 * flags.minutes, []
     for number in itertools.count():
         if number and time.monotonic() >= ends:
             break
         try:
-            pauses += play(f"{seed}/{number}", number, flags.steps, known)
+            pauses += play(f"{seed}/{number}", number, flags.steps)
         except BaseException:
             print(f"round {number} of seed {seed} failed: --seed {seed} does it again", file=sys.stderr, flush=True)
             raise

@@ -11,23 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.invariants import record_cluster
-from tests.local_job import oracle
 from tests.moments import ENDING, MOMENTS, SAVING, newest_checkpoint, reached
-from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome
+from tests.running_home import STEPS, RunningHome
 from tests.stopping import stopped
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture(scope="module")
-def digest() -> str:
-    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
-
-
-def controller_of(job: ClusterJob) -> int:
-    pid: int = job.events("attempt.acquired")[-1].data["pid"]
-    return pid
 
 
 @pytest.mark.parametrize("when", MOMENTS)
@@ -92,7 +81,7 @@ def test_the_controller_is_stopped_for_longer_than_any_deadline_but_the_workers_
     job = running.classifier(tmp_path, workers=2)
     job.wait_step(3)
     begun = datetime.now(UTC)
-    with stopped(controller_of(job)):
+    with stopped(job.controller_pid):
         time.sleep(45)  # the outage itself is what is tested: nothing happens that could be waited for
     job.check(digest)
     assert job.now().generation == 1
@@ -108,7 +97,7 @@ def test_the_controller_dies_while_workers_join_and_a_member_dies_too(
     job.wait_step(3)
     running.client.scale(job.id, 4)
     job.wait_events("worker.started", 4)
-    os.kill(controller_of(job), signal.SIGKILL)
+    os.kill(job.controller_pid, signal.SIGKILL)
     assert members[0].pid is not None
     os.kill(members[0].pid, signal.SIGKILL)
     job.wait_events("controller.attached")
@@ -123,7 +112,7 @@ def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tm
     begun = datetime.now(UTC)
     for lives in (1, 2, 3):
         job.wait_events("checkpoint.committed", 3 * lives)
-        os.kill(controller_of(job), signal.SIGKILL)
+        os.kill(job.controller_pid, signal.SIGKILL)
         job.wait_events("attempt.acquired", lives + 1)
     job.check(digest)
     assert not job.events("worker.lost")
@@ -136,7 +125,7 @@ def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tm
 def test_the_controller_dies_in_a_cancel(running: RunningHome, tmp_path: Path) -> None:
     job = running.classifier(tmp_path, workers=2)
     members = job.wait_members(2)
-    controller = controller_of(job)
+    controller = job.controller_pid
     running.client.cancel(job.id)
     os.kill(controller, signal.SIGKILL)
     assert running.client.wait(job.id, timeout_s=120).status == "cancelled"
@@ -149,7 +138,7 @@ def test_controller_and_all_workers_die_at_once(running: RunningHome, tmp_path: 
     members = job.wait_members(3)
     job.wait_events("checkpoint.committed", 2)
     begun, step = datetime.now(UTC), job.now().step
-    os.kill(controller_of(job), signal.SIGKILL)
+    os.kill(job.controller_pid, signal.SIGKILL)
     for one in members:
         assert one.supervisor_pid is not None
         os.kill(one.supervisor_pid, signal.SIGKILL)

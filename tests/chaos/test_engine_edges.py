@@ -15,6 +15,7 @@ from small_job import PLAIN, alone, check_alone, expected, hurry, job
 
 from rubato.checkpoint.manifest import open_checkpoint
 from rubato.wire.cluster import Failure
+from tests.stopping import stopped
 
 
 def test_a_step_may_take_longer_than_the_deadline_of_a_microbatch(tmp_path: Path) -> None:
@@ -95,11 +96,9 @@ def train(run):
 
 def failed(run: Any) -> Failure:
     """The failure that the run ends with."""
-    run._thread.join(120)
-    assert run.outcome is not None, run.told()
-    assert run.outcome.failure is not None, run.told()
+    found: Failure | None = run.wait_for_end().failure
+    assert found is not None, run.told()
     assert not run.events("job.restarting")
-    found: Failure = run.outcome.failure
     return found
 
 
@@ -225,10 +224,9 @@ def test_a_stopped_worker_that_goes_on_and_a_loss_in_a_pause_cost_nothing(tmp_pa
     config, kept = {"steps": 300, "pace": 0.05}, str(tmp_path / "kept")
     with job(tmp_path, PLAIN, workers=3, config=config, checkpoint_dir=kept) as run:
         run.wait_step(3)
-        (pid,) = run.kill([1], signal.SIGSTOP)
-        deadline = time.monotonic() + 5
-        run.wait(lambda: time.monotonic() > deadline, "five seconds")
-        os.kill(pid, signal.SIGCONT)
+        with stopped(run.members()[1]["pid"]):
+            until = time.monotonic() + 5
+            run.wait(lambda: time.monotonic() > until, "five seconds")
         step = run.step
         run.wait_step(step + 2)
         assert not run.events("worker.lost")

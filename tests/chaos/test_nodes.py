@@ -13,10 +13,9 @@ import pytest
 from rubato.cli.keeper.process_table import is_alive, send_signal
 from rubato.client.models import Event
 from tests.invariants import record_cluster
-from tests.local_job import oracle
 from tests.moments import ENDING, MOMENTS, every_steps, newest_checkpoint, reached
 from tests.ray_node import ray_node
-from tests.running_home import BATCH, MICROBATCHES, STEPS, ClusterJob, RunningHome, running_home
+from tests.running_home import STEPS, ClusterJob, RunningHome, running_home
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(600)
@@ -32,11 +31,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHome]:
     """One with a single slot: whatever joins runs on another node."""
     with running_home(tmp_path_factory.mktemp("cluster") / "home", slots=1) as home:
         yield home
-
-
-@pytest.fixture(scope="module")
-def digest() -> str:
-    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
 def test_a_node_is_lost_and_another_one_takes_its_place(running: RunningHome, tmp_path: Path, digest: str) -> None:

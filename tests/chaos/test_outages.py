@@ -19,10 +19,9 @@ import pytest
 from rubato.cli.keeper import commands
 from rubato.cli.keeper.process_table import is_alive
 from tests.invariants import record_cluster
-from tests.local_job import oracle
 from tests.moments import ENDING, MOMENTS, SAVING, SCALING, STEADY, every_steps, newest_checkpoint, reached
 from tests.relay import Relay
-from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stopped
 from tests.waiting import wait_for
 
@@ -31,11 +30,6 @@ pytestmark = pytest.mark.timeout(400)
 SHORT_S, LONG_S = 8.0, 40.0
 """Of an outage: time for some steps; longer than the lease of 30 s."""
 FEW_STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def digest() -> str:
-    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
 @pytest.fixture(scope="module")

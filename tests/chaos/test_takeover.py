@@ -12,32 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from invariants import TIMINGS, Undisturbed, record_cluster, undisturbed
+from invariants import Undisturbed, check_cluster, record_cluster
 
-from rubato.checkpoint.manifest import open_checkpoint
-from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify
 from service.auth import Authority, load_key
 from tests.moments import ENDING, MOMENTS, SCALING, every_steps, reached
-from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stop
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def alone() -> Undisturbed:
-    batch = {"global_size": BATCH, "num_microbatches": MICROBATCHES}
-    return undisturbed("classifier", batch=batch, config={"steps": STEPS})
-
-
-def controller_of(job: ClusterJob) -> int:
-    """Its pid."""
-    pid: int = job.events("attempt.acquired")[-1].data["pid"]
-    return pid
 
 
 @contextmanager
@@ -74,56 +60,36 @@ def successor(job: ClusterJob) -> Iterator[None]:
         process.wait()
 
 
-def check(job: ClusterJob, alone: Undisturbed) -> None:
-    """The bits and the rows of one worker alone, and every checkpoint that is there can be opened."""
-    job.check(alone.digest)
-    rows = {
-        point.step: {name: value for name, value in point.values.items() if not name.endswith(TIMINGS)}
-        for point in job.home.client.metrics(job.id)
-    }
-    assert rows == alone.rows
-    root = job.home.home.path / "checkpoints" / job.id
-    folders = [LocalFolder(path) for path in root.iterdir()]
-    assert folders
-    for folder in folders:
-        open_checkpoint(folder)
-
-
-def manifest_of_the_end(job: ClusterJob) -> Path:
-    return job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "manifest.json"
-
-
-@pytest.mark.parametrize("when", ["steady", "scaling up", "a checkpoint is written", "at the end"])
+@pytest.mark.parametrize("when", MOMENTS)
 def test_a_stopped_controller_wakes_after_its_successor_took_over(
     running: RunningHome, tmp_path: Path, alone: Undisturbed, when: str
 ) -> None:
-    saves = {"every_steps": 1 if when == "a checkpoint is written" else 20}
-    job = running.classifier(tmp_path, workers=2, checkpoint=saves)
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": every_steps(when)})
     members = job.wait_members(2)
     job.wait_step(3)
-    old = identify(controller_of(job))
+    old = identify(job.controller_pid)
     assert old is not None
-    if when == "scaling up":
+    if when == SCALING:
         running.client.scale(job.id, 3)
         job.wait_events("worker.started", 3)
     begun = datetime.now(UTC)
     stop(old.pid)
     try:
-        if when == "at the end":
+        if when == ENDING:
             job.hold.unlink()
-            end = job.home.home.path / "checkpoints" / job.id / f"1-{STEPS}" / "state.json"
+            end = job.checkpoints / f"1-{STEPS}" / "state.json"
             job.wait(end.exists, "the workers' part of the last checkpoint")
         with successor(job):
             job.wait_events("controller.attached")
-            if when != "at the end":
+            if when != ENDING:
                 job.wait_step(job.now().step + 2)
             os.kill(old.pid, signal.SIGCONT)
             wait_for(lambda: identify(old.pid) != old, "the end of the superseded controller", PATIENCE_S)
-            if when == "scaling up":
+            if when == SCALING:
                 job.wait_members(3)
             pids = {one.pid for one in running.client.workers(job.id)}
             assert job.now().is_final or {one.pid for one in members} <= pids
-            check(job, alone)
+            check_cluster(job, alone)
     finally:
         if identify(old.pid) == old:
             os.kill(old.pid, signal.SIGCONT)
@@ -131,7 +97,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
     acquired = {event.attempt: event.position for event in job.events("attempt.acquired")}
     late = [event for event in running.client.events(job.id) if event.attempt == 1 and event.position > acquired[2]]
     assert not late, "it told something"
-    since = None if when == "at the end" else begun
+    since = None if when == ENDING else begun
     record_cluster(job, f"controller stopped and superseded, {when}", "test_takeover.py", since=since)
 
 
@@ -142,13 +108,13 @@ def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, 
     job.wait_step(3)
     begun = datetime.now(UTC)
     with reached(job, when):
-        os.kill(controller_of(job), signal.SIGKILL)
+        os.kill(job.controller_pid, signal.SIGKILL)
     job.wait_events("controller.attached")
     if when == SCALING:
         job.wait_members(3)
     pids = {one.pid for one in running.client.workers(job.id)}
     assert job.now().is_final or {one.pid for one in members} <= pids
-    check(job, alone)
+    check_cluster(job, alone)
     assert [event.attempt for event in job.events("attempt.acquired")] == [1, 2]
     assert not job.events("worker.lost")
     record_cluster(
@@ -162,18 +128,18 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
     job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 20})
     members = job.wait_members(2)
     job.wait_step(3)
-    controller, service = controller_of(job), running.process("service").pid
+    controller, service = job.controller_pid, running.process("service").pid
     stop(service)
     try:
         job.hold.unlink()
-        wait_for(manifest_of_the_end(job).exists, "the checkpoint of the end", PATIENCE_S)
+        wait_for((job.checkpoints / f"1-{STEPS}" / "manifest.json").exists, "the checkpoint of the end", PATIENCE_S)
         os.kill(controller, signal.SIGKILL)
         assert all(Path(f"/proc/{one.pid}").exists() for one in members), (
             "nobody is released before the rows are stored"
         )
     finally:
         os.kill(service, signal.SIGCONT)
-    check(job, alone)
+    check_cluster(job, alone)
     assert job.events("controller.attached"), "its successor found the workers"
     assert not job.events("worker.lost")
     record_cluster(job, "SIGKILL of the controller at the end, service stopped", "test_takeover.py")
@@ -181,8 +147,8 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
 
 def saving(job: ClusterJob) -> int:
     """How many workers have written parts of what was saved last; while the service is away little is committed."""
-    root = job.home.home.path / "checkpoints" / job.id
-    stripes = [(int(path.parent.name.split("-")[1]), path.stem) for path in root.glob("1-*/stripe-*-of-*.safetensors")]
+    written = job.checkpoints.glob("1-*/stripe-*-of-*.safetensors")
+    stripes = [(int(path.parent.name.split("-")[1]), path.stem) for path in written]
     return int(max(stripes)[1].rpartition("-")[2]) if stripes else 0
 
 
@@ -193,7 +159,7 @@ def test_rows_outlive_the_controller_and_all_who_computed_them(
     job = running.classifier(tmp_path, workers=2, held_s=0.2, checkpoint={"every_steps": 1})
     members = job.wait_members(2)
     job.wait_step(3)
-    controller, service = controller_of(job), running.process("service").pid
+    controller, service = job.controller_pid, running.process("service").pid
     begun = datetime.now(UTC)
     stop(service)
     try:
@@ -206,5 +172,5 @@ def test_rows_outlive_the_controller_and_all_who_computed_them(
     finally:
         os.kill(service, signal.SIGCONT)
     job.wait_events("controller.attached")
-    check(job, alone)
+    check_cluster(job, alone)
     record_cluster(job, "both workers killed, then the controller, service stopped", "test_takeover.py", since=begun)

@@ -9,24 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from invariants import TIMINGS, Undisturbed, record_cluster, undisturbed
+from invariants import Undisturbed, check_cluster, record_cluster
 
-from rubato.checkpoint.manifest import open_checkpoint
-from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
-from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome
+from tests.running_home import RunningHome
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 HANG_S = 8
 WAKES_S = 20.0
 """For a process that wakes up to find that it does not count any more, on a machine that is busy."""
-
-
-@pytest.fixture(scope="module")
-def alone() -> Undisturbed:
-    batch = {"global_size": BATCH, "num_microbatches": MICROBATCHES}
-    return undisturbed("classifier", batch=batch, config={"steps": STEPS})
 
 
 @pytest.mark.parametrize("supervisor", ["stopped", "killed"])
@@ -55,12 +47,7 @@ def test_a_worker_that_was_replaced_wakes_up(
     wait_for(lambda: identify(victim.pid or 0) != child, "the end of the training process", WAKES_S)
     wait_for(lambda: identify(victim.supervisor_pid or 0) != parent, "the end of its supervisor", WAKES_S)
     job.wait_step(job.now().step + 3)
-    job.check(alone.digest)
-    rows = {
-        point.step: {name: value for name, value in point.values.items() if not name.endswith(TIMINGS)}
-        for point in running.client.metrics(job.id)
-    }
-    assert rows == alone.rows
+    check_cluster(job, alone)
     assert len(job.events("worker.lost")) == 1
     late = [
         event
@@ -68,6 +55,4 @@ def test_a_worker_that_was_replaced_wakes_up(
         if event.data.get("worker_id") == victim.worker_id and datetime.fromisoformat(event.time) > woken_at
     ]
     assert not late, "it told something"
-    for path in (running.home.path / "checkpoints" / job.id).iterdir():
-        open_checkpoint(LocalFolder(path))
     record_cluster(job, f"worker stopped, its supervisor {supervisor}, then woken", "test_zombies.py")

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 from models import prepare
+from pace import brake
 from torch import nn
 
 import rubato
@@ -250,15 +251,11 @@ def _watch_call(place: str, reach: Callable[[str], None]) -> None:
 
 
 def steps(run: rubato.Run) -> Iterator[rubato.Step]:
-    """Slowly while a file exists."""
-    hold = run.config.get("hold")
+    """Slowly while a file exists, once a quarter of them is done."""
     for step in run.steps():
         yield step
-        until = time.monotonic() + (
-            run.config.get("brake_s", BRAKE_S) if step.index > run.config["steps"] // 4 else 0.05
-        )
-        while hold and Path(hold).exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        slow_s = run.config.get("brake_s", BRAKE_S)
+        brake(run.config.get("hold"), slow_s if step.index > run.config["steps"] // 4 else 0.05)
 
 
 def train(run: rubato.Run) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
+from pace import brake
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
@@ -33,12 +32,9 @@ def network() -> nn.Sequential:
 
 
 def steps(run: rubato.Run, some: Iterable[rubato.Step] | None = None) -> Iterator[rubato.Step]:
-    hold = run.config.get("hold")
     for step in run.steps() if some is None else some:
         yield step
-        until = time.monotonic() + (BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
-        while hold and Path(hold).exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        brake(run.config.get("hold"), BRAKE_S if step.index > run.config["steps"] // 4 else 0.05)
 
 
 def fit(run: rubato.Run, model: nn.Module, update: Callable[[rubato.Step], Any], **autocast: Any) -> None:

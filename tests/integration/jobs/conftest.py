@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.running_home import RunningHome, running_home
+from tests.local_job import oracle
+from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome, running_home
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHome]:
     with running_home(tmp_path_factory.mktemp("cluster") / "home") as home:
         yield home
+
+
+@pytest.fixture(scope="session")
+def digest() -> str:
+    """What one worker makes of the classifier's job."""
+    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
 @pytest.fixture

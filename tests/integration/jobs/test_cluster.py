@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.local_job import oracle
-from tests.running_home import BATCH, MICROBATCHES, STEPS, RunningHome
+from tests.running_home import STEPS, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def digest() -> str:
-    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
 def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(

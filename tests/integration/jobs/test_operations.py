@@ -13,17 +13,11 @@ import pytest
 
 from rubato.cli.app import run
 from rubato.client.models import Worker
-from tests.local_job import oracle
 from tests.ray_node import ray_node
-from tests.running_home import BATCH, MICROBATCHES, PATIENCE_S, STEPS, ClusterJob, RunningHome
+from tests.running_home import PATIENCE_S, ClusterJob, RunningHome
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def digest() -> str:
-    return oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
 
 
 def wait_replaced(job: ClusterJob, gone: set[str], count: int) -> list[Worker]:

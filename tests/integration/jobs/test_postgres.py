@@ -7,14 +7,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.local_job import oracle
 from tests.postgres import new_database, running_postgres
-from tests.running_home import BATCH, MICROBATCHES, STEPS, running_home
+from tests.running_home import STEPS, running_home
 
 
 @pytest.mark.timeout(900)
-def test_a_whole_job_on_postgres(tmp_path: Path) -> None:
-    digest = oracle("classifier", config={"steps": STEPS}, batch=BATCH, num_microbatches=MICROBATCHES)
+def test_a_whole_job_on_postgres(tmp_path: Path, digest: str) -> None:
     with running_postgres() as server_url:
         url = new_database(server_url)
         with running_home(tmp_path / "home", RUBATO_DATABASE_URL=url) as home:
