@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.document import DOCUMENT, insert
 from benchmarks.figures import FIGURES, Measured, of_fixed, of_story
+from benchmarks.flags import words
 from benchmarks.machine import machine, today, versions
 from benchmarks.peers import PEERS, Peer
 from benchmarks.peers.peer import MAX_WORKERS, PeerFailed
@@ -156,20 +157,10 @@ class Bench:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    def names(known: Sequence[str]) -> object:
-        def read(text: str) -> list[str]:
-            given = [one for one in text.split(",") if one]
-            unknown = [one for one in given if one not in known]
-            if unknown or not given:
-                raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: choose from {', '.join(known)}")
-            return [one for one in known if one in given]
-
-        return read
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Rubato beside its peers.")
     keys = [figure.key for figure in FIGURES]
-    parser.add_argument("--peers", type=names(list(PEERS)), default=list(PEERS), help=", ".join(PEERS))  # type: ignore[arg-type]
-    parser.add_argument("--figures", type=names(keys), default=keys, help=", ".join(keys))  # type: ignore[arg-type]
+    parser.add_argument("--peers", type=words(list(PEERS)), default=list(PEERS), help=", ".join(PEERS))
+    parser.add_argument("--figures", type=words(keys), default=keys, help=", ".join(keys))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=320, help="of a run with changes; slow peers get more")
     parser.add_argument("--steady-steps", type=int, default=STEADY_STEPS, help="of a run without changes")

@@ -18,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,14 @@ from benchmarks.document import publish
 from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
-from benchmarks.programs.workload import Workload
+from benchmarks.programs.workload import Workload, peak_bytes
+from benchmarks.timeline import seconds_of
 
 ENDLESS = 10**6
 BATCH, MICROBATCHES = 256, 8
 DEFAULT_INTERVAL_S = 30.0
 TARGET = 0.05
 NEVER_S = 10.0**6
-
-
-def resident_bytes(pid: int) -> int:
-    """High-water mark of a process's memory."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM:"))
 
 
 def measure(home: Path, workers: int, every_s: float, seconds: float, storage: str | None) -> dict[str, Any]:
@@ -58,21 +52,17 @@ def measure(home: Path, workers: int, every_s: float, seconds: float, storage: s
             lambda: time.monotonic() > deadline and (bool(job.events("checkpoint.committed")) or not is_saving),
             "the end",
         )
-        memory = [resident_bytes(one["pid"]) for one in job.members()]
+        memory = [peak_bytes(one["pid"]) for one in job.members()]
         return {"saved": job.events("checkpoint.committed"), "rows": job.rows(), "memory": memory}
-
-
-def moment(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
 
 
 def overlapping(rows: list[dict[str, Any]], saved: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """Seconds of steps during which a checkpoint was written, and of all others."""
-    spans = [(moment(one["time"]) - one["data"]["seconds"], moment(one["time"])) for one in saved]
+    spans = [(seconds_of(one["time"]) - one["data"]["seconds"], seconds_of(one["time"])) for one in saved]
     during: list[float] = []
     between: list[float] = []
     for row in rows[5:]:
-        end = moment(row["time"])
+        end = seconds_of(row["time"])
         took = row["values"]["step_seconds"]
         is_hit = any(begin <= end and end - took <= stop for begin, stop in spans)
         (during if is_hit else between).append(took)

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +26,7 @@ from benchmarks.document import publish
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, nothing_left_behind
 from benchmarks.programs.workload import Workload
-from benchmarks.timeline import SETTLING_STEPS, Event, Row, downtime_s, pause_s, recovery_s, requested_s
+from benchmarks.timeline import SETTLING_STEPS, Event, Row, downtime_s, pause_s, recovery_s, requested_s, seconds_of
 from rubato.cli.keeper import control
 from rubato.cli.keeper.ports import find_free_ports
 from rubato.client import Client
@@ -175,11 +174,6 @@ class Story:
 def longest_pause_s(rows: Sequence[Row], at: float) -> float:
     """The longest gap that ended after a moment, less a step; the last steps only tell what a step takes."""
     return max(pause_s(rows, index) for index, row in enumerate(rows[:-SETTLING_STEPS]) if index and row.time >= at)
-
-
-def seconds_of(text: str) -> float:
-    """Since the epoch, of a time as the API writes it."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def play(client: Client, package: str, folder: Path, *, width: int, batch: int, spares: int) -> dict[str, float]:

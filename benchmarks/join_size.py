@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
@@ -25,6 +24,7 @@ from benchmarks.local_job import local_job
 from benchmarks.machine import fresh_memory_seconds, machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.programs.workload import Network, Workload
+from benchmarks.timeline import seconds_of
 from rubato.engine.coordinator.pauses import SETTLING_STEPS
 from rubato.wire.cluster import MetricRow
 
@@ -85,7 +85,7 @@ def median_step(rows: Sequence[MetricRow]) -> float:
 
 
 def _time(row: MetricRow) -> float:
-    return datetime.fromisoformat(row.time).timestamp()
+    return seconds_of(row.time)
 
 
 def line(width: int, device_s: float, joins: list[Join]) -> str:

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
 from pathlib import Path
 
 from benchmarks.document import publish
@@ -26,9 +25,8 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
 from benchmarks.programs.phases import ORDER
 from benchmarks.programs.workload import WIDTH, Workload
+from benchmarks.timeline import WARM_STEPS, seconds_of
 
-WARM_STEPS = 5
-"""Left out at the beginning: caches and buffers are made in them."""
 DDP_TIMEOUT_S = 600.0
 
 Laps = list[dict[str, tuple[int, int]]]
@@ -55,7 +53,7 @@ def of_rubato(folder: Path, job: Workload, workers: int, microbatches: int, *, r
         reproducible=reproducible,
     ) as run:
         run.result()
-        times = [datetime.fromisoformat(row["time"]).timestamp() for row in run.rows()]
+        times = [seconds_of(row["time"]) for row in run.rows()]
     laps: Laps = [lap for path in folder.glob("phases-*.json") for lap in json.loads(path.read_text())[WARM_STEPS:]]
     return Steady(median_step_ms(times), peak_bytes(folder), medians_ms(laps))
 
@@ -151,8 +149,8 @@ def report(rounds: dict[int, list[Runs]], flags: argparse.Namespace, load: float
     }
     lines = [
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.steps} steps, hidden layers of {flags.width}, "
-        f"global batch 256 in {flags.microbatches} microbatches; medians of {flags.rounds} rounds, in brackets the "
-        "ratios of single rounds.",
+        f"global batch {Workload.batch} in {flags.microbatches} microbatches; medians of {flags.rounds} rounds, in "
+        "brackets the ratios of single rounds.",
         "",
         "| workers | DDP, one pass | Rubato, `reproducible: false` | ratio | DDP, same passes | Rubato | ratio |",
         "|---|---|---|---|---|---|---|",

@@ -11,6 +11,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 SETTLING_STEPS = 10
 """Steps after an event whose median is the time of a step."""
@@ -43,6 +44,11 @@ class Event:
     """How many are to train afterwards."""
     until: float = float("inf")
     """When the next event came."""
+
+
+def seconds_of(text: str) -> float:
+    """Since the epoch, of a time as events and rows have it."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 def downtime_s(rows: Sequence[Row], event: Event) -> float | None:

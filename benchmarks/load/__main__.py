@@ -14,11 +14,12 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.document import publish
+from benchmarks.flags import words
 from benchmarks.load.scenarios import SCENARIOS, Pace, Reading
 from benchmarks.load.service import Service, running_service
 from benchmarks.machine import machine, today, versions
@@ -97,20 +98,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _words(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        words = text.split(",")
-        if unknown := [word for word in words if word not in known]:
-            raise argparse.ArgumentTypeError(f"knows {', '.join(known)}; got {', '.join(unknown)}")
-        return words
-
-    return parse
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the service bears, on SQLite and on PostgreSQL.")
-    parser.add_argument("--databases", type=_words(DATABASES), default=list(DATABASES))
-    parser.add_argument("--scenarios", type=_words(tuple(SCENARIOS)), default=list(SCENARIOS))
+    parser.add_argument("--databases", type=words(DATABASES), default=list(DATABASES))
+    parser.add_argument("--scenarios", type=words(list(SCENARIOS)), default=list(SCENARIOS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load in each round")
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")

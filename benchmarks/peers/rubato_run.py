@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.local_job import local_job
 from benchmarks.peers.peer import MAX_WORKERS, JsonLines, Kind, read_results
 from benchmarks.programs.workload import Workload
-from benchmarks.timeline import Row
+from benchmarks.timeline import Row, seconds_of
 from rubato.testing import LocalJob
 
 MICROBATCHES = 8
@@ -46,7 +45,7 @@ class RubatoRun:
 
     def rows(self) -> list[Row]:
         return [
-            Row(row["step"], datetime.fromisoformat(row["time"]).timestamp(), row["workers"], str(row["generation"]))
+            Row(row["step"], seconds_of(row["time"]), row["workers"], str(row["generation"]))
             for row in self._rows.read()
         ]
 

@@ -175,7 +175,7 @@ def digest(network: Network, optimizer: torch.optim.Optimizer) -> str:
     return sha.hexdigest()
 
 
-def peak_bytes() -> int:
-    """The most memory this process ever had. Not ru_maxrss: that begins with what its parent had at the fork."""
-    status = Path("/proc/self/status").read_text()
+def peak_bytes(pid: int | str = "self") -> int:
+    """The most memory a process ever had. Not ru_maxrss: that begins with what its parent had at the fork."""
+    status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
