@@ -28,8 +28,8 @@ from rubato.launch.host import Post
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
 
-ATTACH_S = 5.0
-"""How long a living worker may take to answer a new controller; one that does not is fenced."""
+ATTACH_S = 12.0
+"""How long a living worker may take to answer a new controller, its training process included; else it is fenced."""
 KILL_S = 5.0
 """How long a supervisor may take to end its process before it is ended itself."""
 STALL_S = 1.0

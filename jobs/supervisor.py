@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 DEAD_MAN_S = 60.0
 """Silence of all controllers after which nobody leads this worker any more."""
-SNAPSHOT_WAIT_S = 3.0
-"""How long a training process may take to describe itself; its control thread does nothing else."""
+SNAPSHOT_WAIT_S = 10.0
+"""How long a training process may take to describe itself: code in C may hold its interpreter for seconds."""
 MAX_POLL_S = 10.0
 FETCH_TRIES = 5
 FRESH_STRIPE_S = 15.0

@@ -4,6 +4,7 @@ RubatoError
 |- UserError                 something the user can mend; the message says how
 |  |- SpecError              a job spec that does not hold; carries every finding, not only the first
 |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
+|  |  `- NonFiniteGradient   a gradient is inf or nan, and the job is to fail then
 |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
 |  `- PackageError           a working folder that cannot be packed or unpacked safely
 |- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside
@@ -55,6 +56,10 @@ class SpecError(UserError):
 
 class ModelError(UserError):
     """The training program breaks a rule of the engine."""
+
+
+class NonFiniteGradient(ModelError):
+    """A gradient is inf or nan, and the job is to fail then."""
 
 
 class EntrypointError(UserError):

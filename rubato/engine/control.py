@@ -152,7 +152,7 @@ class Control:
     def _form(self, record: wire.GenerationRecord, rank: int) -> None:
         assert self._former is not None
         try:
-            communicator = self._former(record, rank, lambda: self.revoked_through >= record.number)
+            communicator = self._former(record, rank, lambda: self._is_over(record))
         except Exception as error:  # also what torch may raise besides: nobody else would tell of it
             if self.revoked_through < record.number:
                 self.say(wire.FormFailed(self.start.incarnation, record.number, f"{error}"))
@@ -160,6 +160,13 @@ class Control:
         with self._changed:
             self._offer(record, communicator)
             self._changed.notify_all()
+
+    def _is_over(self, record: wire.GenerationRecord) -> bool:
+        """Whether waits of its group must end: it is revoked, or superseded before this worker has joined it."""
+        if self.start.incarnation in record.joining and self.highest > record.number:
+            is_joined = self.record is not None and self.record.number >= record.number
+            return not is_joined or self.is_revoked(record.number)
+        return self.is_revoked(record.number)
 
     def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
         if self._is_stale(record):
@@ -260,7 +267,10 @@ class Control:
     def wait_for_generation(
         self, told: int, on_revoke: Callable[[int], None]
     ) -> tuple[wire.GenerationRecord, Communicator]:
-        """Block until a generation that is not revoked is formed and this worker is a member of it.
+        """Block until a generation that is not revoked is formed which this worker is a member of, and may enter.
+
+        What is to follow another generation is switched to from that one, or joined: who has lost touch waits for the
+        revoke of both.
 
         Args:
             told: the controller knows that this worker has left all generations up to this number.
@@ -271,7 +281,8 @@ class Control:
                 revoked = self.revoked_through
                 for number in sorted(self._formed, reverse=True):
                     record, communicator = self._formed[number]
-                    if number > revoked and communicator is not None:
+                    may_enter = not record.follows or self.start.incarnation in record.joining
+                    if number > revoked and communicator is not None and may_enter:
                         del self._formed[number]
                         self._bury_below(number)
                         return record, communicator

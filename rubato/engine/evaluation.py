@@ -79,11 +79,12 @@ class Evaluator:
         source = self._reader(chunks, prefetch) if prefetch else chunks
         step, ordinal = session.completed.key
         table = torch.full((len(chunks),), float("nan"), dtype=torch.float64)
-        modes = [(module, module.training) for model in session.state.models.values() for module in model.modules()]
+        networks = session.state.networks()
+        modes = [(module, module.training) for network in networks for module in network.modules()]
         random_state = capture()
         try:
-            for model in session.state.models.values():
-                model.eval()
+            for network in networks:
+                network.eval()
             merged = fill_table(session, (step, ordinal + 1), table, lambda chunk: self._value(source, fn, chunk))
         finally:
             for module, mode in modes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from rubato.engine.buckets import ALIGN, cut
+from rubato.engine.state import Buffer
 from rubato.errors import ModelError
 
 BUCKET_BYTES = 8 << 20
@@ -35,14 +36,12 @@ class Piece:
 class FlatLayout:
     """The places of parameters and buffers in the vector: a pure function of the model's registration order."""
 
-    def __init__(
-        self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[tuple[str, torch.Tensor]]
-    ) -> None:
+    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[Buffer]) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
         self._frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
-        self.float_buffers = [tensor for _, tensor in buffers if tensor.is_floating_point()]
-        self.other_buffers = [tensor for _, tensor in buffers if not tensor.is_floating_point()]
-        for name, tensor in (*self.parameters, *buffers):
+        self._float_buffers = [one for one in buffers if one.dtype.is_floating_point]
+        self._other_buffers = [one for one in buffers if not one.dtype.is_floating_point]
+        for name, tensor in (*self.parameters, *((one.name, one.tensor) for one in buffers)):
             if tensor.is_complex():
                 raise ModelError(f"{name} is complex; this release trains real tensors: use torch.view_as_real")
             if tensor.layout is not torch.strided:
@@ -68,6 +67,16 @@ class FlatLayout:
         starts = [piece.start for piece in self.pieces[: len(tensors)]]
         self.buckets = cut(starts, self.tail, self.length, BUCKET_BYTES // self.dtype.itemsize)
         """In which the vector is exchanged; the last one holds what is not gradients."""
+
+    @property
+    def float_buffers(self) -> list[torch.Tensor]:
+        """As the modules hold them now. Raises ModelError: a shape has changed."""
+        return [one.tensor for one in self._float_buffers]
+
+    @property
+    def other_buffers(self) -> list[torch.Tensor]:
+        """Likewise, those of integers and booleans."""
+        return [one.tensor for one in self._other_buffers]
 
     def check_frozen(self) -> None:
         """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.

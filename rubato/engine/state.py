@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +17,48 @@ from rubato.checkpoint.layout import raw_bytes
 from rubato.checkpoint.tree import decode, encode
 from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.errors import CheckpointError, ModelError
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A place of a module that holds a buffer: programs may put another tensor of the same shape and type there."""
+
+    name: str
+    module: nn.Module
+    key: str
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """What it holds now.
+
+        Raises:
+            ModelError: it holds a tensor of another shape or type by now, or none; the message names it.
+        """
+        tensor = self.module._buffers.get(self.key)
+        if tensor is None or tensor.shape != self.shape or tensor.dtype != self.dtype:
+            now = "gone" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
+            raise ModelError(
+                f"buffer {self.name} was {tuple(self.shape)} {self.dtype} when run.steps() began and is {now}: "
+                "workers exchange buffers, so give it its final shape in the constructor, or keep it as a plain "
+                "attribute if it can be computed anew"
+            )
+        return tensor
+
+
+def buffers_of(models: Mapping[str, nn.Module]) -> list[Buffer]:
+    """The places of all buffers in registration order, shared ones once, those that are not persistent too."""
+    seen: set[int] = set()
+    found = []
+    for prefix, model in models.items():
+        for path, module in model.named_modules(prefix=prefix):
+            for key, tensor in module._buffers.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    name = f"{path}.{key}" if path else key
+                    found.append(Buffer(name, module, key, tensor.shape, tensor.dtype))
+    return found
 
 
 class TrainingState:
@@ -43,7 +87,16 @@ class TrainingState:
                 raise ModelError(
                     "LBFGS evaluates the loss several times a step; a step here is one gradient: use another"
                 )
+        self._check_names()
         self._check_optimizers_know_the_model()
+
+    def _check_names(self) -> None:
+        for kind, named in (("parameters", self.named_parameters()), ("buffers", self.named_buffers())):
+            if doubled := sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1):
+                raise ModelError(
+                    f"two {kind} would be saved under one name ({', '.join(doubled[:3])}): give the models that "
+                    "run.prepare gets names that are no module's path in another"
+                )
 
     def _check_optimizers_know_the_model(self) -> None:
         known = {id(parameter) for _, parameter in self.named_parameters()}
@@ -67,15 +120,12 @@ class TrainingState:
         return found
 
     def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """In registration order, those that are not persistent too."""
-        seen: set[int] = set()
-        found = []
-        for prefix, model in self.models.items():
-            for name, buffer in model.named_buffers(prefix=prefix):
-                if id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    found.append((name, buffer))
-        return found
+        """As `buffers_of`."""
+        return [(one.name, one.tensor) for one in buffers_of(self.models)]
+
+    def networks(self) -> list[nn.Module]:
+        """The models, and what is registered and is one (an average of weights)."""
+        return [*self.models.values(), *(one for one in self.registered.values() if isinstance(one, nn.Module))]
 
     def _named_modules(self) -> Iterator[tuple[str, nn.Module]]:
         for prefix, model in self.models.items():
@@ -120,10 +170,12 @@ class TrainingState:
         return document, [tensor if id(tensor) in steady else tensor.clone() for tensor in tensors]
 
     def _tree(self) -> dict[str, Any]:
+        optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
         return {
             "parameters": {name: parameter.detach() for name, parameter in self.named_parameters()},
             "buffers": dict(self.named_buffers()),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "optimizers": optimizers,
+            "strides": {name: _strides_of(saved) for name, saved in optimizers.items()},
             "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
             "notes": self.notes,
             "frozen": [name for name, parameter in self.named_parameters() if not parameter.requires_grad],
@@ -151,7 +203,7 @@ class TrainingState:
             if set(tree[kind]) != set(mine):
                 raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")
         for name, optimizer in self.optimizers.items():
-            _load_optimizer(optimizer, tree["optimizers"][name])
+            _load_optimizer(optimizer, tree["optimizers"][name], tree.get("strides", {}).get(name, ()))
         for name, thing in self.registered.items():
             thing.load_state_dict(tree["registered"][name])
         self.notes.clear()
@@ -209,21 +261,29 @@ def _copy_all(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, t
         tensor.copy_(saved[name])
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load the state, then put its tensors back as they were saved: torch casts them to the parameter's dtype."""
+def _strides_of(saved: Mapping[str, Any]) -> list[list[Any]]:
+    """[index, key, strides] of an optimizer's tensors whose elements do not lie in the order of their indices."""
+    return [
+        [index, key, list(value.stride())]
+        for index, values in saved["state"].items()
+        for key, value in values.items()
+        if isinstance(value, torch.Tensor) and not value.is_contiguous()
+    ]
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], strides: Sequence[Sequence[Any]]) -> None:
+    """Load the state, then put its tensors back as they were: torch casts them to the parameter's dtype.
+
+    Args:    strides: as `_strides_of`; kernels may round differently where elements lie in another order.
+    """
     optimizer.load_state_dict(saved)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     order = [index for group in saved["param_groups"] for index in group["params"]]
+    stride_of = {(index, key): tuple(stride) for index, key, stride in strides}
     for index, parameter in zip(order, parameters, strict=True):
         for key, value in saved["state"].get(index, {}).items():
             if isinstance(value, torch.Tensor):
-                mine = optimizer.state[parameter][key]
-                if mine.dtype != value.dtype or (mine.shape == parameter.shape and mine.stride() != parameter.stride()):
-                    optimizer.state[parameter][key] = _laid_out_like(parameter, value)
-
-
-def _laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """A copy, in the memory format in which the optimizer made it: kernels may round differently in another."""
-    if value.shape != parameter.shape:
-        return value.to(parameter.device).clone()
-    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                mine, stride = optimizer.state[parameter][key], stride_of.get((index, key), value.stride())
+                if mine.dtype != value.dtype or mine.stride() != stride:
+                    laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=mine.device)
+                    optimizer.state[parameter][key] = laid_out.copy_(value)

@@ -17,7 +17,7 @@ from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
-from rubato.errors import ModelError
+from rubato.errors import ModelError, NonFiniteGradient
 from rubato.wire.events import EventKind
 
 NO_LOSS = (
@@ -208,7 +208,8 @@ class Step:
         if not decision.is_finite:
             what = f"the gradient of step {self.index} was not finite"
             if session.spec.on_non_finite == "fail":
-                raise ModelError(f"{what}, and the spec says on_non_finite: fail; lower the learning rate, or say skip")
+                advice = "the spec says on_non_finite: fail; lower the learning rate, or say skip"
+                raise NonFiniteGradient(f"{what}, and {advice}")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
         session.flat.deliver(session.sums.mean, before_float, skip=skip and not lets_scaler_skip)
         if lets_scaler_skip:

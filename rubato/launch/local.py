@@ -284,7 +284,8 @@ class LocalFleet:
 
     def close(self) -> None:
         """End whatever still lives."""
-        living = list(self._workers.values())
+        with self._lock:
+            living = list(self._workers.values())
         for supervisor in living:
             supervisor.kill("the run is over")
         for supervisor in living:
@@ -302,6 +303,7 @@ class LocalFleet:
         if isinstance(event, wire.Exited):
             with self._lock:
                 self._slots.pop(event.incarnation, None)
+                self._workers.pop(event.incarnation, None)
         self._post(event)
 
 

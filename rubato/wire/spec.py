@@ -255,7 +255,7 @@ class LimitsSpec:
         default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
     """Seconds without progress before a worker is fenced; `auto`: learned from the run, at least 20 for a microbatch,
-    60 for code between two steps, and 600 for what was not measured yet."""
+    60 for code between two steps, and 600 for what was not measured yet; for that, seconds given here count if more."""
     queue_timeout: float | None = _duration(None)
     """Seconds the job may wait for slots; null: for ever."""
 

@@ -9,7 +9,7 @@ import torch
 from alone import ROWS, AloneRun, loss_of, prepared, train
 from torch import nn
 
-from rubato.errors import ModelError
+from rubato.errors import ModelError, NonFiniteGradient
 from rubato.run import Run
 from rubato.wire.events import EventKind
 
@@ -158,6 +158,57 @@ def test_integer_buffers_come_from_the_lowest_microbatch() -> None:
     assert not model.get_buffer("table").is_contiguous()
 
 
+class Centred(nn.Module):
+    """Keeps a moving centre of its inputs: in place, or by putting a new tensor where the old one was."""
+
+    def __init__(self, *, replaces: bool) -> None:
+        super().__init__()
+        self.layer, self.replaces = nn.Linear(3, 1), replaces
+        self.register_buffer("centre", torch.zeros(3))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centre, seen = self.get_buffer("centre"), self.get_buffer("seen")
+        moved = centre * 0.9 + x.detach().mean(0) * 0.1
+        if self.replaces:
+            self.centre, self.seen = moved, seen + 1
+        else:
+            centre.copy_(moved)
+            seen.add_(1)
+        return self.layer(x - centre)  # type: ignore[no-any-return]
+
+
+def test_a_module_may_put_a_new_tensor_in_a_buffers_place() -> None:
+    digests = []
+    for replaces in (False, True):
+        run = AloneRun()
+        torch.manual_seed(1)
+        model = Centred(replaces=replaces)
+        run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=ROWS)
+        for step in run.steps(steps=4):
+            for x, y in step:
+                centre = model.get_buffer("centre").clone()
+                step.backward(loss_of(model, x, y))
+                assert not torch.equal(centre, model.get_buffer("centre"))
+        assert int(model.get_buffer("seen")) == 4
+        digests.append(run.finish())
+    assert digests[0] == digests[1]
+
+
+def test_a_buffer_that_changes_its_shape_is_named() -> None:
+    run, model = AloneRun(), Centred(replaces=True)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=ROWS)
+    step = next(run.steps())
+
+    def compute() -> None:
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+            model.centre = torch.zeros(4)
+
+    with pytest.raises(ModelError, match=r"buffer centre was \(3,\) torch.float32 when .* and is \(4,\) torch.float32"):
+        compute()
+
+
 def test_what_was_frozen_from_the_beginning_cannot_be_trained_later() -> None:
     run = AloneRun()
     model = nn.Linear(3, 1)
@@ -183,7 +234,7 @@ def test_a_gradient_that_is_not_finite(policy: Any) -> None:
             step.backward(loss_of(model, x, y) * factor)
 
     if policy == "fail":
-        with pytest.raises(ModelError, match=r"gradient of step 0 was not finite.*on_non_finite: fail"):
+        with pytest.raises(NonFiniteGradient, match=r"gradient of step 0 was not finite.*on_non_finite: fail"):
             compute(math.inf)
         return
     compute(math.inf)

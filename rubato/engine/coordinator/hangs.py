@@ -9,6 +9,7 @@ all wait for each other       a message was lost: the generation is revoked, nob
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ WAITING_STAGES = frozenset({"exchange", "enter", "sync"})
 """In these a worker waits for its peers: it is never at fault for how long they take."""
 IDLE_STAGES = frozenset({"standby", "done"})
 """In these it waits for the controller."""
-SLOW_STAGES = frozenset({"setup", "first_batch", "evaluate", "checkpoint", "long_phase", "sync"})
+SLOW_STAGES = frozenset({"setup", "first_batch", "evaluate", "checkpoint", "sync"})
 """These may take long without anything being wrong."""
 QUICK_STAGES = frozenset({"fetch", "compute"})
 """One microbatch."""
@@ -45,14 +46,23 @@ class HangPolicy:
 
     @classmethod
     def fixed(cls, seconds: float) -> HangPolicy:
-        """As the user says: nothing is learned."""
-        return cls(stage_s=seconds, other_s=seconds, silence_s=seconds, factor=0.0, patience=1.0)
+        """As the user says: nothing is learned. What is slow by nature has the default, where that is longer."""
+        return cls(
+            stage_s=seconds,
+            other_s=seconds,
+            slow_s=max(cls.slow_s, seconds),
+            silence_s=min(cls.silence_s, seconds),
+            factor=0.0,
+            patience=1.0,
+        )
 
     def deadline_s(self, stage: str, usual: Mapping[str, float]) -> float:
         """How long a stage may take.
 
         Args: usual: a high quantile of the durations of each stage that was measured.
         """
+        if stage == "long_phase":
+            return math.inf  # the program says that it is no hang
         if stage in SLOW_STAGES:
             return max(self.slow_s, self.factor * usual.get(stage, 0.0))
         floor = self.stage_s if stage in QUICK_STAGES else self.other_s

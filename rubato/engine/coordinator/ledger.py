@@ -182,11 +182,13 @@ class CheckpointLedger:
 
     def on_failed(self, part: StripeFailed) -> bool:
         """A stripe could not be written: this checkpoint will not be. Returns whether that is news."""
-        self.on_answered(part.step)
-        self._parts.pop(part.folder, None)
         known = self._failed.get(part.folder)
         if known is not None and known.generation >= part.generation:
             return False
+        if any(other.generation > part.generation for other in self._parts.get(part.folder, {}).values()):
+            return False  # it is saved anew by another generation, which has nothing to do with this
+        self.on_answered(part.step)
+        self._parts.pop(part.folder, None)
         self._failed[part.folder] = part
         return True
 

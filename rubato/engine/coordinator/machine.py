@@ -19,7 +19,7 @@ from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.starting import Death, GiveUp
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import describe_exit, is_from_outside
+from rubato.engine.coordinator.verdicts import HANG_ADVICE, describe_exit, is_from_outside
 from rubato.engine.coordinator.view import observe_job, observe_workers
 from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
@@ -232,11 +232,14 @@ class Coordinator:
         worker.step = max(worker.step, event.step)
 
     def _on_broken(self, worker: WorkerView, event: wire.Broken, now: float) -> None:
+        is_news = worker.broken is None or event.through > worker.broken.through
         worker.broken, worker.ended = event, None
         if worker.generation and not self.job.is_member(worker) and not self._repair.is_awaited(worker.incarnation):
             self.job.kill(worker, "no longer wanted")  # a leaver that missed the switch: the others are gone on
             return
-        if not self._repair.is_active and self.job.is_member(worker) and event.through >= self.job.number:
+        # Others may have switched, as all had agreed to, when one lost touch in the last exchange before.
+        is_of_now = is_news and event.through >= min(self.job.number, worker.generation)
+        if not self._repair.is_active and self.job.is_member(worker) and is_of_now:
             cause = event.cause or f"{worker.worker_id} lost touch with the others"
             self._repair.begin(cause, is_raised=bool(event.cause))
 
@@ -269,6 +272,13 @@ class Coordinator:
     def _on_left(self, worker: WorkerView, event: wire.Left, now: float) -> None:
         worker.state = WorkerState.DRAINING
         worker.has_left = True
+        self._give_up_joining(worker)
+
+    def _give_up_joining(self, worker: WorkerView) -> None:
+        """What follows the present generation with this worker will not be: it is not there any more."""
+        pending = self.job.pending
+        if pending is not None and pending.follows and pending.rank_of(worker.incarnation) is not None:
+            self.job.give_up_pending()
 
     def _on_ended(self, worker: WorkerView, event: wire.Ended, now: float) -> None:
         worker.ended = event
@@ -307,9 +317,6 @@ class Coordinator:
 
     def _on_notice(self, worker: WorkerView, event: wire.Notice, now: float) -> None:
         self.job.put(orders.Emit(event.kind, event.message, event.step, self.job.number or None, dict(event.data)))
-        if event.kind == EventKind.NON_FINITE and self.job.terms.fail_on_non_finite:
-            message = f"{event.message}; on_non_finite is 'fail'."
-            self._ending.fail(Failure("user", Reason.NON_FINITE, message, step=event.step))
 
     def _on_snapshot(self, worker: WorkerView, event: wire.Snapshot, now: float) -> None:
         """Only `adopt` takes these; a late one tells nothing new."""
@@ -325,6 +332,7 @@ class Coordinator:
         self._tell_exit(worker, event, is_planned=is_planned)
         self._actions.on_exited(worker, event, is_planned=is_planned)
         if is_planned or self._ending.is_decided:
+            self._give_up_joining(worker)
             return
         is_pending = job.pending is not None and job.pending.rank_of(worker.incarnation) is not None
         if (
@@ -382,10 +390,11 @@ class Coordinator:
         if not isinstance(decision, GiveUp):
             return
         job.reason = f"{decision.because}; no more are added until the wish changes"
+        advice, reason = (decision.advice, Reason.START_FAILED) if worker.hang is None else (HANG_ADVICE, Reason.HANG)
         failure = Failure(
             "user" if decision.is_own else "infrastructure",
-            Reason.START_FAILED,
-            f"{decision.because[0].upper()}{decision.because[1:]}. {decision.advice}",
+            reason,
+            f"{decision.because[0].upper()}{decision.because[1:]}. {advice}",
             exit_code=event.exit_code,
             signal=event.signal,
             last_output=event.last_output,

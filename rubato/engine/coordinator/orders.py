@@ -37,7 +37,6 @@ class Terms:
     """Where it adapts: the longest that is chosen."""
     no_retry_exit_codes: tuple[int, ...] = ()
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
-    fail_on_non_finite: bool = False
     reproducible: bool = True
     """Whether the result must be the same bits, whoever computes."""
 
@@ -65,7 +64,6 @@ class Terms:
             longest_interval_s=spec.checkpoint.max_interval,
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
-            fail_on_non_finite=spec.on_non_finite == "fail",
             reproducible=spec.reproducible,
         )
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
+from rubato.errors import NonFiniteGradient
 from rubato.wire.cluster import Failure
 from rubato.wire.reasons import Reason
 from rubato.wire.worker import Exited, UserFailed
@@ -16,6 +17,10 @@ HANGS_AT_ONE_STEP = 3
 """Times that workers were fenced at one step before the program is blamed: all of a generation are one time."""
 REPAIRS_AT_ONE_STEP = 3
 """Repairs without a step or a death between them before the cause is taken to be there to stay."""
+HANG_ADVICE = (
+    "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
+    "run.long_phase(...) or a larger limits.hang_timeout."
+)
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Sent from outside: never the program's own fault."""
 
@@ -26,8 +31,8 @@ class Verdicts:
 
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
     crashed: Counter[int] = field(default_factory=Counter)
-    hung: defaultdict[int, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
-    """By step: when that was, as `on_hang` is told."""
+    hung: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By step: the generations in which members were fenced."""
     repairs: int = 0
     """Begun since the last step and the last death."""
     repaired_step: int = -1
@@ -65,23 +70,21 @@ class Verdicts:
             step=self.repaired_step,
         )
 
-    def on_hang(self, hung: Hung, generation: int, *, is_member: bool) -> Failure | None:
-        """The failure of the job where workers hang again and again at one step, or None.
+    def on_hang(self, hung: Hung, generation: int) -> Failure | None:
+        """The failure of the job where members hang again and again at one step, or None.
 
-        Args: generation: that trains.  is_member: of it; members hang together where what they all wait for (a file
-            system) stands still, and that is no more than once. Others are on their own.
+        Args: generation: that trains; its members hang together where what they all wait for (a file system) stands
+            still, and that is no more than once.
         """
         times = self.hung[hung.step]
-        times.add((generation, "" if is_member else hung.incarnation))
+        times.add(generation)
         if not hung.stage or len(times) < HANGS_AT_ONE_STEP:
             return None
         return Failure(
             failure_class="user",
             reason=Reason.HANG,
             message=(
-                f"Workers hung {len(times)} times at step {hung.step}; the last one {hung.because}. "
-                "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
-                "run.long_phase(...) or a larger limits.hang_timeout."
+                f"Workers hung {len(times)} times at step {hung.step}; the last one {hung.because}. {HANG_ADVICE}"
             ),
             step=hung.step,
             microbatch=hung.microbatch,
@@ -97,7 +100,8 @@ class Verdicts:
         if error.where == "step":
             key = (error.step or 0, -1 if error.microbatch is None else error.microbatch)
             self.raised[key] += 1
-            final = final or self.raised[key] >= 2
+            # What was not finite is so for every heir, too.
+            final = final or self.raised[key] >= 2 or reason_of(error.error) is Reason.NON_FINITE
         if not final:
             return None
         place = {
@@ -153,6 +157,8 @@ def reason_of(error: str) -> Reason:
     """Of an exception of the program, as `Type: text`."""
     if is_out_of_memory(error):
         return Reason.OUT_OF_MEMORY
+    if error.startswith(f"{NonFiniteGradient.__name__}:"):
+        return Reason.NON_FINITE
     if "does not have a deterministic implementation" in error:
         return Reason.NOT_DETERMINISTIC
     return Reason.USER_CODE_ERROR

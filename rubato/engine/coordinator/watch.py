@@ -48,9 +48,10 @@ class Watch:
         if worker is None:
             return
         worker.hang = hung
-        self._lenience.grow(hung.stage)
         self._job.kill(worker, f"hang: {hung.because}", with_stacks=True)
-        is_member = worker in self._job.roster.of(self._job.current)
-        failure = self._job.verdicts.on_hang(hung, self._job.number, is_member=is_member)
+        if worker not in self._job.roster.of(self._job.current):
+            return  # it costs the others nothing: `starting` decides what is to be thought of it
+        self._lenience.grow(hung.stage)
+        failure = self._job.verdicts.on_hang(hung, self._job.number)
         if failure is not None:
             self._ending.fail(self._job.located(failure, worker))

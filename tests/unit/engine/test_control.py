@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,12 +42,15 @@ class Line:
         self.word = ProgressWord()
         self.control = Control(START, self.far, self._orders, self.word)
         self.formed: dict[int, FakeCommunicator | BaseException] = {}
+        self.is_over: dict[int, Callable[[], bool]] = {}
+        """By generation: whether waits of its group must end."""
         self.may_form = threading.Event()
         self.may_form.set()
         self.control.serve(self._form)
 
     def _form(self, one: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator:
         assert self.may_form.wait(PATIENCE_S)
+        self.is_over[one.number] = is_revoked
         if is_revoked():
             raise GenerationLost("the generation was revoked")
         outcome = self.formed.setdefault(one.number, Buried())
@@ -150,6 +154,32 @@ def test_who_waits_tells_each_revoke_and_gets_only_what_comes_after(line: Line) 
     one = line.formed[1]
     assert isinstance(one, Buried)
     assert one.is_buried
+
+
+def test_who_has_lost_touch_enters_nothing_that_was_to_follow(line: Line) -> None:
+    entered: list[Any] = []
+    line.order(wire.Prepare(3, replace(record(2), follows=1)))
+    line.hear(wire.Formed)
+    thread = threading.Thread(target=lambda: entered.append(line.control.wait_for_generation(1, lambda _: None)))
+    thread.start()
+    line.order(wire.Revoke(3, 2), wire.Prepare(3, record(3)))
+    thread.join(PATIENCE_S)
+    assert [one.number for one, _ in entered] == [3]
+
+
+def test_a_joiner_leaves_the_group_of_a_generation_that_another_superseded(line: Line) -> None:
+    first = replace(record(2), follows=1, joining=("0.1",))
+    line.order(wire.Prepare(3, first))
+    line.hear(wire.Formed)
+    assert not line.is_over[2]()
+    line.order(wire.Prepare(3, replace(first, number=3)))
+    line.hear(wire.Formed)
+    assert line.is_over[2]()
+    assert not line.is_over[3]()
+    line.control.begin(replace(first, number=3))
+    line.order(wire.Prepare(3, replace(first, number=4)))
+    line.sync()
+    assert not line.is_over[3](), "it has joined: only a revoke ends that"
 
 
 def test_who_is_no_member_may_leave(line: Line) -> None:

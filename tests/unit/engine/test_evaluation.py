@@ -13,6 +13,7 @@ from alone import AloneRun
 from groups import fake_group, on_ranks, record_of
 from programs.reading import Failing, Noisy
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from rubato.data import randomness
 from rubato.data.prefetch import Prefetcher
@@ -53,6 +54,20 @@ def alone(batch: int) -> float:
 @pytest.mark.parametrize("batch", [1, 10, 53, 100])
 def test_the_mean_counts_every_sample_once(batch: int) -> None:
     assert alone(batch) == pytest.approx(float(NUMBERS.double().mean()), rel=1e-5)
+
+
+def test_a_registered_average_is_evaluated_without_being_trained() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5), nn.BatchNorm1d(1))
+    average = AveragedModel(model)
+    run = AloneRun()
+    run.register("average", average)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters()), dataset=ROWS)
+    next(run.steps())
+    before = {name: value.clone() for name, value in average.state_dict().items()}
+    first, second = (evaluate(run.session, ROWS, lambda x: average(x[:, None]).mean(), size) for size in (10, 53))
+    assert first == pytest.approx(second, rel=1e-4), "statistics of a batch, or dropout, were in it"
+    assert all(torch.equal(value, before[name]) for name, value in average.state_dict().items())
+    assert average.training, "as it was"
 
 
 def test_the_model_is_as_before_and_does_not_train_meanwhile() -> None:

@@ -8,13 +8,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from rubato.engine.flat import FlatLayout
+from rubato.engine.state import buffers_of
 from rubato.errors import ModelError
 
 INF = float("inf")
 
 
 def layout_of(model: nn.Module) -> FlatLayout:
-    return FlatLayout(list(model.named_parameters()), list(model.named_buffers()))
+    return FlatLayout(list(model.named_parameters()), buffers_of({"": model}))
 
 
 def before(flat: FlatLayout) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Header, Leaving, header_bytes
 from rubato.engine.overlap import Ahead, Overlap, _sum_of_bits
 from rubato.engine.reduction import Reduction
+from rubato.engine.state import buffers_of
 from rubato.engine.sums import Sums
 from rubato.engine.tree import Node, Tree
 from rubato.errors import GenerationLost
@@ -47,7 +48,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def layout(model: nn.Module) -> FlatLayout:
-    return FlatLayout(list(model.named_parameters()), list(model.named_buffers()))
+    return FlatLayout(list(model.named_parameters()), buffers_of({"": model}))
 
 
 def numbers(leaf: int) -> torch.Tensor:

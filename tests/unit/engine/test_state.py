@@ -62,6 +62,9 @@ class Program:
             if parameter.dim() == 4:
                 x = x.to(memory_format=torch.channels_last)
             self.model(x).square().mean().backward()
+            for each in self.model.parameters():
+                assert each.grad is not None
+                each.grad = each.grad.contiguous()  # as the engine delivers it
             self.optimizer.step()
             self.scheduler.step()
             self.average.values[step, "mean"] = torch.full((2,), float(step))
@@ -176,19 +179,28 @@ def test_optimizer_state_finer_than_its_parameter_keeps_its_bits() -> None:
     assert content(other.state) == content(one.state)
 
 
-def test_another_memory_format() -> None:
+@pytest.mark.parametrize(("optimizers", "key"), [(adamw, "exp_avg"), (sgd, "momentum_buffer")])
+def test_another_memory_format(optimizers: Optimizers, key: str) -> None:
+    """AdamW lays its averages out as the parameter, SGD its momentum as the gradient, which is a flat vector's part."""
+
     def build() -> Program:
         convolution = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return program(model=convolution)
+        return program(optimizers, model=convolution)
 
     one, other = build(), build()
     one.train(2)
     carry(one.state, other.state)
     parameter, twin = next(one.model.parameters()), next(other.model.parameters())
-    assert other.optimizer.state[twin]["exp_avg"].stride() == one.optimizer.state[parameter]["exp_avg"].stride()
+    assert other.optimizer.state[twin][key].stride() == one.optimizer.state[parameter][key].stride()
     for each in (one, other):
         each.train(2, seed=5)
     assert content(other.state) == content(one.state)
+
+
+def test_names_that_would_hide_one_another_are_refused() -> None:
+    inner = nn.ModuleDict({"head": nn.Linear(2, 2)})
+    with pytest.raises(ModelError, match=r"saved under one name \(net\.head\.bias, net\.head\.weight\)"):
+        TrainingState({"net": inner, "net.head": nn.Linear(2, 2)}, {}, {}, {})
 
 
 class Tied(nn.Module):

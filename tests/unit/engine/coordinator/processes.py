@@ -220,7 +220,7 @@ class Processes:
     def _follow(self, worker: Worker, group: Group) -> Callable[[], None] | None:
         """What it misses arrives; when the members have switched it is one of them."""
         number = group.record.number
-        if worker.revoked >= number:
+        if max(worker.revoked, worker.highest if group.entry_step is None else 0) > number or worker.revoked == number:
             return lambda: self._stop_following(worker, number)
         if group.entry_step is not None and self.random.random() < 0.7:
             return lambda: self._arrive_at_last(worker, group)
@@ -259,7 +259,8 @@ class Processes:
             if number > worker.revoked and record.rank_of(worker.incarnation) is not None:
                 if worker.incarnation in record.joining:
                     return lambda: self._begin_following(worker, record)
-                return lambda: self._begin_entry(worker, record)
+                if not record.follows:
+                    return lambda: self._begin_entry(worker, record)
         if worker.revoked > worker.told:
             return lambda: self._say_broken(worker, worker.revoked)
         return None

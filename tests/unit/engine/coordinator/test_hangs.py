@@ -95,7 +95,12 @@ def test_deadlines_are_learned_from_the_slowest_worker() -> None:
     assert fenced(waits("1.1", 300), worker("1.2", "compute", 241), worker("1.3", "compute", 1, usual=slow)) == ["1.2"]
 
 
-@pytest.mark.parametrize("stage", ["setup", "first_batch", "evaluate", "checkpoint", "long_phase"])
+@pytest.mark.parametrize("policy", [POLICY, HangPolicy.fixed(3.0)])
+def test_what_the_program_says_takes_long_is_no_hang(policy: HangPolicy) -> None:
+    assert fenced(waits("1.1", 1e6), worker("1.2", "long_phase", 1e6), policy=policy) == []
+
+
+@pytest.mark.parametrize("stage", ["setup", "first_batch", "evaluate", "checkpoint"])
 def test_slow_stages_have_their_own_deadline(stage: str) -> None:
     assert fenced(waits("1.1", 700), worker("1.2", stage, 590)) == []
     assert fenced(waits("1.1", 700), worker("1.2", stage, 610)) == ["1.2"]
@@ -109,6 +114,10 @@ def test_what_the_user_says_is_the_deadline() -> None:
     fixed = HangPolicy.fixed(3.0)
     assert fenced(worker("1.2", "compute", 3.5, usual={"compute": 9.0}), policy=fixed) == ["1.2"]
     assert fenced(worker("1.2", "first_batch", 100), policy=fixed) == []
+    patient = HangPolicy.fixed(3600.0)
+    assert fenced(worker("1.2", "setup", 3599), policy=patient) == []
+    assert fenced(worker("1.2", "setup", 3601), policy=patient) == ["1.2"]
+    assert patient.silence_s == HangPolicy.silence_s, "a host that is lost is noticed no later"
 
 
 def test_after_a_fence_the_next_one_at_that_stage_comes_later() -> None:

@@ -6,7 +6,11 @@ import random
 
 import pytest
 
+from rubato.engine.coordinator import CheckpointFound, Coordinator, End, Kill, Spawn, Terms, Wish
 from rubato.engine.coordinator.hangs import HangPolicy
+from rubato.engine.coordinator.starting import OWN_ROUNDS
+from rubato.wire import worker as wire
+from rubato.wire.reasons import Reason
 from tests.unit.engine.coordinator.actors import Worker
 from tests.unit.engine.coordinator.simulation import STAGE_S, Cluster
 
@@ -68,3 +72,39 @@ def test_who_goes_on_in_time_is_left_alone(seed: int) -> None:
     cluster.go_on(hung)
     cluster.run(lambda: cluster.coordinator.job.step >= step + 5)
     assert not [event for event in cluster.events if event.kind == "worker.lost"]
+
+
+def test_spares_that_stand_still_are_ended_and_the_members_train_on() -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS, standby_workers=1)
+    for _ in range(5):
+        cluster.run(lambda: cluster.is_as_wished)
+        members = {member.incarnation for member in cluster.minted[-1].members}
+        (spare,) = [worker for worker in cluster.living if worker.incarnation not in members]
+        cluster.handle(wire.Beat(spare.incarnation, 0, 0, "standby", 1000.0, silent_seconds=1000.0))
+        cluster.run(lambda spare=spare: spare.gone)
+    step = cluster.coordinator.job.step
+    cluster.run(lambda: cluster.coordinator.job.step >= step + 5)
+    assert cluster.outcome is None
+    lost = [event for event in cluster.events if event.kind == "worker.lost"]
+    assert ["hang" in event.data for event in lost] == [True] * 5
+
+
+def test_what_stands_still_before_the_first_step_fails_the_job_after_three_rounds() -> None:
+    coordinator, now, rounds = Coordinator(Terms("job", 1, num_microbatches=8), Wish("run", 3)), 0.0, 0
+    orders = [*coordinator.tick(now), *coordinator.handle(CheckpointFound(), now)]
+    while not (ends := [order.outcome for order in orders if isinstance(order, End)]):
+        if spawned := [order.incarnation for order in orders if isinstance(order, Spawn)]:
+            rounds += 1
+            assert len(spawned) == 3
+        for each in spawned:
+            for told in (wire.Spawned(each, 1, 1, "node"), wire.Hello(each, "host:1")):
+                coordinator.handle(told, now)
+            coordinator.handle(wire.Beat(each, 0, 0, "setup", 10_000.0), now)
+        now += 1.0
+        orders = coordinator.tick(now)
+        for order in [order for order in orders if isinstance(order, Kill)]:
+            orders += coordinator.handle(wire.Exited(order.incarnation, None, "SIGKILL"), now)
+    failure = ends[0].failure
+    assert failure is not None
+    assert (failure.reason, rounds) == (Reason.HANG, 2 * OWN_ROUNDS), "each is replaced at once, in the same round"
+    assert "run.long_phase" in failure.message

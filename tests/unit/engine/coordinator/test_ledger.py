@@ -110,6 +110,15 @@ def test_any_one_loss_leaves_the_checkpoint_to_be_finished(world: int, data: st.
     assert world == 1 or finished is not None
 
 
+def test_a_late_failure_of_an_older_generation_takes_nothing_from_a_newer_one() -> None:
+    book = ledger()
+    book.want(10)
+    assert book.on_written(replace(part(0, 2), generation=3), 0.0) is None
+    assert not book.on_failed(wire.StripeFailed("1.2", FOLDER, 10, "the disk was full", 2))
+    assert book.is_wanted
+    assert book.on_written(replace(part(1, 2), generation=3), 0.0) is not None
+
+
 def test_losing_everybody_clears_what_was_in_the_making() -> None:
     book = ledger()
     book.on_written(part(0, 2), 0.0)

@@ -5,6 +5,7 @@ import torch
 
 from rubato.engine.coordinator.hangs import Hung
 from rubato.engine.coordinator.verdicts import HANGS_AT_ONE_STEP, Verdicts
+from rubato.errors import NonFiniteGradient
 from rubato.wire.reasons import Reason
 from rubato.wire.worker import UserFailed
 
@@ -48,15 +49,16 @@ def test_members_that_hang_together_hang_once() -> None:
     for generation in range(1, HANGS_AT_ONE_STEP + 1):
         for member in range(4):
             hung = Hung(f"1.{member}", "made no progress", stage="compute", step=7)
-            failure = verdicts.on_hang(hung, generation, is_member=True)
+            failure = verdicts.on_hang(hung, generation)
             assert (failure is not None) == (generation == HANGS_AT_ONE_STEP)
     assert failure is not None
     assert failure.reason == Reason.HANG
     assert f"hung {HANGS_AT_ONE_STEP} times at step 7" in failure.message
 
 
-def test_each_joiner_that_hangs_counts() -> None:
-    verdicts = Verdicts()
-    joiners = [Hung(f"1.{number}", "", stage="first_batch") for number in range(HANGS_AT_ONE_STEP)]
-    found = [verdicts.on_hang(joiner, 1, is_member=False) for joiner in joiners]
-    assert [failure is not None for failure in found] == [False] * (HANGS_AT_ONE_STEP - 1) + [True]
+def test_a_gradient_that_is_not_finite_is_not_tried_again() -> None:
+    error = f"{NonFiniteGradient.__name__}: the gradient of step 7 was not finite"
+    failure = Verdicts().on_user_error(UserFailed("1.1", "step", error, "Traceback", 7, None), has_trained=True)
+    assert failure is not None
+    assert failure.reason == Reason.NON_FINITE
+    assert failure.step == 7
