@@ -103,7 +103,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(values, present, tuple(owners), world, draw(st.sampled_from([0, 1, 64, 65])))
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(cases())
 def test_any_ownership_gives_the_bits_of_one_worker(one: Case) -> None:
     group = fake_group(one.world)

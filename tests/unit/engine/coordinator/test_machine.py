@@ -15,7 +15,7 @@ from tests.unit.engine.coordinator.actors import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
 FAULTS = ("die", "die_two", "die_all", "scale", "checkpoint", "time_jump", "replace", "withdraw")
-PROPERTIES = settings(max_examples=150, deadline=None)
+PROPERTIES = settings(max_examples=settings.default.max_examples * 3 // 2, deadline=None)
 ENDLESS = 10**9
 
 
@@ -249,6 +249,24 @@ def test_an_exchange_that_raises_on_every_worker_fails_the_job_with_the_cause(se
     assert "a peer was lost: no memory" in failure.message
     assert "run.evaluate" in failure.message
     assert len(cluster.minted) == REPAIRS_AT_ONE_STEP, "the first generation, and one for each repair but the last"
+
+
+def test_who_lost_touch_in_the_last_exchange_before_a_switch_is_not_left_behind() -> None:
+    """One has completed it and switched, as all had agreed to; the other could not: both must go back to one place."""
+    cluster = Cluster(random.Random(5), workers=3, total_steps=ENDLESS)
+    train(cluster, 4)
+    cluster.ask(workers=2)
+    cluster.run(lambda: cluster.minted[-1].world == 2)
+    record, job = cluster.minted[-1], cluster.coordinator.job
+    ahead, behind = (member.incarnation for member in record.members)
+    cluster.handle(wire.Entered(ahead, record.number, job.step))
+    assert job.number == record.number
+    told = wire.Broken(behind, record.follows, True, job.step - 1, "a peer was lost")
+    cluster.handle(told)
+    assert {(ahead, record.number), (behind, record.number)} <= set(cluster.revokes)
+    revokes = len(cluster.revokes)
+    cluster.handle(told)
+    assert len(cluster.revokes) == revokes, "said twice"
 
 
 def test_deaths_and_steps_between_repairs_are_progress() -> None:

@@ -259,7 +259,7 @@ class Membership(RuleBasedStateMachine):
 
 TestMembership = Membership.TestCase
 TestMembership.settings = settings(
-    max_examples=400,
+    max_examples=settings.default.max_examples * 4,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

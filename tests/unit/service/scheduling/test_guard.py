@@ -109,7 +109,7 @@ def view_of(spec: JobSpec) -> View:
     return View((cluster(8, 64, gpus=8),), (), (job,))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3, deadline=None)
 @given(sections=SECTIONS, seed=NUMBERS | st.just(0))
 def test_a_spec_of_any_numbers_is_refused_or_decided(sections: dict[str, Any], seed: float) -> None:
     try:
