@@ -30,7 +30,7 @@ from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
 from rubato.engine.session import Session
-from rubato.engine.state import TrainingState, buffers_of
+from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
 from rubato.engine.warmup import warm_up
@@ -149,7 +149,7 @@ class Run:
         source = self._source(prepared["dataset"], prepared["collate"])
         plan = source.plan
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
-        flat = FlatLayout(state.named_parameters(), buffers_of(state.models))
+        flat = FlatLayout(state.named_parameters(), state.buffers)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
         with self._reading_ahead(source, prepared["prefetch"]) as ahead:

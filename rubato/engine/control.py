@@ -162,8 +162,8 @@ class Control:
             self._changed.notify_all()
 
     def _is_over(self, record: wire.GenerationRecord) -> bool:
-        """Whether waits of its group must end: it is revoked, or superseded before this worker has joined it."""
-        if self.start.incarnation in record.joining and self.highest > record.number:
+        """Whether waits of its group must end: it is revoked, or this worker was to join it and can join another."""
+        if self.start.incarnation in record.joining and self.formed > record.number:
             is_joined = self.record is not None and self.record.number >= record.number
             return not is_joined or self.is_revoked(record.number)
         return self.is_revoked(record.number)

@@ -39,9 +39,9 @@ class FlatLayout:
     def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[Buffer]) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
         self._frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
-        self._float_buffers = [one for one in buffers if one.dtype.is_floating_point]
-        self._other_buffers = [one for one in buffers if not one.dtype.is_floating_point]
-        for name, tensor in (*self.parameters, *((one.name, one.tensor) for one in buffers)):
+        self.float_buffers = [one for one in buffers if one.own.is_floating_point()]
+        self.other_buffers = [one for one in buffers if not one.own.is_floating_point()]
+        for name, tensor in (*self.parameters, *((one.name, one.own) for one in buffers)):
             if tensor.is_complex():
                 raise ModelError(f"{name} is complex; this release trains real tensors: use torch.view_as_real")
             if tensor.layout is not torch.strided:
@@ -50,7 +50,7 @@ class FlatLayout:
             raise ModelError("the model has no parameter that requires a gradient: there is nothing to train")
         tensors = [tensor for _, tensor in self.parameters]
         self.device = tensors[0].device
-        travelling = (*tensors, *self.float_buffers)
+        travelling = (*tensors, *(one.own for one in self.float_buffers))
         self.dtype = torch.float64 if any(one.dtype == torch.float64 for one in travelling) else torch.float32
         self.pieces: list[Piece] = []
         end = 0
@@ -67,16 +67,6 @@ class FlatLayout:
         starts = [piece.start for piece in self.pieces[: len(tensors)]]
         self.buckets = cut(starts, self.tail, self.length, BUCKET_BYTES // self.dtype.itemsize)
         """In which the vector is exchanged; the last one holds what is not gradients."""
-
-    @property
-    def float_buffers(self) -> list[torch.Tensor]:
-        """As the modules hold them now. Raises ModelError: a shape has changed."""
-        return [one.tensor for one in self._float_buffers]
-
-    @property
-    def other_buffers(self) -> list[torch.Tensor]:
-        """Likewise, those of integers and booleans."""
-        return [one.tensor for one in self._other_buffers]
 
     def check_frozen(self) -> None:
         """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.
@@ -171,7 +161,7 @@ class FlatLayout:
     def _changes(self, buffers_before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """What each float buffer has changed by, in the vector's type; its value, where it was not finite."""
         for buffer, before in zip(self.float_buffers, buffers_before, strict=True):
-            change = buffer.to(self.dtype, copy=True)
+            change = buffer.now.detach().to(self.dtype, copy=True)
             yield change.sub_(torch.where(torch.isfinite(before), before, 0.0))
 
     def deliver(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], *, skip: bool = False) -> None:
@@ -189,7 +179,7 @@ class FlatLayout:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
                 base = torch.where(torch.isfinite(before), before, 0.0)
-                buffer.copy_(base + self._view(vector_L, piece).to(buffer.dtype))
+                buffer.put(base + self._view(vector_L, piece).to(before.dtype))
 
     def spoil(self) -> None:
         """Make all gradients infinite: how a GradScaler is told to skip a step, whichever optimizer it is asked for.

@@ -58,7 +58,7 @@ class Membership:
 
     def _make_exchange(self, comm: Communicator | None) -> Exchange:
         session, flat = self._session, self._session.flat
-        integers = total_bytes(flat.other_buffers)
+        integers = total_bytes([one.own for one in flat.other_buffers])
         like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
         header = header_bytes(session.num_microbatches)

@@ -21,30 +21,37 @@ from rubato.errors import CheckpointError, ModelError
 
 @dataclass(frozen=True)
 class Buffer:
-    """A place of a module that holds a buffer: programs may put another tensor of the same shape and type there."""
+    """A place of a module that holds a buffer. Programs may put another tensor there, of the same shape and type."""
 
     name: str
     module: nn.Module
     key: str
-    shape: torch.Size
-    dtype: torch.dtype
+    own: torch.Tensor
+    """What it held at first and holds again when the engine gives it a value: what programs put there is theirs."""
 
     @property
-    def tensor(self) -> torch.Tensor:
-        """What it holds now.
+    def now(self) -> torch.Tensor:
+        """What it holds.
 
         Raises:
             ModelError: it holds a tensor of another shape or type by now, or none; the message names it.
         """
-        tensor = self.module._buffers.get(self.key)
-        if tensor is None or tensor.shape != self.shape or tensor.dtype != self.dtype:
+        buffers = self.module._buffers
+        tensor = buffers[self.key] if self.key in buffers else None  # noqa: SIM401 - scripted modules have no `get`
+        if tensor is None or tensor.shape != self.own.shape or tensor.dtype != self.own.dtype:
             now = "gone" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
             raise ModelError(
-                f"buffer {self.name} was {tuple(self.shape)} {self.dtype} when run.steps() began and is {now}: "
+                f"buffer {self.name} was {tuple(self.own.shape)} {self.own.dtype} when run.steps() began and is {now}: "
                 "workers exchange buffers, so give it its final shape in the constructor, or keep it as a plain "
                 "attribute if it can be computed anew"
             )
         return tensor
+
+    def put(self, value: torch.Tensor) -> None:
+        """Give it a value."""
+        self.own.copy_(value)
+        if self.module._buffers[self.key] is not self.own:
+            self.module._buffers[self.key] = self.own
 
 
 def buffers_of(models: Mapping[str, nn.Module]) -> list[Buffer]:
@@ -56,8 +63,7 @@ def buffers_of(models: Mapping[str, nn.Module]) -> list[Buffer]:
             for key, tensor in module._buffers.items():
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
-                    name = f"{path}.{key}" if path else key
-                    found.append(Buffer(name, module, key, tensor.shape, tensor.dtype))
+                    found.append(Buffer(f"{path}.{key}" if path else key, module, key, tensor))
     return found
 
 
@@ -82,6 +88,8 @@ class TrainingState:
         self.optimizers = dict(optimizers)
         self.registered = dict(registered)
         self.notes = notes
+        self.buffers = buffers_of(self.models)
+        """Where they are; which there are does not change."""
         for optimizer in self.optimizers.values():
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ModelError(
@@ -120,8 +128,8 @@ class TrainingState:
         return found
 
     def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """As `buffers_of`."""
-        return [(one.name, one.tensor) for one in buffers_of(self.models)]
+        """In registration order, those that are not persistent too, as the modules hold them now."""
+        return [(one.name, one.now) for one in self.buffers]
 
     def networks(self) -> list[nn.Module]:
         """The models, and what is registered and is one (an average of weights)."""
@@ -197,13 +205,18 @@ class TrainingState:
         """
         tree = decode(document, tensors)
         with torch.no_grad():
-            _copy_all("parameter", dict(self.named_parameters()), tree["parameters"])
-            _copy_all("buffer", dict(self.named_buffers()), tree["buffers"])
+            parameters, buffers = dict(self.named_parameters()), {one.name: one for one in self.buffers}
+            _check_equal("parameter", parameters, tree["parameters"])
+            _check_equal("buffer", {name: one.own for name, one in buffers.items()}, tree["buffers"])
+            for name, parameter in parameters.items():
+                parameter.copy_(tree["parameters"][name])
+            for name, buffer in buffers.items():
+                buffer.put(tree["buffers"][name])
         for kind, mine in (("optimizers", self.optimizers), ("registered", self.registered)):
             if set(tree[kind]) != set(mine):
                 raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")
         for name, optimizer in self.optimizers.items():
-            _load_optimizer(optimizer, tree["optimizers"][name], tree.get("strides", {}).get(name, ()))
+            _load_optimizer(optimizer, tree["optimizers"][name], tree["strides"][name] if "strides" in tree else None)
         for name, thing in self.registered.items():
             thing.load_state_dict(tree["registered"][name])
         self.notes.clear()
@@ -250,7 +263,7 @@ class TrainingState:
         return hashlib.sha256(json.dumps([parts, names]).encode()).hexdigest()[:16]
 
 
-def _copy_all(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
+def _check_equal(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
     if set(mine) != set(saved):
         differing = sorted(set(mine) ^ set(saved))[:3]
         raise CheckpointError(f"the saved state is of another model: {kind} {', '.join(differing)} not in both")
@@ -258,32 +271,37 @@ def _copy_all(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, t
         if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
             theirs = f"{tuple(saved[name].shape)} {saved[name].dtype}"
             raise CheckpointError(f"{kind} {name} is {tuple(tensor.shape)} {tensor.dtype}, the saved one {theirs}")
-        tensor.copy_(saved[name])
 
 
 def _strides_of(saved: Mapping[str, Any]) -> list[list[Any]]:
     """[index, key, strides] of an optimizer's tensors whose elements do not lie in the order of their indices."""
     return [
         [index, key, list(value.stride())]
-        for index, values in saved["state"].items()
+        for index, values in saved.get("state", {}).items()
+        if isinstance(values, Mapping)
         for key, value in values.items()
         if isinstance(value, torch.Tensor) and not value.is_contiguous()
     ]
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], strides: Sequence[Sequence[Any]]) -> None:
+def _load_optimizer(
+    optimizer: torch.optim.Optimizer, saved: dict[str, Any], strides: Sequence[Sequence[Any]] | None
+) -> None:
     """Load the state, then put its tensors back as they were: torch casts them to the parameter's dtype.
 
-    Args:    strides: as `_strides_of`; kernels may round differently where elements lie in another order.
+    Args:    strides: as `_strides_of`; kernels may round differently where elements lie in another order. None: not
+        told, by an older release, which laid them out as their parameters are.
     """
     optimizer.load_state_dict(saved)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     order = [index for group in saved["param_groups"] for index in group["params"]]
-    stride_of = {(index, key): tuple(stride) for index, key, stride in strides}
+    stride_of = {(index, key): tuple(stride) for index, key, stride in strides or ()}
     for index, parameter in zip(order, parameters, strict=True):
         for key, value in saved["state"].get(index, {}).items():
             if isinstance(value, torch.Tensor):
-                mine, stride = optimizer.state[parameter][key], stride_of.get((index, key), value.stride())
+                mine = optimizer.state[parameter][key]
+                plain = parameter.stride() if strides is None and value.shape == parameter.shape else value.stride()
+                stride = stride_of.get((index, key), plain)
                 if mine.dtype != value.dtype or mine.stride() != stride:
                     laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=mine.device)
                     optimizer.state[parameter][key] = laid_out.copy_(value)

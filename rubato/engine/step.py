@@ -109,8 +109,8 @@ class Step:
             )
         self._is_begun = True
         session.flat.check_frozen()
-        before_float = [buffer.clone() for buffer in session.flat.float_buffers]
-        before_other = [buffer.clone() for buffer in session.flat.other_buffers]
+        before_float = [buffer.now.detach().clone() for buffer in session.flat.float_buffers]
+        before_other = [buffer.now.clone() for buffer in session.flat.other_buffers]
         integers = b""
         session.compute_ns = session.data_ns = 0
         session.audit = None
@@ -128,7 +128,7 @@ class Step:
                 session.overlap(leaves)
                 yield batch
                 if self._close(leaves, before_float):
-                    integers = b"".join(bytes(raw_bytes(one).cpu().numpy()) for one in session.flat.other_buffers)
+                    integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
             self._restore(before_float, before_other)  # digests compare the state of the step's start
@@ -155,9 +155,9 @@ class Step:
         flat = self._session.flat
         with torch.no_grad():
             for buffer, before in zip(flat.float_buffers, before_float, strict=True):
-                buffer.copy_(before)
+                buffer.put(before)
             for buffer, before in zip(flat.other_buffers, before_other, strict=True):
-                buffer.copy_(before)
+                buffer.put(before)
         for _, parameter in flat.parameters:
             parameter.grad = None
 
@@ -218,10 +218,11 @@ class Step:
             self._scaler.scale(torch.zeros(1, device=session.device))  # it must have scaled something before its step
         offset = 0
         for buffer in session.flat.other_buffers:
-            size = buffer.numel() * buffer.element_size()
+            own = buffer.own
+            size = own.numel() * own.element_size()
             if size:  # frombuffer takes no empty bytes
-                told = torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=buffer.dtype)
-                buffer.copy_(told.view(buffer.shape))
+                told = torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=own.dtype)
+                buffer.put(told.view(own.shape))
             offset += size
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True

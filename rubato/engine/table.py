@@ -25,6 +25,7 @@ def fill_table(
     Returns: the whole table, equal on every worker.
     Shapes:  table (n,) or (n, m), n >= 1, float64.
     """
+    is_long = session.control.present_stage == "long_phase"
     missing = list(range(len(table)))
     must_ask = ask_first
     while missing:
@@ -44,5 +45,5 @@ def fill_table(
             must_ask = False
             missing = table.isnan().view(len(table), -1).any(1).nonzero().flatten().tolist()
     session.complete_table(key, table)
-    session.control.stage("update")
+    session.control.stage("long_phase" if is_long else "update")
     return table

@@ -8,7 +8,7 @@ import torch
 
 from rubato.data.randomness import capture, restore
 from rubato.data.source import Source
-from rubato.engine.state import TrainingState, buffers_of
+from rubato.engine.state import TrainingState
 from rubato.engine.step import to_device
 
 
@@ -19,7 +19,7 @@ def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
     is not called with the first part of a batch is simply not warmed.
     """
     random_state = capture()
-    buffers = [(one, one.tensor, one.tensor.clone()) for one in buffers_of(state.models)]
+    buffers = [(one, one.own.clone()) for one in state.buffers]
     try:
         with contextlib.suppress(Exception):
             batch = to_device(source.read(0, 0), device)
@@ -32,6 +32,6 @@ def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
         for _, parameter in state.named_parameters():
             parameter.grad = None
         with torch.no_grad():
-            for place, tensor, before in buffers:
-                place.module._buffers[place.key] = tensor.copy_(before)
+            for buffer, before in buffers:
+                buffer.put(before)
         restore(random_state)

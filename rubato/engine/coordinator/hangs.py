@@ -163,6 +163,8 @@ def decide_hung(
                 found.append(_hung(worker, beat, "did not leave a revoked generation", revoked_s, policy.other_s))
         elif beat is not None:
             limit = policy.deadline_s(beat.stage, usual) * lenience.of(beat.stage)
+            if beat.stage == "long_phase" and beat.silent_seconds > policy.slow_s:
+                found.append(_hung(worker, beat, "did not run", beat.silent_seconds, policy.slow_s))
             is_waited_for = beat.stage in SLOW_STAGES or any(
                 number == beat.generation and seconds > limit for number, seconds in waits
             )

@@ -180,16 +180,26 @@ class CheckpointLedger:
                 orders.append(Reassigned(heir, one.generation, folder, index))
         return orders
 
-    def on_failed(self, part: StripeFailed) -> bool:
-        """A stripe could not be written: this checkpoint will not be. Returns whether that is news."""
+    def on_failed(self, part: StripeFailed, generation: int) -> bool:
+        """A stripe could not be written: this checkpoint will not be, but where another generation saves it anew.
+
+        Args:    generation: that trains.
+        Returns: whether that is news.
+        """
         known = self._failed.get(part.folder)
         if known is not None and known.generation >= part.generation:
             return False
+        if part.step <= self.committed_step or self._committing.get(part.folder, -1) > part.generation:
+            return False
         if any(other.generation > part.generation for other in self._parts.get(part.folder, {}).values()):
-            return False  # it is saved anew by another generation, which has nothing to do with this
-        self.on_answered(part.step)
+            return False
         self._parts.pop(part.folder, None)
         self._failed[part.folder] = part
+        if part.generation < generation:
+            # The members of this one may save the same step, at a pause or at the end; else it is asked for again.
+            self.lost_step, self._asked_in = max(self.lost_step, part.step), 0
+            return False
+        self.on_answered(part.step)
         return True
 
     def distrust(self, step: int, generation: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.actions import Actions
@@ -261,7 +261,7 @@ class Coordinator:
             job.send(order.incarnation, command)
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
-        if self.job.ledger.on_failed(event):
+        if self.job.ledger.on_failed(event, self.job.number):
             self._save_failed(event.step, event.cause)
 
     def _save_failed(self, step: int, cause: str) -> None:
@@ -354,7 +354,8 @@ class Coordinator:
                 self._ending.fail(job.located(failure, worker))
         # A spare that is killed had been warm: that says nothing of how workers start.
         is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
-        if worker.generation == 0 and not self._ending.is_leaving and not (is_spare and is_from_outside(event)):
+        is_harmless = is_spare and (is_from_outside(event) or worker.hang is not None)
+        if worker.generation == 0 and not self._ending.is_leaving and not is_harmless:
             self._on_start_failure(worker, event, now)
 
     def _tell_exit(self, worker: WorkerView, event: wire.Exited, *, is_planned: bool) -> None:
@@ -390,14 +391,12 @@ class Coordinator:
         if not isinstance(decision, GiveUp):
             return
         job.reason = f"{decision.because}; no more are added until the wish changes"
-        advice, reason = (decision.advice, Reason.START_FAILED) if worker.hang is None else (HANG_ADVICE, Reason.HANG)
+        hangs = worker.hang is not None and worker.hang.stage  # else its host fell silent
+        advice, reason = (HANG_ADVICE, Reason.HANG) if hangs else (decision.advice, Reason.START_FAILED)
+        message = f"{decision.because[0].upper()}{decision.because[1:]}. {advice}"
+        whose: Literal["user", "infrastructure"] = "user" if decision.is_own else "infrastructure"
         failure = Failure(
-            "user" if decision.is_own else "infrastructure",
-            reason,
-            f"{decision.because[0].upper()}{decision.because[1:]}. {advice}",
-            exit_code=event.exit_code,
-            signal=event.signal,
-            last_output=event.last_output,
+            whose, reason, message, exit_code=event.exit_code, signal=event.signal, last_output=event.last_output
         )
         self._founding.give_up_starting(job.located(failure, worker))
 

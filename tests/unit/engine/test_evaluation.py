@@ -261,6 +261,7 @@ class Lossy:
     """What `fill_table` needs of the session of rank 0 of 2, whose exchanges fail or bring what the script says."""
 
     rank, world = 0, 2
+    present_stage = "update"
 
     def __init__(self, script: list[Any]) -> None:
         self.script, self.done = script, []

@@ -19,7 +19,7 @@ def layout_of(model: nn.Module) -> FlatLayout:
 
 
 def before(flat: FlatLayout) -> list[torch.Tensor]:
-    return [buffer.clone() for buffer in flat.float_buffers]
+    return [buffer.now.clone() for buffer in flat.float_buffers]
 
 
 class Odd(nn.Module):
@@ -43,7 +43,7 @@ def test_every_piece_begins_at_64_bytes() -> None:
     ends = [piece.start + piece.numel for piece in flat.pieces]
     assert all(end <= after.start for end, after in zip(ends, [*flat.pieces[1:], flat.flags], strict=True))
     assert len(flat.float_buffers) == 2
-    assert [buffer.dtype for buffer in flat.other_buffers] == [torch.int64]
+    assert [buffer.now.dtype for buffer in flat.other_buffers] == [torch.int64]
 
 
 def test_gradients_come_back_as_they_were_packed() -> None:
@@ -155,7 +155,7 @@ def test_buffers_move_by_their_weighted_mean_change() -> None:
     total = flat.empty()
     for share, change in ((1.0, 4.0), (0.5, 1.0)):
         for buffer, old in zip(flat.float_buffers, start, strict=True):
-            buffer.copy_(old)
+            buffer.put(old)
         model.get_buffer("limits")[3] += change
         model.get_buffer("coarse")[0] += change
         model.weight.grad = torch.ones(2)
@@ -215,7 +215,7 @@ def test_batch_norm_follows_its_own_arithmetic() -> None:
     flat.pack(vector, start, 1.0)
     flat.deliver(vector, start)
     for buffer, expected in zip(flat.float_buffers, said, strict=True):
-        torch.testing.assert_close(buffer, expected, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(buffer.now, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -235,7 +235,7 @@ def test_adding_in_place_gives_the_bits_of_a_vector_that_is_added(dtype: torch.d
     def packed(vector: torch.Tensor, seed: int, *, adds: bool) -> torch.Tensor:
         with torch.no_grad():
             for buffer, old in zip(flat.float_buffers, start, strict=True):
-                buffer.copy_(old)
+                buffer.put(old)
         compute(seed)
         flat.pack(vector, start, 1.0, adds=adds)
         return vector

@@ -66,7 +66,7 @@ def play(
     model = network()
     flat, ahead = layout(model), Counted()
     overlap = Overlap(flat, lefts, flat.empty(), ahead, is_watched=is_watched)
-    before = [buffer.clone() for buffer in flat.float_buffers]
+    before = [buffer.now.clone() for buffer in flat.float_buffers]
     overlap.begin_backward(share)
     model(numbers(0)).square().sum().backward()
     overlap.end_backward()
@@ -149,7 +149,7 @@ def test_a_parameter_without_gradient_holds_up_its_bucket_until_the_end() -> Non
     model = network()
     flat, ahead = layout(model), Counted()
     overlap = Overlap(flat, [], flat.empty(), ahead, is_watched=False)
-    before = [buffer.clone() for buffer in flat.float_buffers]
+    before = [buffer.now.clone() for buffer in flat.float_buffers]
     overlap.begin_backward(1.0)
     model[:4](numbers(0)).square().sum().backward()  # not the last layer, which is exchanged first
     overlap.end_backward()
@@ -176,11 +176,11 @@ class Worker:
         )
 
     def step(self, step: int, spoil: Callable[[nn.Module], Any], *, overlaps: bool) -> torch.Tensor:
-        before = [buffer.clone() for buffer in self.flat.float_buffers]
+        before = [buffer.now.clone() for buffer in self.flat.float_buffers]
         mine = [leaf for leaf in range(V) if self.owners[leaf] == self.rank]
         for leaf in mine:
             for buffer, start in zip(self.flat.float_buffers, before, strict=True):
-                buffer.copy_(start)
+                buffer.put(start)
             if overlaps and leaf == mine[-1] and self.sums.may_overlap:
                 reduction = self.exchange.begin(Tree.of(V), range(V), self.owners, (1, 1, step))
                 self.sums.overlap(step, range(leaf, leaf + 1), reduction)
@@ -195,7 +195,7 @@ class Worker:
         header = Header(1, 1, step, 1, 1, Leaving.NO, 0, True, None, 0, slots, again=was_wrong)
         result = self.exchange.reduce(self.sums.of(step), self.owners, header, b"", begun)
         for buffer, start in zip(self.flat.float_buffers, before, strict=True):
-            buffer.copy_(start)
+            buffer.put(start)
         self.sums.deliver(step, result, float(BATCH))
         return self.sums.mean.clone()
 

@@ -197,6 +197,37 @@ def test_another_memory_format(optimizers: Optimizers, key: str) -> None:
     assert content(other.state) == content(one.state)
 
 
+def test_places_that_hold_one_tensor_for_a_while_are_carried_as_two() -> None:
+    def build() -> Program:
+        model = nn.Linear(3, 2)
+        model.register_buffer("one", torch.ones(2))
+        model.register_buffer("other", torch.zeros(2))
+        return program(model=model)
+
+    one, other = build(), build()
+    one.train(1)
+    one.model.other = one.model.one
+    carry(one.state, other.state)
+    assert content(other.state) == content(one.state)
+    other.model.get_buffer("one").add_(1.0)
+    assert other.model.get_buffer("other").tolist() == [1.0, 1.0]
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a plain number in its state, which torch's own optimizers do not."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        self.state["steps"] = self.state.get("steps", 0) + 1  # type: ignore[index]
+        return super().step(closure)
+
+
+def test_an_optimizer_may_keep_a_number_of_its_own() -> None:
+    one = program(lambda parameters: Counting(parameters, lr=0.01, momentum=0.9))
+    one.train(2)
+    document, _ = one.state.encode()
+    assert document
+
+
 def test_names_that_would_hide_one_another_are_refused() -> None:
     inner = nn.ModuleDict({"head": nn.Linear(2, 2)})
     with pytest.raises(ModelError, match=r"saved under one name \(net\.head\.bias, net\.head\.weight\)"):

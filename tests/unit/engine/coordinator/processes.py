@@ -220,7 +220,7 @@ class Processes:
     def _follow(self, worker: Worker, group: Group) -> Callable[[], None] | None:
         """What it misses arrives; when the members have switched it is one of them."""
         number = group.record.number
-        if max(worker.revoked, worker.highest if group.entry_step is None else 0) > number or worker.revoked == number:
+        if worker.revoked >= number or max(worker.formed, default=0) > number:
             return lambda: self._stop_following(worker, number)
         if group.entry_step is not None and self.random.random() < 0.7:
             return lambda: self._arrive_at_last(worker, group)

@@ -90,7 +90,9 @@ class Cluster(Processes):
                     assert order.incarnation not in self.workers, "an incarnation was used twice"
                     self.workers[order.incarnation] = Worker(order.incarnation, self.attempt)
                 case Kill():
-                    self.die(self.workers[order.incarnation])
+                    # Who can still write its stacks ends by that.
+                    is_first = order.with_stacks and self.random.random() < 0.5
+                    self.die(self.workers[order.incarnation], "SIGABRT" if is_first else "SIGKILL")
                 case Send():
                     self._send(order)
                 case FindCheckpoint():

@@ -98,6 +98,8 @@ def test_deadlines_are_learned_from_the_slowest_worker() -> None:
 @pytest.mark.parametrize("policy", [POLICY, HangPolicy.fixed(3.0)])
 def test_what_the_program_says_takes_long_is_no_hang(policy: HangPolicy) -> None:
     assert fenced(waits("1.1", 1e6), worker("1.2", "long_phase", 1e6), policy=policy) == []
+    stopped = worker("1.2", "long_phase", 700, silent=650)
+    assert fenced(waits("1.1", 700), stopped, policy=policy) == ["1.2"], "it does not run at all"
 
 
 @pytest.mark.parametrize("stage", ["setup", "first_batch", "evaluate", "checkpoint"])

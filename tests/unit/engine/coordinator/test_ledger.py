@@ -114,9 +114,21 @@ def test_a_late_failure_of_an_older_generation_takes_nothing_from_a_newer_one() 
     book = ledger()
     book.want(10)
     assert book.on_written(replace(part(0, 2), generation=3), 0.0) is None
-    assert not book.on_failed(wire.StripeFailed("1.2", FOLDER, 10, "the disk was full", 2))
+    late = wire.StripeFailed("1.2", FOLDER, 10, "the disk was full", 2)
+    assert not book.on_failed(late, 3)
     assert book.is_wanted
     assert book.on_written(replace(part(1, 2), generation=3), 0.0) is not None
+    assert not book.on_failed(late, 3), "its manifest is being written"
+    book.on_committed(10)
+    assert not book.on_failed(late, 3)
+
+
+def test_a_failure_of_an_older_generation_is_no_answer_to_what_is_wanted() -> None:
+    book = ledger()
+    book.want(10)
+    assert not book.on_failed(wire.StripeFailed("1.2", FOLDER, 10, "the disk was full", 2), 3)
+    assert book.is_wanted
+    assert book.on_written(replace(part(0, 1), generation=3), 0.0) is not None
 
 
 def test_losing_everybody_clears_what_was_in_the_making() -> None:
