@@ -43,7 +43,8 @@ def wants_stream(request: Request) -> bool:
 
 def message(data: Any, *, event: str, id: str | None = None) -> bytes:
     """One event."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # ASCII: many readers end a line at U+2028 and U+0085 too.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return bytes(format_sse_event(data_str=text, event=event, id=id))
 
 

@@ -12,7 +12,7 @@ import anyio
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk
-from rubato.client.transport import options_of, timeout_of
+from rubato.client.transport import LineSplitter, options_of, timeout_of
 
 T = TypeVar("T")
 PIECE_BYTES = 1 << 20
@@ -100,8 +100,15 @@ class _Line:
         assert self._response is not None, "nothing is open"
         if self._parts is None:
             is_line = isinstance(wish, NextLine)
-            self._parts = self._response.aiter_lines() if is_line else self._response.aiter_bytes()
+            self._parts = _lines_of(self._response) if is_line else self._response.aiter_bytes()
         return await anext(self._parts, None)
+
+
+async def _lines_of(response: httpx.Response) -> AsyncIterator[str]:
+    splitter = LineSplitter()
+    async for text in response.aiter_text():
+        for line in splitter.feed(text):
+            yield line
 
 
 async def _pieces_of(file: Path) -> AsyncIterator[bytes]:

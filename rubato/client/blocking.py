@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk
-from rubato.client.transport import options_of, timeout_of
+from rubato.client.transport import LineSplitter, options_of, timeout_of
 
 T = TypeVar("T")
 
@@ -97,5 +97,11 @@ class _Line:
         assert self._response is not None, "nothing is open"
         if self._parts is None:
             is_line = isinstance(wish, NextLine)
-            self._parts = self._response.iter_lines() if is_line else self._response.iter_bytes()
+            self._parts = _lines_of(self._response) if is_line else self._response.iter_bytes()
         return next(self._parts, None)
+
+
+def _lines_of(response: httpx.Response) -> Iterator[str]:
+    splitter = LineSplitter()
+    for text in response.iter_text():
+        yield from splitter.feed(text)

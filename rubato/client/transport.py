@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -236,6 +237,18 @@ class Transport:
 def _retry_after_s(response: httpx.Response) -> float:
     text = response.headers.get("Retry-After", "")
     return min(float(text), RATE_WAIT_MAX_S) if text.isdecimal() else 1.0
+
+
+class LineSplitter:
+    """Cuts text where lines of an event stream end; what str.splitlines cuts at besides, such as U+2028, is text."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, text: str) -> list[str]:
+        """The lines that the text completes. A return at its end may be half of a line's end, and waits."""
+        *lines, self._rest = re.split(r"\r\n|\n|\r(?!\Z)", self._rest + text)
+        return lines
 
 
 class MessageParser:

@@ -306,6 +306,16 @@ def test_a_stream_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.M
     assert len(gaps) == 2
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
+def test_a_sign_that_ends_a_line_elsewhere_is_text_in_a_stream(tmp_path: Path, sign: str) -> None:
+    line = {"id": "0:1", "time": "t", "stream": "stdout", "line": f"one{sign}two", "rank": 0}
+    sent = stream_of(
+        f"event: log\ndata: {json.dumps({'items': [line]}, ensure_ascii=False)}\n\n", "event: end\ndata: null\n\n"
+    )
+    with client_of(lambda _: sent, tmp_path) as client:
+        assert [one.line for one in client.follow_logs("j")] == [f"one{sign}two"]
+
+
 def test_a_stream_that_is_refused_is_not_tried_again(tmp_path: Path) -> None:
     calls = []
 

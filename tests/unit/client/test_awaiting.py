@@ -105,8 +105,8 @@ def test_a_stream_that_is_cut_goes_on_behind_what_was_read(tmp_path: Path, monke
     asked: list[str | None] = []
 
     def event(position: int) -> str:
-        data = {"position": position, "time": "t", "kind": "k", "message": f"number {position}"}
-        return f"id: {position}\nevent: event\ndata: {json.dumps(data)}\n\n"
+        data = {"position": position, "time": "t", "kind": "k", "message": f"number\u2028{position}"}
+        return f"id: {position}\nevent: event\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
     class Cut(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -125,7 +125,7 @@ def test_a_stream_that_is_cut_goes_on_behind_what_was_read(tmp_path: Path, monke
         async with client_of(handler, tmp_path) as client:
             return [one.message async for one in client.follow_events("job_1", on_gap=gaps.append)]
 
-    assert asyncio.run(story()) == ["number 1", "number 2"]
+    assert asyncio.run(story()) == ["number\u20281", "number\u20282"]
     assert asked == ["0", "1"]
     assert len(gaps) == 1
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.client.transport import KEEP_ALIVE, Message, MessageParser
+from rubato.client.transport import KEEP_ALIVE, LineSplitter, Message, MessageParser
 from rubato.errors import ApiError
 
 
@@ -39,3 +39,12 @@ def test_what_is_sent_is_what_is_read(sent: list[tuple[str, int, str]]) -> None:
     assert [(message.event, message.id, message.data) for message in read] == [
         (event, str(number), text) for event, number, text in sent
     ]
+
+
+@given(st.lists(st.text(st.sampled_from("ab\r\n\u2028\u2029\x85\x0b"), max_size=5)))
+def test_lines_end_where_event_streams_end_them_however_the_text_is_cut(pieces: list[str]) -> None:
+    splitter = LineSplitter()
+    lines = [line for piece in pieces for line in splitter.feed(piece)]
+    text = "".join(pieces)
+    expected = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    assert lines == expected[:-1], "and what may be half of an end waits"
