@@ -92,7 +92,7 @@ class _Line:
         options = {**options_of(request), "timeout": timeout_of(request)}
         self._response = await self._open.enter_async_context(self._http.stream(**options))
         self._parts = None
-        if self._response.status_code >= 400:
+        if self._response.status_code >= 300:
             await self._response.aread()
         return self._response
 

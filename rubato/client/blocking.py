@@ -89,7 +89,7 @@ class _Line:
         options = {**options_of(request), "timeout": timeout_of(request)}
         self._response = self._open.enter_context(self._http.stream(**options))
         self._parts = None
-        if self._response.status_code >= 400:
+        if self._response.status_code >= 300:
             self._response.read()
         return self._response
 

@@ -51,7 +51,7 @@ class Sleep:
 
 @dataclass(frozen=True)
 class Open:
-    """Send this and read the answer by and by; one of 400 and more is read to its end."""
+    """Send this and read the answer by and by; one of 300 and more is read to its end."""
 
     request: Request
 

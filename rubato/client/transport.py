@@ -91,7 +91,7 @@ class Transport:
         timeout_s: float = READ_TIMEOUT_S,
         accept: tuple[int, ...] = (),
     ) -> Call[httpx.Response]:
-        """One request; statuses of 400 and more raise, except those in `accept`.
+        """One request; statuses of 300 and more raise, except those in `accept`.
 
         Raises:
             ServiceUnreachable: nothing answers.
@@ -107,7 +107,7 @@ class Transport:
             if response.status_code != 429 or file is not None or attempt + 1 == RATE_ATTEMPTS:
                 break
             yield Sleep(_retry_after_s(response))
-        if response.status_code >= 400 and response.status_code not in accept:
+        if response.status_code >= 300 and response.status_code not in accept:
             raise refusal(response)
         return response
 
@@ -163,7 +163,7 @@ class Transport:
         """
         try:
             response = yield Open(Request("GET", self.root + path, timeout_s=READ_TIMEOUT_S))
-            if response.status_code >= 400:
+            if response.status_code >= 300:
                 raise refusal(response)
             with target.open("wb") as file:
                 while (piece := (yield NextPiece())) is not None:
@@ -230,7 +230,7 @@ class Transport:
             headers["Last-Event-ID"] = last_id
         request = Request("GET", self.root + path, params, headers=headers, timeout_s=STREAM_SILENCE_S)
         response = yield Open(request)
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             raise refusal(response)
 
 
@@ -295,7 +295,10 @@ def unreachable(url: str, error: Exception) -> ServiceUnreachable:
 
 
 def refusal(response: httpx.Response) -> ApiError:
-    """The error for a reply of 400 and more."""
+    """The error for a reply of 300 and more."""
+    if response.is_redirect:
+        target = response.headers["Location"]
+        return ApiError(f"{response.url} redirects to {target}; use that address", status=response.status_code)
     try:
         problem = response.json()
     except ValueError:

@@ -139,6 +139,24 @@ def test_a_page_instead_of_json_asks_whether_this_is_rubato(tmp_path: Path) -> N
         client.job("x")
 
 
+def test_a_redirect_is_no_success_and_names_the_address_to_use(tmp_path: Path) -> None:
+    there = "https://rubato.example/api/v1/jobs/x"
+    calls: list[Callable[[Client], Any]] = [
+        lambda client: client.cancel("x"),
+        lambda client: client.delete("job_1"),
+        lambda client: list(client.follow("x")),
+        lambda client: client.download("ckpt_1", "a.safetensors", tmp_path),
+    ]
+    for ask in calls:
+        with (
+            client_of(lambda _: httpx.Response(308, headers={"Location": there}), tmp_path) as client,
+            pytest.raises(ApiError, match=f"redirects to {there}; use that address"),
+        ):
+            ask(client)
+    with client_of(lambda _: httpx.Response(302, headers={"Location": there}), tmp_path) as client:
+        assert not client.is_ready()
+
+
 def test_nothing_there_says_how_to_start_it(tmp_path: Path) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
