@@ -149,7 +149,7 @@ def run_demo() -> ExitCode:
         url = start_service(home)
         from rubato.client import Client
 
-        with Client(url, home=home) as client:
+        with Client(url, home.read_token(), home=home) as client:
             disturbed, formed, epochs = run_disturbed_long_enough(client, home)
             undisturbed = run_undisturbed(client, epochs)
             tell_story(client, disturbed, formed)

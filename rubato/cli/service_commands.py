@@ -93,7 +93,7 @@ def make_login_link(url: str, home: Home) -> str | None:
     """A link that signs a browser in once; None where the service makes none."""
     from rubato.client import Client
 
-    with Client(url, home=home) as client:
+    with Client(url, home.read_token(), home=home) as client:
         try:
             return client.login_link()
         except ApiError:

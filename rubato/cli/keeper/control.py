@@ -168,7 +168,7 @@ def find_missing(home: Home, record: RunRecord | None) -> Missing | None:
 
     if record is None or "service" not in record.processes:
         return Missing("service", "to start")
-    with Client(record.url, home=home) as client:
+    with Client(record.url, home.read_token(), home=home) as client:
         if not client.is_ready():
             return Missing("service", "to answer")
         for role in ("ray", "agent"):
@@ -239,7 +239,7 @@ def _save_jobs(home: Home, record: RunRecord, tell: Teller) -> None:
     from rubato.client import Client
 
     try:
-        with Client(record.url, home=home) as client:
+        with Client(record.url, home.read_token(), home=home) as client:
             before = {job.id: _newest_checkpoint(client, job.id) for job in client.jobs(status=("running",))}
             if not before:
                 return
