@@ -74,11 +74,11 @@ class LiveProgress:
         console = stderr_console()
         one_line = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30 if console.width >= WIDE else 10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[facts]}", style="dim", table_column=one_line),
+            TextColumn("{task.fields[facts]}", style="dim", markup=False, table_column=one_line),
             console=console,
             expand=True,
             transient=True,

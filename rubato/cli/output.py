@@ -65,17 +65,20 @@ def _tell_people(text: str | Text) -> None:
 
 
 def stderr_console() -> Console:
-    """A console on stderr. Made anew each time: tests and pagers replace sys.stderr."""
+    """A console on stderr, which shows text as it is. Made anew each time: tests and pagers replace sys.stderr."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, markup=False, emoji=False)
 
 
 def stdout_console() -> Console:
-    """A console on stdout, for tables. Where it is no terminal nothing is cut: scripts need whole ids."""
+    """A console on stdout, for tables, which shows text as it is. Where it is no terminal nothing is cut: scripts need
+    whole ids.
+    """
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=UNBOUNDED, height=UNBOUNDED)
+    size = None if sys.stdout.isatty() else UNBOUNDED
+    return Console(width=size, height=size, markup=False, emoji=False)
 
 
 def terminal_columns() -> int | None:
