@@ -106,14 +106,21 @@ def allreduce(
     name: str | None = None,
     compression: Any = Compression.none,
     op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     **_: Any,
 ) -> torch.Tensor:
     """Of one rank: a copy of the tensor, whatever the operation. A single number with a name is logged under it.
 
     Raises:
-        ModelError: inside the loop over training batches, where workers have different numbers of them.
+        ModelError: inside the loop over training batches, where workers have different numbers of them; or a factor.
     """
     _outside("allreduce")
+    if (prescale_factor, postscale_factor) != (1.0, 1.0):
+        raise ModelError(
+            f"hvd.allreduce(prescale_factor={prescale_factor}, postscale_factor={postscale_factor}): a script is one "
+            "rank here, so there is nothing to scale back; leave both out, or multiply the tensor"
+        )
     script = present()
     if name is not None and tensor.numel() == 1:
         script.log(name, tensor)

@@ -236,10 +236,14 @@ def check_loader(loader: Any, global_size: int) -> None:
             "workers. Let them say the same: batch_size in the script, batch.global_size in the spec "
             "(`rubato run --batch N`)"
         )
-    usual = (RandomSampler, SequentialSampler, DistributedSampler)
-    if not isinstance(loader.sampler, usual) and type(loader.sampler).__name__ != "ElasticSampler":
+    # Exactly these: what is derived from one may choose.
+    sampler, kind = loader.sampler, type(loader.sampler)
+    is_usual = kind in (RandomSampler, SequentialSampler, DistributedSampler) or kind.__name__ == "ElasticSampler"
+    if not is_usual or len(sampler) != len(loader.dataset) or getattr(sampler, "replacement", False):
+        how = f" of {len(sampler)} from {len(loader.dataset)} samples" if is_usual else ""
+        how += ", with replacement" if getattr(sampler, "replacement", False) else ""
         raise ModelError(
-            f"the training DataLoader has a {type(loader.sampler).__name__}; the engine chooses the order itself, each "
+            f"the training DataLoader has a {kind.__name__}{how}; the engine chooses the order itself, each "
             "sample once an epoch. Put what is to be chosen into the data set (torch.utils.data.Subset)"
         )
 

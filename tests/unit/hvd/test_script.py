@@ -11,7 +11,7 @@ import torch
 from alone import ROWS, AloneRun, loss_of
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import rubato.hvd as hvd
@@ -220,6 +220,23 @@ def test_what_would_not_be_exact_is_refused() -> None:
     refuse(each(step, shuffle=False, sampler=sampler), "WeightedRandomSampler")
 
 
+class Chooser(RandomSampler):
+    """Derived from one that has all samples, as those of other libraries are."""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "words"),
+    [
+        (Chooser(ROWS), "a Chooser;"),  # type: ignore[arg-type]
+        (RandomSampler(ROWS, replacement=True), "RandomSampler of 20 from 20 samples, with replacement"),  # type: ignore[arg-type]
+        (RandomSampler(ROWS, num_samples=8), "RandomSampler of 8 from 20 samples;"),  # type: ignore[arg-type]
+        (DistributedSampler(ROWS, num_replicas=2, rank=0), "DistributedSampler of 10 from 20"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_sampler_that_has_not_each_sample_once_is_refused(sampler: Any, words: str) -> None:
+    refuse(lambda: train_on(*build(), loader(shuffle=False, sampler=sampler)), words)
+
+
 def test_a_scaler_is_refused_before_it_trains() -> None:
     scaler = torch.amp.GradScaler("cpu")
 
@@ -287,6 +304,11 @@ def test_calls_at_the_wrong_place() -> None:
         hvd.init()
         hvd.broadcast_object({}, root_rank=1)
 
+    def scaled() -> None:
+        hvd.init()
+        hvd.allreduce(torch.zeros(1), postscale_factor=0.5)
+
+    refuse(scaled, "postscale_factor=0.5")
     refuse(early, "before hvd.init")
     refuse(outside, "outside of a loop over a DataLoader")
     refuse(summed, "op=Sum")
