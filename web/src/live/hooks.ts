@@ -36,6 +36,7 @@ export function useStream({ path, lastId, onMessages }: StreamRequest): StreamSt
       else stream.wake();
     };
     document.addEventListener("visibilitychange", onVisibility);
+    onVisibility(); // a page may be opened in a tab that is not seen yet
     return () => {
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", onVisibility);
