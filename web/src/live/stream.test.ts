@@ -94,6 +94,18 @@ describe("openStream", () => {
     expect(service.asked.slice(0, 3)).toEqual(["0", "1", "1"]);
   });
 
+  it("counts the time asleep, for what is shown is as old", async () => {
+    service.answerWith(service.stream(message(1), "open"));
+    const start = Date.now();
+    const opened = open();
+    await vi.advanceTimersByTimeAsync(10);
+    opened.sleep();
+    await vi.advanceTimersByTimeAsync(3_600_000);
+    opened.wake();
+    await vi.advanceTimersByTimeAsync(10);
+    expect(states.at(-1)).toEqual({ phase: "lost", since: start });
+  });
+
   it("comes back without a word after a clean end", async () => {
     service.answerWith(service.stream(message(1), "clean"), service.stream(message(2), "open"));
     open();

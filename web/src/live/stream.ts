@@ -80,7 +80,6 @@ class LiveStream implements Stream {
     if (this.isOver || !this.isAsleep) return;
     this.isAsleep = false;
     this.failures = 0;
-    this.lastSign = Date.now();
     this.options.onState({ phase: "connecting" });
     void this.connect();
   }
