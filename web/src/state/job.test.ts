@@ -51,6 +51,20 @@ describe("reduceJob", () => {
     expect(reduceJob(second, { type: "job", job: makeJob() })).toBe(second);
   });
 
+  it("has the points of a chart in place of what lies behind, and the newest rows as they are", () => {
+    const items = Array.from({ length: 6000 }, (_, index) => makeRow(index + 1));
+    const full = reduceJob(NO_JOB, { type: "metrics", items });
+    expect(full.single).toBe(6000);
+    const points = [1, 3000, 5990, 6000].map((step) => makeRow(step, { position: 0 }));
+    const thinned = reduceJob(full, { type: "chart", items: points });
+    expect(steps(thinned.rows)).toEqual([1, 3000, ...steps(items.slice(-500))]);
+    expect(thinned.rows.at(-1)).toEqual(items.at(-1));
+    expect(thinned.single).toBe(500);
+    const again = reduceJob(thinned, { type: "metrics", items: [...items.slice(-2), makeRow(6001)] });
+    expect([again.rows.length, again.single]).toEqual([503, 501]);
+    expect(reduceJob(NO_JOB, { type: "chart", items: points })).toMatchObject({ rows: points, single: 0 });
+  });
+
   it("puts events and rows beside each other", () => {
     const state = reduceJob(reduceJob(NO_JOB, { type: "metrics", items: [makeRow(1)] }), {
       type: "events",

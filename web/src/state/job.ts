@@ -7,14 +7,20 @@ export interface JobState {
   events: readonly JobEvent[];
   /** One row a step, by step. */
   rows: readonly MetricRow[];
+  /** How many of the rows came one by one; the others are points of the service's chart. */
+  single: number;
 }
 
 export type JobAction =
   | { type: "job"; job: Job }
   | { type: "events"; items: JobEvent[] }
-  | { type: "metrics"; items: MetricRow[] };
+  | { type: "metrics"; items: MetricRow[] }
+  | { type: "chart"; items: MetricRow[] };
 
-export const NO_JOB: JobState = { job: null, events: [], rows: [] };
+export const NO_JOB: JobState = { job: null, events: [], rows: [], single: 0 };
+
+/** The newest rows stay beside a chart as they were read: its points do not tell the pace. */
+const KEPT_ROWS = 500;
 
 export function reduceJob(state: JobState, action: JobAction): JobState {
   switch (action.type) {
@@ -22,8 +28,14 @@ export function reduceJob(state: JobState, action: JobAction): JobState {
       return isOlder(action.job, state.job) ? state : { ...state, job: withSpec(action.job, state.job) };
     case "events":
       return { ...state, events: appendEvents(state.events, action.items) };
-    case "metrics":
-      return { ...state, rows: mergeRows(state.rows, action.items) };
+    case "metrics": {
+      const rows = mergeRows(state.rows, action.items);
+      return { ...state, rows, single: state.single + rows.length - state.rows.length };
+    }
+    case "chart": {
+      const kept = state.single > 0 ? state.rows.slice(-Math.min(state.single, KEPT_ROWS)) : [];
+      return { ...state, rows: mergeRows(action.items, kept), single: kept.length };
+    }
   }
 }
 

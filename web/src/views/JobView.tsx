@@ -1,4 +1,4 @@
-import { useEffect, useReducer } from "preact/hooks";
+import { useEffect, useReducer, useState } from "preact/hooks";
 import { Board } from "../charts/Board";
 import { CHART_POINTS, MOST_ROWS, rowsOfChart } from "../charts/history";
 import { SkewCard } from "../charts/SkewCard";
@@ -60,13 +60,20 @@ export function JobView({ id, tab, theme }: JobViewProps) {
     path: path && `${path}/events`,
     onMessages: (all) => dispatch(readEvents(all)),
   });
-  // Of a long job the service thins out what lies behind; the stream goes on from there.
+  // Of a long job the service thins out what lies behind; the stream goes on from there. A job that becomes long while
+  // it is looked at has its past thinned out again and again.
   const isLong = (found.value?.step ?? 0) > MOST_ROWS;
+  const [thinnings, setThinnings] = useState(0);
+  const isCrowded = state.single > MOST_ROWS;
+  useEffect(() => {
+    if (isCrowded) setThinnings((before) => before + 1);
+  }, [isCrowded]);
   const past = useResource<MetricChart>(
-    path && isLong ? `${path}/metrics/chart?max_points=${CHART_POINTS}` : null,
+    path && (isLong || thinnings > 0) ? `${path}/metrics/chart?max_points=${CHART_POINTS}` : null,
+    thinnings,
   );
   useEffect(() => {
-    if (past.value) dispatch([{ type: "metrics", items: rowsOfChart(past.value) }]);
+    if (past.value) dispatch([{ type: "chart", items: rowsOfChart(past.value) }]);
   }, [past.value]);
   const metrics = useStream({
     path: path && (!isLong || past.value) ? `${path}/metrics` : null,
