@@ -1,36 +1,40 @@
 import { useState } from "preact/hooks";
 import { Icon } from "./Icon";
 
-/** Copies `text`; falls back to selecting it where the browser has no clipboard (plain http). */
+/** Copies `text`; falls back to selecting it where the browser has no clipboard (plain http). Says only what is true. */
 export function Copy({ text, label }: { text: string; label: string }) {
-  const [isDone, setDone] = useState(false);
-  const copy = async () => {
+  const [outcome, setOutcome] = useState<"Copied" | "Not copied" | null>(null);
+  const copy = async (button: HTMLElement) => {
+    let isCopied = true;
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      copyBySelection(text);
+      isCopied = copyBySelection(text, button);
     }
-    setDone(true);
-    setTimeout(() => setDone(false), 1500);
+    setOutcome(isCopied ? "Copied" : "Not copied");
+    setTimeout(() => setOutcome(null), 1500);
   };
   return (
     <button
       type="button"
       class="icon-button"
-      onClick={() => void copy()}
-      aria-label={isDone ? "Copied" : label}
+      onClick={(event) => void copy(event.currentTarget)}
+      aria-label={outcome ?? label}
       title={label}
     >
-      <Icon name={isDone ? "check" : "copy"} />
+      <Icon name={outcome === null ? "copy" : outcome === "Copied" ? "check" : "cross"} />
     </button>
   );
 }
 
-function copyBySelection(text: string): void {
+function copyBySelection(text: string, button: HTMLElement): boolean {
   const area = document.createElement("textarea");
   area.value = text;
-  document.body.append(area);
+  // What lies outside of an open dialog cannot be selected.
+  (button.closest("dialog") ?? document.body).append(area);
   area.select();
-  document.execCommand("copy");
+  const isCopied = document.execCommand("copy");
   area.remove();
+  button.focus();
+  return isCopied;
 }
