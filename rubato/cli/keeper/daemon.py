@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,6 +59,8 @@ class Keeper:
         self.ray_address = ""
         self.stop_requested = threading.Event()
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
+        self._is_record_due = False
+        """It could not be written; each round tries again."""
         previous = self._adoptable()
         self.layout = commands.Layout(
             home=home,
@@ -83,18 +85,19 @@ class Keeper:
     # --- one round ----------------------------------------------------------------------------------------------------
 
     def _round(self, now: float) -> None:
+        if self._is_record_due:
+            self._write_record()
         codes = reap_children()
         for role, process in list(self.processes.items()):
             # Ray's end takes the agent with it, in the middle of this loop.
             if role in self.processes and not is_alive(process):
                 self._note_end(role, codes.get(process.pid), now)
         if self._is_due("ray", now):
-            self._start_ray()
+            self._try_to_start("ray", self._start_ray, now)
         if self._is_due("service", now):
-            environment = commands.service_environment(self.layout, self.environment, os.environ)
-            self._start("service", commands.service_command(), environment)
+            self._try_to_start("service", self._start_service, now)
         if self._is_due("agent", now) and self._is_ray_ready(now):
-            self._start("agent", commands.agent_command(self.layout, self.ray_address), self.environment)
+            self._try_to_start("agent", self._start_agent, now)
 
     def _is_due(self, role: str, now: float) -> bool:
         return role not in self.processes and now >= self.backoffs[role].next_start_at
@@ -131,10 +134,25 @@ class Keeper:
             end_processes([self.processes["ray"]], grace_s=TERM_GRACE_S["ray"])
         return False
 
+    def _try_to_start(self, role: str, start: Callable[[], None], now: float) -> None:
+        """Start it; where the disk or the machine has no room, try again later."""
+        try:
+            start()
+        except OSError as error:
+            wait_s = self.backoffs[role].note_end(started_at=now, now=now)
+            log(f"{role} could not be started ({error}); trying again in {wait_s:.1f} s")
+
     def _start_ray(self) -> None:
         plan = commands.plan_ray(self.layout, self.environment)
         self.ray_address = plan.address
         self._start("ray", plan.command, plan.environment)
+
+    def _start_service(self) -> None:
+        environment = commands.service_environment(self.layout, self.environment, os.environ)
+        self._start("service", commands.service_command(), environment)
+
+    def _start_agent(self) -> None:
+        self._start("agent", commands.agent_command(self.layout, self.ray_address), self.environment)
 
     def _start(self, role: str, command: list[str], environment: dict[str, str]) -> None:
         with self.home.open_log(role) as output:
@@ -169,19 +187,24 @@ class Keeper:
     def _write_record(self) -> None:
         own = identify(os.getpid())
         assert own is not None
-        self.home.write_record(
-            RunRecord(
-                url=self.layout.url,
-                ray_address=self.ray_address,
-                ray_temp_dir=str(self.layout.ray_temp_dir),
-                started_at=self._since,
-                slots=self.layout.slots,
-                boot_id=boot_id(),
-                mark=self.layout.mark,
-                processes={"keeper": own, **self.processes},
-                failures={role: backoff.failures for role, backoff in self.backoffs.items() if backoff.failures},
-            )
+        record = RunRecord(
+            url=self.layout.url,
+            ray_address=self.ray_address,
+            ray_temp_dir=str(self.layout.ray_temp_dir),
+            started_at=self._since,
+            slots=self.layout.slots,
+            boot_id=boot_id(),
+            mark=self.layout.mark,
+            processes={"keeper": own, **self.processes},
+            failures={role: backoff.failures for role, backoff in self.backoffs.items() if backoff.failures},
         )
+        was_due, self._is_record_due = self._is_record_due, False
+        try:
+            self.home.write_record(record)
+        except OSError as error:
+            self._is_record_due = True
+            if not was_due:
+                log(f"run.json could not be written ({error}); trying again")
 
     def _adoptable(self) -> RunRecord | None:
         """The record of a keeper that was killed, where its Ray lives on."""
@@ -323,5 +346,6 @@ def _remove(folder: Path) -> None:
 
 
 def log(text: str) -> None:
-    """One line of the keeper's log."""
-    print(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} keeper: {text}", file=sys.stderr, flush=True)
+    """One line of the keeper's log; where the disk is full it is lost, and the keeper lives on."""
+    with contextlib.suppress(OSError):
+        print(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} keeper: {text}", file=sys.stderr, flush=True)
