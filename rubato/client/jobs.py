@@ -9,12 +9,16 @@ from typing import Any
 from rubato.client.conversation import Call, Flow, Sleep, call, each, flow
 from rubato.client.models import Explanation, Job, Standing, decode
 from rubato.client.paths import path_of
-from rubato.client.transport import Transport
-from rubato.errors import ServiceUnreachable
+from rubato.client.transport import Transport, is_away
+from rubato.errors import ApiError, ServiceUnreachable
 from rubato.wire.status import FINAL
 
 WAIT_S = 25.0
 """Seconds a single `?wait=` request asks for; proxies commonly cut idle requests at 30 to 60 s."""
+
+AWAY_S = 60.0
+"""A wait goes on while the service is away for no longer: it starts again within some seconds."""
+AWAY_POLL_S = 1.0
 
 
 class Jobs:
@@ -170,12 +174,26 @@ class Jobs:
 
     @call
     def wait(self, job: str, *, statuses: tuple[str, ...] = (), timeout_s: float | None = None) -> Call[Job]:
-        """Wait until the job's status is one of `statuses`, or final. After `timeout_s` the job as it then stands."""
+        """Wait until the job's status is one of `statuses`, or final. After `timeout_s` the job as it then stands.
+
+        Raises:
+            ServiceUnreachable: no answer for a minute.
+        """
         wanted = {*statuses, *(str(status) for status in FINAL)}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        away_since: float | None = None
         while True:
             left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
-            found = yield from _read(self._transport, job, wanted if left > 0 else set(), left)
+            try:
+                found = yield from _read(self._transport, job, wanted if left > 0 else set(), left)
+            except (ServiceUnreachable, ApiError) as error:
+                now = time.monotonic()
+                away_since = away_since or now
+                if not is_away(error) or left <= 0 or now - away_since > AWAY_S:
+                    raise
+                yield Sleep(AWAY_POLL_S)
+                continue
+            away_since = None
             if found.status in wanted or left <= 0:
                 return found
 

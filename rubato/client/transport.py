@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
+from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
@@ -25,6 +25,8 @@ STREAM_SILENCE_S = 35.0
 RATE_ATTEMPTS = 4
 """Of a request that the service refuses because there are too many: it says when to come again."""
 RATE_WAIT_MAX_S = 10.0
+AWAY_STATUSES = (502, 503, 504)
+"""Replies of a proxy whose service is away, or of a service that starts."""
 RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
@@ -127,6 +129,11 @@ class Transport:
     def create(self, path: str, body: Any = None, *, key: str | None = None, **options: Any) -> Call[Any]:
         """A POST under a key: sent again after a lost reply it answers as the first time, and does nothing twice."""
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        try:
+            return (yield from self.json("POST", path, body=body, headers=headers, **options))
+        except ServiceUnreachable as error:
+            if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+                raise
         return (yield from self.json("POST", path, body=body, headers=headers, **options))
 
     def pages(self, path: str, params: dict[str, Any] | None = None, limit: int | None = None) -> Flow[Any]:
@@ -208,7 +215,7 @@ class Transport:
             except httpx.TransportError as error:
                 lost = unreachable(self.url, error)
             except ApiError as error:
-                if error.status not in (429, 502, 503, 504):
+                if error.status not in (429, *AWAY_STATUSES):
                     raise
                 lost = ServiceUnreachable(str(error))
             else:
@@ -288,10 +295,19 @@ def _parse(text: str) -> Any:
 def unreachable(url: str, error: Exception) -> ServiceUnreachable:
     """The error for a service that does not answer."""
     cause = str(error) or type(error).__name__
+    if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+        return ServiceUnreachable(
+            f"{url} did not answer in time ({cause}); what was asked for may be done or not: look before you ask again"
+        )
     return ServiceUnreachable(
         f"nothing answers at {url} ({cause}); start the service with `rubato up`, "
         "or name another address with --url or RUBATO_URL"
     )
+
+
+def is_away(error: RubatoError) -> bool:
+    """Whether the service did not answer this time, and may the next time."""
+    return isinstance(error, ServiceUnreachable) or (isinstance(error, ApiError) and error.status in AWAY_STATUSES)
 
 
 def refusal(response: httpx.Response) -> ApiError:

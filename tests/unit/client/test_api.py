@@ -201,6 +201,49 @@ def test_wait_asks_again_until_the_status_is_there(tmp_path: Path) -> None:
     assert asked[0] == {"wait": "25.0", "for": "cancelled,failed,paused,succeeded"}
 
 
+def test_wait_goes_on_where_a_reply_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.client.jobs.AWAY_POLL_S", 0.0)
+    replies: list[Any] = [httpx.ReadTimeout(""), httpx.ConnectError("refused"), 502, 503, 504, 200]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        reply = replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return httpx.Response(reply, json={**JOB, "status": "succeeded"})
+
+    with client_of(handler, tmp_path) as client:
+        assert client.wait("job_1").status == "succeeded"
+        replies[:] = [500]
+        with pytest.raises(ApiError):
+            client.wait("job_1")
+        monkeypatch.setattr("rubato.client.jobs.AWAY_S", -1.0)
+        replies[:] = [httpx.ConnectError("refused")]
+        with pytest.raises(ServiceUnreachable, match="nothing answers"):
+            client.wait("job_1")
+
+
+def test_a_lost_reply_makes_no_second_job(tmp_path: Path) -> None:
+    keys: list[str] = []
+    replies: list[Any] = [httpx.ReadTimeout(""), 201]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        reply = replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return httpx.Response(reply, json=JOB)
+
+    with client_of(handler, tmp_path) as client:
+        assert client.submit({"name": "digits"}).id == "job_1"
+        assert keys[0] == keys[1]
+        replies[:] = [httpx.ReadTimeout(""), httpx.ReadTimeout("")]
+        with pytest.raises(ServiceUnreachable, match=r"did not answer in time .*look before"):
+            client.submit({"name": "digits"})
+        replies[:] = [httpx.ConnectError("refused")]
+        with pytest.raises(ServiceUnreachable, match="nothing answers"):
+            client.submit({"name": "digits"})
+
+
 def test_wait_ends_at_its_deadline_with_the_job_as_it_is(tmp_path: Path) -> None:
     with client_of(lambda _: httpx.Response(200, json=JOB), tmp_path) as client:
         assert client.wait("job_1", timeout_s=0.01).status == "running"

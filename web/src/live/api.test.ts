@@ -1,5 +1,5 @@
-import { describe, expect, it } from "vitest";
-import { describeProblem } from "./api";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { describeProblem, postOnce, type Unanswered } from "./api";
 
 describe("describeProblem", () => {
   it("shows the detail and every finding once", () => {
@@ -19,5 +19,24 @@ describe("describeProblem", () => {
   it("has something to say about an answer that is no problem document", () => {
     expect(describeProblem(502, null).message).toBe("The service answered with status 502.");
     expect(describeProblem(500, "<html>").status).toBe(500);
+  });
+});
+
+describe("a request", () => {
+  afterEach(() => vi.unstubAllGlobals());
+
+  it("goes under the same key again until it is answered", async () => {
+    const keys: (string | null)[] = [];
+    const answers = [null, new Response("{}"), new Response("{}"), null, new Response("{}")];
+    vi.stubGlobal("fetch", (_: string, init: RequestInit) => {
+      keys.push(new Headers(init.headers).get("Idempotency-Key"));
+      const answer = answers.shift();
+      return answer ? Promise.resolve(answer) : Promise.reject(new TypeError("network error"));
+    });
+    const unanswered: Unanswered = {};
+    const send = (name: string) => postOnce(unanswered, "/jobs/job_1/clone", { name }).catch(() => null);
+    for (const name of ["a", "a", "a", "b", "c"]) await send(name);
+    expect(keys[1]).toBe(keys[0]);
+    expect(new Set(keys).size).toBe(4);
   });
 });

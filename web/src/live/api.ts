@@ -94,8 +94,26 @@ export function postYaml<T>(path: string, yaml: string): Promise<T> {
   return send<T>(path, yaml, "application/yaml");
 }
 
-function send<T>(path: string, body: string, type: string): Promise<T> {
-  const headers = { "Content-Type": type, Accept: "application/json", "Idempotency-Key": randomKey() };
+/** The key of the last wish that was not answered. */
+export interface Unanswered {
+  key?: string;
+  path?: string;
+  body?: string;
+}
+
+/** Send a wish that makes something: the same one again, after a lost reply, makes no second. */
+export async function postOnce<T>(unanswered: Unanswered, path: string, body: unknown): Promise<T> {
+  const text = JSON.stringify(body);
+  const isAgain = unanswered.path === path && unanswered.body === text;
+  const key = (isAgain && unanswered.key) || randomKey();
+  Object.assign(unanswered, { key, path, body: text });
+  const made = await send<T>(path, text, "application/json", key);
+  unanswered.key = "";
+  return made;
+}
+
+function send<T>(path: string, body: string, type: string, key = randomKey()): Promise<T> {
+  const headers = { "Content-Type": type, Accept: "application/json", "Idempotency-Key": key };
   return request<T>(path, { method: "POST", headers, body });
 }
 

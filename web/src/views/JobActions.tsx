@@ -1,5 +1,5 @@
-import { useState } from "preact/hooks";
-import { post, remove } from "../live/api";
+import { useRef, useState } from "preact/hooks";
+import { post, postOnce, remove, type Unanswered } from "../live/api";
 import { Confirm } from "../parts/Confirm";
 import { Icon, type IconName } from "../parts/Icon";
 import { useAct } from "../parts/useAct";
@@ -92,13 +92,14 @@ function Clone({ job }: { job: Job }) {
   const { isBusy, act } = useAct();
   const [name, setName] = useState("");
   const [isFromNewest, setFromNewest] = useState(false);
+  const unanswered = useRef<Unanswered>({});
   const clone = () => {
     const body = {
       overrides: name.trim() === "" ? {} : { name: name.trim() },
       from_checkpoint: isFromNewest ? "latest" : null,
     };
     void act(
-      () => post<Job>(`/jobs/${job.id}/clone`, body),
+      () => postOnce<Job>(unanswered.current, `/jobs/${job.id}/clone`, body),
       "Submitted again.",
       (made) => navigate(jobPath(made.id)),
     );
