@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { describeProblem, postOnce, type Unanswered } from "./api";
+import { ApiError, describeProblem, get, postOnce, type Unanswered } from "./api";
 
 describe("describeProblem", () => {
   it("shows the detail and every finding once", () => {
@@ -39,4 +39,14 @@ describe("a request", () => {
     expect(keys[1]).toBe(keys[0]);
     expect(new Set(keys).size).toBe(4);
   });
+
+  it.each(["<html>", '{"id": "job'])(
+    "fails as one that may be repeated where the reply is %s",
+    async (text) => {
+      vi.stubGlobal("fetch", () => Promise.resolve(new Response(text)));
+      const error = await get("/jobs").catch((reason: unknown) => reason);
+      expect(error).toBeInstanceOf(ApiError);
+      expect(error).toMatchObject({ code: "unreadable", isTransient: true });
+    },
+  );
 });

@@ -58,7 +58,13 @@ export async function errorOf(response: Response): Promise<ApiError> {
 
 async function request<T>(path: string, init: RequestInit): Promise<T> {
   const response = await fetchOk(path, init);
-  return (response.status === 204 ? null : await response.json()) as T;
+  if (response.status === 204) return null as T;
+  try {
+    return (await response.json()) as T;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreadable", "The reply of the service was cut off, or is none of Rubato's.");
+  }
 }
 
 async function fetchOk(path: string, init: RequestInit): Promise<Response> {
