@@ -84,7 +84,7 @@ export function Lane(props: LaneProps) {
       <header class="lane-head">
         {!props.layers && !props.lines && <i class={`swatch swatch-${props.colour}`} aria-hidden="true" />}
         <span class="lane-title">{props.title}</span>
-        {!props.lines && <output class="lane-value">{format(props.data.y[index])}</output>}
+        {!props.lines && <span class="lane-value">{format(props.data.y[index])}</span>}
         {props.lines && <Legend lines={props.lines} data={props.data} place={hover} format={format} />}
         {props.layers?.map((layer, place) => (
           <span key={layer.name} class="lane-layer">
@@ -116,7 +116,7 @@ function Legend({ lines, data, place, format }: LegendProps) {
           <li key={line.href}>
             <Stroke line={line} />
             <a href={line.href}>{line.name}</a>
-            <output class="lane-value">{format(readingAt(column?.trend ?? column?.y ?? [], place))}</output>
+            <span class="lane-value">{format(readingAt(column?.trend ?? column?.y ?? [], place))}</span>
           </li>
         );
       })}

@@ -10,8 +10,11 @@ interface StaleNoteProps {
 export function StaleNote({ of: { error, readAt }, now }: StaleNoteProps) {
   if (error === null || readAt === null) return null;
   return (
-    <div class="banner banner-bad" role="status">
-      What you see is {formatCoarse(Math.max(1, (now - readAt) / 1000))} old. {error.message}
+    <div class="banner banner-bad">
+      <span>
+        What you see is {formatCoarse(Math.max(1, (now - readAt) / 1000))} old.{" "}
+        <span role="status">{error.message}</span>
+      </span>
     </div>
   );
 }

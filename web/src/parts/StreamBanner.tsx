@@ -2,7 +2,7 @@ import { useNow } from "../live/hooks";
 import type { StreamState } from "../live/stream";
 import { formatCoarse } from "../text/format";
 
-/** Says when what is shown is no longer live, and since when. */
+/** Says when what is shown is no longer live, and since when; aloud only that, not each second of the age. */
 export function StreamBanner({ states }: { states: StreamState[] }) {
   const now = useNow();
   const refused = states.find((state) => state.phase === "refused");
@@ -18,10 +18,12 @@ export function StreamBanner({ states }: { states: StreamState[] }) {
   );
   if (!Number.isFinite(since)) return null;
   return (
-    <div class="banner" role="status" data-banner="stale">
+    <div class="banner" data-banner="stale">
       <i class="pulse" aria-hidden="true" />
-      Live updates lost {formatCoarse(Math.max(0, now - since) / 1000 < 1 ? 1 : (now - since) / 1000)} ago —
-      reconnecting
+      <span>
+        <span role="status">Live updates lost</span> {formatCoarse(Math.max(1, (now - since) / 1000))} ago —
+        reconnecting
+      </span>
     </div>
   );
 }

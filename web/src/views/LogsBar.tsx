@@ -53,9 +53,7 @@ export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProp
           Jump to the failure
         </button>
       )}
-      <span class="soft" role="status">
-        {counted}
-      </span>
+      <span class="soft">{counted}</span>
       <select
         aria-label="Age of the lines shown"
         onChange={({ currentTarget }) => onWish({ ...wish, since: since(currentTarget.value) })}
