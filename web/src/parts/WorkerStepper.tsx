@@ -14,22 +14,29 @@ interface WorkerStepperProps {
 /** Choose a worker count between the job's bounds and ask for it; then watch until the cluster has it. */
 export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
   const [wish, setWish] = useState<number | null>(null);
+  /** What stands in the field while one types: it may be no number, or not one yet. */
+  const [typed, setTyped] = useState<string | null>(null);
   const [isBusy, setBusy] = useState(false);
   const say = useSay();
-  // A change from elsewhere (the command line) takes the place of a wish that was never sent.
-  useEffect(() => setWish(null), [job.desired_workers]);
+  // A change from elsewhere (the command line) takes the place of a wish that was never sent, but of none being typed.
+  useEffect(() => {
+    if (typed === null) setWish(null);
+  }, [job.desired_workers]);
   const count = wish ?? job.desired_workers;
-  const isInside = count >= job.min_workers && count <= job.max_workers;
+  const isInside = typed !== "" && count >= job.min_workers && count <= job.max_workers;
   const choose = (next: number) => {
+    setTyped(null);
     if (Number.isFinite(next))
       setWish(Math.min(job.max_workers, Math.max(job.min_workers, Math.round(next))));
   };
   // While one types, "1" may be the beginning of "12": what is out of bounds is put right on leaving the field.
-  const type = (next: number) => {
-    if (Number.isInteger(next)) setWish(next);
+  const type = (text: string) => {
+    setTyped(text);
+    if (text !== "" && Number.isInteger(Number(text))) setWish(Number(text));
   };
   const scale = async (event: Event) => {
     event.preventDefault();
+    setTyped(null);
     setBusy(true);
     try {
       onJob(await post<Job>(`/jobs/${job.id}/scale`, { workers: count }));
@@ -60,11 +67,11 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
             inputMode="numeric"
             min={job.min_workers}
             max={job.max_workers}
-            value={count}
+            value={typed ?? count}
             disabled={!hasBounds}
             aria-describedby="workers-note"
             aria-invalid={!isInside}
-            onInput={(event) => type(event.currentTarget.valueAsNumber)}
+            onInput={(event) => type(event.currentTarget.value)}
             onBlur={(event) => choose(event.currentTarget.valueAsNumber)}
           />
           <button
