@@ -10,6 +10,8 @@ describe("toYaml", () => {
       secrets: [],
       env: { OMP_NUM_THREADS: "1", EMPTY: "" },
       note: "a: b",
+      run: "train # fast",
+      topic: "c# 1#2",
       restart: { codes: [1, 2], rules: [{ on: "x", max: null }] },
       seed: 0,
     };
@@ -25,6 +27,8 @@ describe("toYaml", () => {
         '  OMP_NUM_THREADS: "1"',
         '  EMPTY: ""',
         'note: "a: b"',
+        'run: "train # fast"',
+        "topic: c# 1#2",
         "restart:",
         "  codes:",
         "    - 1",

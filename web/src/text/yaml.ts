@@ -2,7 +2,7 @@
 
 /** What YAML would read as something other than a string, or not at all. */
 const NEEDS_QUOTES =
-  /^$|^[\s\-?:,[\]{}#&*!|>'"%@`]|[:#]\s|:$|\s$|[\n\t]|^(true|false|null|yes|no|on|off|~)$|^[-+.\d]/i;
+  /^$|^[\s\-?:,[\]{}#&*!|>'"%@`]|:\s|\s#|:$|\s$|[\n\t]|^(true|false|null|yes|no|on|off|~)$|^[-+.\d]/i;
 
 export function toYaml(data: unknown, indent = ""): string {
   if (Array.isArray(data)) return data.map((item) => `${indent}- ${inlineOrBlock(item, indent)}`).join("\n");
