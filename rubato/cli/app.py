@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -118,10 +116,6 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         note("Interrupted.")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has enough (`rubato logs | head`). Point stdout away, else Python complains once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
     except SpecError as error:
         fail("\n  ".join(["the job spec does not hold", *map(str, error.findings)]))
         return ExitCode.ERROR
@@ -131,4 +125,13 @@ def run(arguments: list[str]) -> int:
             note("Sign in with `rubato login ADDRESS`, or give the token in RUBATO_TOKEN,")
             note("or the home of a service on this machine in RUBATO_HOME (its file `token`).")
         return code_for_error(error)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}; mend that, or name another path" if error.filename else str(error))
+        return ExitCode.ERROR
+    except ImportError as error:
+        fail(f"{error}; install what this command needs (for torch: pip install 'rubato[train]')")
+        return ExitCode.ERROR
+    except UnicodeDecodeError as error:
+        fail(f"what was read is no text in UTF-8 ({error.reason} at byte {error.start}); encode bytes with base64")
+        return ExitCode.ERROR
     return ExitCode.OK

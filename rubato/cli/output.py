@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,8 +18,18 @@ UNBOUNDED = 100_000
 
 def put(text: str) -> None:
     """One piece of data, on stdout."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_quietly()
+
+
+def leave_quietly() -> NoReturn:
+    """End well: who reads has enough (`rubato logs | head`). Typer and rich would make an error of it."""
+    # Pointed away, else Python complains once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
 
 
 def put_json(value: Any) -> None:
@@ -66,19 +77,25 @@ def _tell_people(text: str | Text) -> None:
 
 def stderr_console() -> Console:
     """A console on stderr, which shows text as it is. Made anew each time: tests and pagers replace sys.stderr."""
-    from rich.console import Console
-
-    return Console(stderr=True, markup=False, emoji=False)
+    return _console(stderr=True)
 
 
 def stdout_console() -> Console:
     """A console on stdout, for tables, which shows text as it is. Where it is no terminal nothing is cut: scripts need
     whole ids.
     """
+    size = None if sys.stdout.isatty() else UNBOUNDED
+    return _console(width=size, height=size)
+
+
+def _console(**options: Any) -> Console:
     from rich.console import Console
 
-    size = None if sys.stdout.isatty() else UNBOUNDED
-    return Console(width=size, height=size, markup=False, emoji=False)
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            leave_quietly()
+
+    return PipedConsole(markup=False, emoji=False, **options)
 
 
 def terminal_columns() -> int | None:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.fake_service import FakeService, Rubato, job
+
+LINE = {"id": "0:1", "time": "2026-01-02T03:04:05Z", "stream": "stdout", "line": "hello", "rank": 0}
+
+
+def test_what_the_machine_refuses_is_told_without_a_traceback(
+    service: FakeService, rubato: Rubato, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = rubato("init", str(tmp_path / "file"))
+    assert done.code == 1
+    assert f"{tmp_path / 'file'}: File exists; mend that, or name another path" in done.err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    done = rubato("secret", "set", "KEY")
+    assert done.code == 1
+    assert "no text in UTF-8 (invalid start byte at byte 0)" in done.err
+    monkeypatch.setitem(sys.modules, "rubato.checkpoint.export", None)
+    done = rubato("export", str(tmp_path))
+    assert done.code == 1
+    assert "pip install 'rubato[train]'" in done.err
+
+
+@pytest.mark.parametrize("command", [("logs", "digits"), ("ps",)])
+def test_a_reader_that_has_enough_is_no_error(service: FakeService, tmp_path: Path, command: tuple[str, ...]) -> None:
+    service.on("GET", "/jobs", {"items": [job()], "next_cursor": None})
+    service.on("GET", "/jobs/digits/logs", {"items": [LINE], "next": "0:1"})
+    environment = {**os.environ, "RUBATO_URL": service.url, "RUBATO_TOKEN": "rbt_test", "RUBATO_HOME": str(tmp_path)}
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "rubato.cli", *command],
+        env=environment, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, "")
