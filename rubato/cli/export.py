@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rubato.cli.options import JsonOption, UrlOption, connect
+from rubato.cli.options import JsonOption, UrlOption, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
 from rubato.errors import CheckpointError, UserError
 from rubato.home import Home
@@ -104,7 +104,7 @@ def _storage_of(source: str) -> str | None:
     """Path or URI; None: it is a job of the service."""
     if "://" in source or "/" in source or Path(source).is_dir():
         return source
-    if source.startswith("run_"):
+    if is_local_run(source):
         from rubato.launch.local import run_folder
 
         return str(run_folder(Home.from_environment().path, source) / "checkpoints")

@@ -10,7 +10,16 @@ import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.live import Picture, WatchOption, show
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments, parse_ranks, parse_since
+from rubato.cli.options import (
+    JobArgument,
+    JsonOption,
+    UrlOption,
+    connect,
+    is_local_run,
+    parse_assignments,
+    parse_ranks,
+    parse_since,
+)
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
 from rubato.cli.watch_commands import UNFINISHED
@@ -134,7 +143,7 @@ def scale(
     url: UrlOption = None,
 ) -> None:
     """Change the number of workers while the job trains."""
-    if job.startswith("run_"):
+    if is_local_run(job):
         from rubato.cli.local import scale_local_run
 
         raise typer.Exit(scale_local_run(job, workers))

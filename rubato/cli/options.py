@@ -27,6 +27,13 @@ ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
 KNOWN_JOBS = 200
 """So many of the newest jobs are looked through for a name that is like the one that was typed."""
 
+_LOCAL_RUN = re.compile(r"run_[0-9a-f]{14}")
+
+
+def is_local_run(reference: str) -> bool:
+    """Whether it is the id of a `rubato run`; a job may well be called run_something."""
+    return _LOCAL_RUN.fullmatch(reference) is not None
+
 
 def complete_jobs(incomplete: str) -> list[str]:
     """Names of jobs for the shell's completion; none where the service does not answer at once."""

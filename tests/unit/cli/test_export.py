@@ -78,7 +78,8 @@ def test_what_is_not_there(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits/checkpoints", {"items": []})
     assert "digits has no checkpoint yet" in rubato("export", "digits").err
     assert rubato("export", "nobody").code == 102
-    assert "no whole checkpoint" in rubato("export", "run_nobody").err
+    assert rubato("export", "run_nobody").code == 102, "a job may be called so"
+    assert "no whole checkpoint" in rubato("export", "run_0123456789abcd").err
     assert "--step is for jobs" in rubato("export", "./somewhere", "--step", "3").err
 
 
