@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { ApiError, describeProblem, get, postOnce, type Unanswered } from "./api";
+import { ApiError, describeProblem, get, getAll, postOnce, type Unanswered } from "./api";
 
 describe("describeProblem", () => {
   it("shows the detail and every finding once", () => {
@@ -24,6 +24,19 @@ describe("describeProblem", () => {
 
 describe("a request", () => {
   afterEach(() => vi.unstubAllGlobals());
+
+  it("reads a list to its end", async () => {
+    const asked: string[] = [];
+    vi.stubGlobal("fetch", (url: string) => {
+      asked.push(url);
+      const number = asked.length;
+      const page = { items: [number], next_cursor: number < 3 ? `c/${number}` : null };
+      return Promise.resolve(new Response(JSON.stringify(page)));
+    });
+    expect(await getAll("/tokens?limit=200")).toEqual([1, 2, 3]);
+    const path = "/api/v1/tokens?limit=200";
+    expect(asked).toEqual([path, `${path}&cursor=c%2F1`, `${path}&cursor=c%2F2`]);
+  });
 
   it("goes under the same key again until it is answered", async () => {
     const keys: (string | null)[] = [];

@@ -84,6 +84,19 @@ export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return request<T>(path, { headers: { Accept: "application/json" }, ...(signal ? { signal } : {}) });
 }
 
+/** Read all pages of a list; `path` has a query already. */
+export async function getAll<T>(path: string, signal?: AbortSignal): Promise<T[]> {
+  const found: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const more: string = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
+    const page: { items: T[]; next_cursor: string | null } = await get(path + more, signal);
+    found.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor !== null);
+  return found;
+}
+
 /** Read a text that may take a while to be there; null: not yet, ask again. */
 export async function getText(path: string, signal: AbortSignal): Promise<string | null> {
   const response = await fetchOk(path, { headers: { Accept: "text/plain" }, signal });

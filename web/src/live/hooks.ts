@@ -69,13 +69,17 @@ const NOTHING_READ = { path: null, value: null, error: null, readAt: null };
  * beside an error. A reply is taken also where `version` has changed meanwhile. Where the service cannot be reached or
  * is broken it is asked again until it answers.
  */
-export function useResource<T>(path: string | null, version: unknown = 0): Resource<T> {
+export function useResource<T>(
+  path: string | null,
+  version: unknown = 0,
+  read: (path: string, signal: AbortSignal) => Promise<T> = get,
+): Resource<T> {
   const [state, setState] = useState<Reading<T>>(NOTHING_READ);
   const reads = useRef<Reads<T> | null>(null);
   useEffect(() => {
     if (path === null) return;
     const begun = new Reads<T>({
-      read: (signal) => get<T>(path, signal),
+      read: (signal) => read(path, signal),
       onValue: (value) => setState({ path, value, error: null, readAt: Date.now() }),
       onError: (error) =>
         setState((before) => ({ ...(before.path === path ? before : NOTHING_READ), path, error })),

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import type { Me } from "../app";
-import { post, remove } from "../live/api";
+import { getAll, post, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Copy } from "../parts/Copy";
@@ -8,6 +8,7 @@ import { FormDialog, ToldOnce } from "../parts/FormDialog";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { formatAgo, formatTime } from "../text/format";
+import { isGood } from "../text/token";
 import type { Token, User } from "../wire";
 
 const DAY_S = 86_400;
@@ -21,7 +22,7 @@ const LIFETIMES: [string, number | null][] = [
 /** What programs sign in with: made, shown once, revoked. */
 export function TokensCard({ me, now }: { me: Me; now: number }) {
   const [edition, setEdition] = useState(0);
-  const tokens = useResource<{ items: Token[] }>("/tokens?limit=200", edition);
+  const tokens = useResource<Token[]>("/tokens?limit=200", edition, getAll);
   const reload = () => setEdition((before) => before + 1);
   const create = async (filled: FormData) => {
     const lifetime = LIFETIMES[Number(filled.get("lifetime"))]?.[1] ?? null;
@@ -38,7 +39,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
       </ToldOnce>
     );
   };
-  const living = tokens.value?.items.filter((token) => token.revoked_at === null);
+  const living = tokens.value?.filter((token) => isGood(token, now));
   return (
     <section class="card" aria-labelledby="tokens-title">
       <div class="card-head">
