@@ -108,11 +108,6 @@ export function post<T>(path: string, body: unknown = {}): Promise<T> {
   return send<T>(path, JSON.stringify(body), "application/json");
 }
 
-/** Send a job spec as people write it. */
-export function postYaml<T>(path: string, yaml: string): Promise<T> {
-  return send<T>(path, yaml, "application/yaml");
-}
-
 /** The key of the last wish that was not answered. */
 export interface Unanswered {
   key?: string;
@@ -121,12 +116,20 @@ export interface Unanswered {
 }
 
 /** Send a wish that makes something: the same one again, after a lost reply, makes no second. */
-export async function postOnce<T>(unanswered: Unanswered, path: string, body: unknown): Promise<T> {
-  const text = JSON.stringify(body);
-  const isAgain = unanswered.path === path && unanswered.body === text;
+export function postOnce<T>(unanswered: Unanswered, path: string, body: unknown): Promise<T> {
+  return sendOnce(unanswered, path, JSON.stringify(body), "application/json");
+}
+
+/** The same with a job spec as people write it. */
+export function postYaml<T>(unanswered: Unanswered, path: string, yaml: string): Promise<T> {
+  return sendOnce(unanswered, path, yaml, "application/yaml");
+}
+
+async function sendOnce<T>(unanswered: Unanswered, path: string, body: string, type: string): Promise<T> {
+  const isAgain = unanswered.path === path && unanswered.body === body;
   const key = (isAgain && unanswered.key) || randomKey();
-  Object.assign(unanswered, { key, path, body: text });
-  const made = await send<T>(path, text, "application/json", key);
+  Object.assign(unanswered, { key, path, body });
+  const made = await send<T>(path, body, type, key);
   unanswered.key = "";
   return made;
 }

@@ -1,5 +1,5 @@
 import { useRef, useState } from "preact/hooks";
-import { ApiError, type Finding, postYaml } from "../live/api";
+import { ApiError, type Finding, postYaml, type Unanswered } from "../live/api";
 import { Icon } from "../parts/Icon";
 import { useSay } from "../parts/Toasts";
 import { jobPath, navigate } from "../router";
@@ -31,6 +31,7 @@ export function NewJob() {
 function SpecForm({ onClose }: { onClose: () => void }) {
   const say = useSay();
   const [text, setText] = useState(STARTER);
+  const unanswered = useRef<Unanswered>({});
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState<{ message: string; findings: Finding[] } | null>(null);
   const send = async (event: Event) => {
@@ -38,7 +39,7 @@ function SpecForm({ onClose }: { onClose: () => void }) {
     setBusy(true);
     setProblem(null);
     try {
-      const job = await postYaml<Job>("/jobs", text);
+      const job = await postYaml<Job>(unanswered.current, "/jobs", text);
       say("good", `Submitted ${job.name}.`);
       onClose();
       navigate(jobPath(job.id));
