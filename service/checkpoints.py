@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -71,7 +70,7 @@ async def project_of(context: Context, checkpoint_id: str) -> str:
         return (await session.get_one(Job, found.job_id)).project
 
 
-async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Path | ObjectFile, str]:
+async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[BinaryIO | ObjectFile, str]:
     """A file of a checkpoint, and what to call it.
 
     The asked name is only compared with the names that the manifest listed; the path is built from those, which ingest
@@ -85,8 +84,7 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Pa
     listed = next((item["name"] for item in checkpoint.files if item["name"] == name), None)
     if listed is None:
         raise not_found("file of the checkpoint", name[:200])
-    where = context.settings.storage_uri / checkpoint.job_id / checkpoint.checkpoint_id / listed
-    found = await context.storage.find(where)
+    found = await context.storage.find(checkpoint.job_id, checkpoint.checkpoint_id, listed)
     if found is None:
         raise not_found("file in storage", f"{checkpoint.checkpoint_id}/{listed}")
     return found, f"{checkpoint.checkpoint_id}-{listed}"

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
 import os
 import shutil
+import stat
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from rubato.errors import UserError
 from rubato.wire.storage import MANIFEST_NAME, PIN_NAME, PIN_TEXT, StorageUri, describe_missing_driver
@@ -55,15 +58,15 @@ class ObjectFile:
             yield await run_in(DOWNLOADS, self._filesystem.cat_file, self._path, start=start, end=stop)
 
 
-def find_stored(uri: StorageUri) -> Path | ObjectFile | None:
-    """A file to send; None: there is none, or it is no plain file.
+def find_stored(root: StorageUri, *parts: str) -> BinaryIO | ObjectFile | None:
+    """A file to send, open where it is local; None: there is none, or it is no plain file below the root.
 
     Raises:
         UserError: the package that speaks to the storage is missing.
     """
-    if uri.is_local:
-        path = Path(uri.path)
-        return path if path.is_file() and not path.is_symlink() else None
+    uri = _below(root, parts)
+    if root.is_local:
+        return LocalStored(Path(root.path), *parts[:-1]).find(parts[-1])
     filesystem = open_store(uri)
     try:
         return ObjectFile(filesystem, uri.path, int(filesystem.size(uri.path)))
@@ -111,60 +114,105 @@ class StoredFolder(Protocol):
 
 
 class LocalStored:
-    """In a file system."""
+    """In a file system, below the root of the storage.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Programs of jobs write there too, and may leave a link to files of the service in the place of a folder. So folders
+    are opened one by one from the root, and what is done is done in the folder that was opened: no link is followed.
+    """
+
+    def __init__(self, root: Path, *parts: str) -> None:
+        self._root = root
+        self._parts = parts
 
     def exists(self, name: str) -> bool:
-        """See `StoredFolder`, also for what follows."""
-        return (self._path / name).is_file()
+        """See `StoredFolder`, also for what follows. A link is no file."""
+        try:
+            with self._open() as folder:
+                return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def read(self, name: str) -> bytes:
-        """By its path."""
-        return (self._path / name).read_bytes()
+        """Where it is a plain file."""
+        file = self.find(name)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no plain file", name)
+        with file:
+            return file.read()
+
+    def find(self, name: str) -> BinaryIO | None:
+        """A file, open for reading; None: there is none, or it is no plain file."""
+        try:
+            with self._open() as folder:
+                # Without O_NONBLOCK a named pipe would wait for its writer.
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        return None
 
     def write(self, name: str, data: bytes) -> None:
         """By a temporary file, synced before it gets its name."""
-        part = self._path / f".{name}.part"
-        with part.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(self._path / name)
-        self._sync()
+        part = f".{name}.part"
+        with self._open() as folder:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with os.fdopen(os.open(part, flags, 0o666, dir_fd=folder), "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
 
     def remove(self, name: str) -> None:
         """And sync: what is deleted next counts on it."""
-        (self._path / name).unlink(missing_ok=True)
-        if self._path.is_dir():
-            self._sync()
+        with contextlib.suppress(FileNotFoundError), self._open() as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            os.fsync(folder)
 
     def remove_all(self) -> None:
         """As `rm -rf`: also beside another removal of the same folder."""
-        if sys.version_info >= (3, 12):
-            shutil.rmtree(self._path, onexc=_pass_over_missing)
-        else:
-            shutil.rmtree(self._path, onerror=lambda what, path, found: _pass_over_missing(what, path, found[1]))
+        *above, name = self._parts
+        with contextlib.suppress(FileNotFoundError), LocalStored(self._root, *above)._open() as folder:
+            if sys.version_info >= (3, 12):
+                shutil.rmtree(name, onexc=_pass_over_missing, dir_fd=folder)
+            else:
+                shutil.rmtree(name, onerror=lambda what, path, e: _pass_over_missing(what, path, e[1]), dir_fd=folder)
 
     def folders(self) -> list[str]:
         """In order; links are not followed."""
-        if not self._path.is_dir():
+        try:
+            with self._open() as folder, os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        with os.scandir(self._path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def remove_if_empty(self) -> None:
         """As `rmdir`."""
-        with contextlib.suppress(OSError):
-            self._path.rmdir()
+        *above, name = self._parts
+        with contextlib.suppress(OSError), LocalStored(self._root, *above)._open() as folder:
+            os.rmdir(name, dir_fd=folder)
 
-    def _sync(self) -> None:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[int]:
+        """The folder's descriptor; NotADirectoryError where a part below the root is a link."""
+        folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            for part in self._parts:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            yield folder
         finally:
-            os.close(descriptor)
+            os.close(folder)
+
+
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+"""Also a link, and a socket."""
 
 
 def _pass_over_missing(what: Callable[..., Any], path: str, error: BaseException) -> None:
@@ -214,13 +262,20 @@ class ObjectStored:
         """An object store has no empty folders."""
 
 
-def open_stored(uri: StorageUri) -> StoredFolder:
+def open_stored(root: StorageUri, *parts: str) -> StoredFolder:
     """A folder on storage; nothing is looked at yet.
 
     Raises:
         UserError: the package that speaks to it is missing.
     """
-    return LocalStored(Path(uri.path)) if uri.is_local else ObjectStored(open_store(uri), uri.path)
+    if root.is_local:
+        return LocalStored(Path(root.path), *parts)
+    uri = _below(root, parts)
+    return ObjectStored(open_store(uri), uri.path)
+
+
+def _below(root: StorageUri, parts: Sequence[str]) -> StorageUri:
+    return functools.reduce(StorageUri.__truediv__, parts, root)
 
 
 def pin(folder: StoredFolder) -> bool:
@@ -271,7 +326,7 @@ class StorageDesk:
         """Whether checkpoints of a job are pinned, by the names of their folders; None: the storage does not answer."""
 
         def look() -> dict[str, bool | None]:
-            return {name: open_stored(self._root / job_id / name).exists(PIN_NAME) for name in names}
+            return {name: open_stored(self._root, job_id, name).exists(PIN_NAME) for name in names}
 
         if names and self._clock() >= self._silent_until:
             try:
@@ -280,13 +335,13 @@ class StorageDesk:
                 self._silent_until = self._clock() + SILENCE_S
         return dict.fromkeys(names)
 
-    async def find(self, uri: StorageUri) -> Path | ObjectFile | None:
-        """A file to send; None: there is none, or it is no plain file.
+    async def find(self, job_id: str, name: str, file: str) -> BinaryIO | ObjectFile | None:
+        """A file of a checkpoint to send; None: there is none, or it is no plain file.
 
         Raises:
             ServiceError: storage_unreachable.
         """
-        return await self._ask(lambda: find_stored(uri), FIND_S)
+        return await self._ask(lambda: find_stored(self._root, job_id, name, file), FIND_S)
 
     async def change(self, job_id: str, name: str, change: Callable[[StoredFolder], T]) -> T:
         """Do something with a checkpoint's folder.
@@ -294,7 +349,7 @@ class StorageDesk:
         Raises:
             ServiceError: storage_unreachable.
         """
-        return await self._ask(lambda: change(open_stored(self._root / job_id / name)), CHANGE_S)
+        return await self._ask(lambda: change(open_stored(self._root, job_id, name)), CHANGE_S)
 
     async def pinned_of(self, job_id: str) -> list[str]:
         """The names of all pinned checkpoints of a job, also of those that it never told of.
@@ -304,8 +359,8 @@ class StorageDesk:
         """
 
         def look() -> list[str]:
-            names = open_stored(self._root / job_id).folders()
-            return [name for name in names if open_stored(self._root / job_id / name).exists(PIN_NAME)]
+            names = open_stored(self._root, job_id).folders()
+            return [name for name in names if open_stored(self._root, job_id, name).exists(PIN_NAME)]
 
         return await self._ask(look, CHANGE_S)
 
@@ -315,16 +370,15 @@ class StorageDesk:
         Raises:
             ServiceError: storage_unreachable; also where something else is left in the end.
         """
-        folder = self._root / job_id
 
         def finish() -> None:
-            stored = open_stored(folder)
-            left = [name for name in stored.folders() if not open_stored(folder / name).exists(PIN_NAME)]
+            stored = open_stored(self._root, job_id)
+            left = [name for name in stored.folders() if not open_stored(self._root, job_id, name).exists(PIN_NAME)]
             if left:
                 raise OSError(f"{left[0]} of {job_id} was removed and is still there")
             stored.remove_if_empty()
 
-        for name in await self._ask(lambda: open_stored(folder).folders(), CHANGE_S):
+        for name in await self._ask(lambda: open_stored(self._root, job_id).folders(), CHANGE_S):
             if await self.change(job_id, name, delete):
                 yield name
         await self._ask(finish, CHANGE_S)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import os
+from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from api import schemas
 from api.auth import Caller, CheckpointId, JobReference, Parts
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from service import checkpoints, uploads
+from service.storage import ObjectFile
 
 router = APIRouter(prefix="/api/v1", tags=["packages and checkpoints"])
 
 BYTES = "application/octet-stream"
+
+
+class OpenFileResponse(FileResponse):
+    """A file that is open already: what lies at its path by now may be another."""
+
+    def __init__(self, file: BinaryIO, filename: str) -> None:
+        number = file.fileno()
+        super().__init__(f"/dev/fd/{number}", media_type=BYTES, filename=filename, stat_result=os.fstat(number))
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and close it whatever comes."""
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 @router.head("/packages/{sha256}", response_class=Response, responses=errors(404))
@@ -71,7 +87,7 @@ async def delete_checkpoint(checkpoint_id: CheckpointId, context: Parts, caller:
 async def download_file(checkpoint_id: CheckpointId, name: str, context: Parts) -> Response:
     """One file of a checkpoint."""
     found, file_name = await checkpoints.find_file(context, checkpoint_id, name)
-    if isinstance(found, Path):
-        return FileResponse(found, media_type=BYTES, filename=file_name)
+    if not isinstance(found, ObjectFile):
+        return OpenFileResponse(found, file_name)
     headers = {"Content-Length": str(found.size), "Content-Disposition": f'attachment; filename="{file_name}"'}
     return StreamingResponse(found.chunks(), media_type=BYTES, headers=headers)

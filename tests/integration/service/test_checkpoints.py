@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import update
 
 from rubato.wire.cluster import Outcome, Result
+from rubato.wire.storage import StorageUri
 from service import storage
 from service.models import Checkpoint
 from service.storage import LocalStored, StoredFolder
@@ -302,7 +303,7 @@ async def test_a_download_does_not_wait_on_a_storage_that_hangs(one: Bench, monk
         await session.execute(update(Checkpoint).values(files=listed))
     released, hung = threading.Event(), threading.Event()
 
-    def hang(_uri: object) -> None:
+    def hang(*_where: object) -> None:
         hung.set()
         released.wait(60)
 
@@ -338,7 +339,7 @@ class Racing(LocalStored):
     """Somebody does something right after a file was removed, or written."""
 
     def __init__(self, path: Path, after: str, do: Any) -> None:
-        super().__init__(path)
+        super().__init__(path.parent, path.name)
         self._after, self._do = after, do
 
     def remove(self, name: str) -> None:
@@ -356,7 +357,7 @@ def whole(path: Path) -> LocalStored:
     path.mkdir()
     for name in ("a", "manifest.json"):
         (path / name).write_bytes(b"{}")
-    return LocalStored(path)
+    return LocalStored(path.parent, path.name)
 
 
 def test_a_pin_that_comes_while_the_manifest_goes_wins(tmp_path: Path) -> None:
@@ -373,3 +374,47 @@ def test_a_pin_that_comes_too_late_says_so(tmp_path: Path) -> None:
     racing: StoredFolder = Racing(folder, "pinned", lambda: (folder / "manifest.json").unlink(missing_ok=True))
     assert storage.pin(racing) is False
     assert {path.name for path in folder.iterdir()} == {"a"}
+
+
+def test_nothing_is_done_behind_a_link(tmp_path: Path) -> None:
+    """A program of a job can leave one in the place of its folder, or of a checkpoint's."""
+    secrets, root = tmp_path / "home", tmp_path / "root"
+    (secrets / "1-10").mkdir(parents=True)
+    for name in ("a", "manifest.json", "pinned"):
+        for folder in (secrets, secrets / "1-10"):
+            (folder / name).write_bytes(b"secret")
+    (root / "job_b").mkdir(parents=True)
+    (root / "job_a").symlink_to(secrets)
+    (root / "job_b" / "1-10").symlink_to(secrets)
+    uri = StorageUri("file", str(root))
+    before = sorted(secrets.rglob("*"))
+    for job_id in ("job_a", "job_b"):
+        stored = storage.open_stored(uri, job_id, "1-10")
+        assert storage.find_stored(uri, job_id, "1-10", "a") is None
+        assert not stored.exists("pinned")
+        assert storage.pin(stored) is False
+        for change, given in {"write": ("pinned", b""), "remove": ("a",), "remove_all": ()}.items():
+            with pytest.raises(OSError, match=r"directory|link"):
+                getattr(stored, change)(*given)
+        with pytest.raises(OSError, match="no plain file"):
+            stored.read("a")
+    job = storage.open_stored(uri, "job_a")
+    assert job.folders() == []
+    job.remove_if_empty()
+    assert sorted(secrets.rglob("*")) == before
+
+
+async def test_a_checkpoint_that_is_a_link_is_not_handed_out(one: Bench) -> None:
+    controller = await one.start()
+    listed = [{"name": "token", "bytes": 1, "sha256": ""}]
+    told = {"checkpoint_id": "1-1", "bytes": 1, "seconds": 0.1, "metrics": {}, "files": listed}
+    await controller.report(step=1, events=(controller.event("checkpoint.committed", step=1, **told),))
+    job = Path(one.settings.storage_uri.path) / controller.job_id
+    job.mkdir()
+    (job / "1-1").symlink_to(one.settings.home)
+    path = f"/api/v1/checkpoints/{(await by_step(one))[1]['id']}/files/token"
+    assert (await one.client.get(path)).status_code == 404
+    (job / "1-1").unlink()
+    (job / "1-1").mkdir()
+    (job / "1-1" / "token").write_bytes(b"weights")
+    assert (await one.client.get(path, headers={"Range": "bytes=2-4"})).content == b"igh"

@@ -303,10 +303,10 @@ def test_removals_that_overlap_leave_nothing(tmp_path: Path, monkeypatch: pytest
         real(name, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", unlink)
-    LocalStored(folder).remove_all()
+    LocalStored(tmp_path, "1-50").remove_all()
     assert overtaken
     assert not folder.exists()
-    LocalStored(folder).remove_all()
+    LocalStored(tmp_path, "1-50").remove_all()
 
 
 async def test_the_row_stays_while_files_are_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
