@@ -9,10 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from jobs.service_link import Fenced, NotWanted, Refused, Unreachable
+from jobs.service_link import Fenced, NotWanted, Refused, Unreachable, encode
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.errors import RubatoError
 from rubato.launch.host import Post
@@ -37,12 +36,17 @@ RETRY_MAX_S = 3.0
 MAX_EVENTS = 500
 MAX_ROWS = 1000
 MAX_LOG_LINES = 2000
-MAX_LOG_BYTES = 2_000_000
-"""In one batch: well below the largest body that the service takes."""
+MAX_PART_BYTES = 1_500_000
+"""Of each of these in one batch: all together are well below the largest body that the service takes, 8 MiB."""
 MAX_ANSWERS = 16
 """Each may hold the stacks of a process: 64 KiB."""
 MAX_SPOOLED_LINES = 50_000
 """Log lines kept while the service is away; the oldest go first. Events and rows are all kept."""
+
+MAX_OUTPUT_BYTES = 256_000
+"""Of the last output that tells why a job failed."""
+TOO_LARGE, NOT_TAKEN = 413, 422
+"""Refusals that are about the batch; others (a token, a host name) are about how the service was set up."""
 
 T = TypeVar("T")
 
@@ -141,7 +145,7 @@ class Reporter:
     def end(self, outcome: Outcome) -> None:
         """The last word: goes with the last batch."""
         with self._changed:
-            self._outcome = outcome
+            self._outcome = _with_short_output(outcome)
             self._workers = ()
             self._touch()
 
@@ -196,7 +200,7 @@ class Reporter:
             text = f"{count} lines were dropped while the service was away"
             spool.logs.appendleft(LogLine("", None, utc_timestamp(), "system", text))
         events, rows = _take(spool.events, MAX_EVENTS), _take(spool.rows, MAX_ROWS)
-        logs = _take(spool.logs, _count_lines(spool.logs))
+        logs = _take(spool.logs, MAX_LOG_LINES)
         answers = _take(spool.answers, MAX_ANSWERS)
         self._is_dirty = not spool.is_empty
         self._batch += 1
@@ -229,8 +233,16 @@ class Reporter:
                 self._pause(pause_s * random.uniform(0.8, 1.2))
                 pause_s = min(RETRY_MAX_S, pause_s * 2)
             except Refused as error:
-                report = self._without_what_was_refused(report, error)
+                if error.status == TOO_LARGE and _count(report) > 1:
+                    report = self._halve(report)
+                    num_rows = len(report.metrics)
+                    continue
+                if error.status in (TOO_LARGE, NOT_TAKEN):
+                    report = self._without_what_was_refused(report, error)
+                else:
+                    print(f"reporter: batch {report.batch} waits ({error.status}): {error}", file=sys.stderr)
                 self._pause(pause_s)
+                pause_s = min(RETRY_MAX_S, pause_s * 2)
             except RubatoError as error:  # a reply that does not hold: as if there were none
                 print(f"reporter: {error}", file=sys.stderr)
                 self._pause(RETRY_MAX_S)
@@ -242,14 +254,32 @@ class Reporter:
                 return report
         return None
 
+    def _halve(self, report: Report) -> Report:
+        """The first half of what a batch holds, under its number; the rest goes back to where it was taken from."""
+        spool, left = self._spool, _count(report) // 2
+        kept: list[tuple[Any, ...]] = []
+        with self._changed:
+            places: tuple[deque[Any], ...] = (spool.events, spool.rows, spool.logs, spool.answers)
+            for items, place in zip(_items(report), places, strict=True):
+                kept.append(items[:left])
+                place.extendleft(reversed(items[left:]))
+                left -= len(kept[-1])
+            self._touch()
+        events, rows, logs, answers = kept
+        return replace(report, events=events, metrics=rows, logs=logs, answers=answers, outcome=None)
+
     def _without_what_was_refused(self, report: Report, error: Refused) -> Report:
         """A batch that will never be taken must not stop all that come after it: its content is given up, loudly.
 
-        An outcome comes after the event that tells of it, in a batch of its own.
+        An outcome is told again, without what may have been wrong with it.
         """
         print(f"reporter: batch {report.batch} was refused ({error.status}): {error}", file=sys.stderr)
         with self._changed:
-            self._note("report.refused", f"a batch was refused by the service and given up: {error}", None, None, {})
+            if report.outcome is not None:
+                self._outcome = _without_details(report.outcome)
+            if _count(report):
+                text = f"a batch was refused by the service and given up: {str(error)[:1000]}"
+                self._note("report.refused", text, None, None, {})
         return replace(report, events=(), metrics=(), logs=(), answers=(), outcome=None)
 
     def _pause(self, seconds: float) -> None:
@@ -258,17 +288,44 @@ class Reporter:
 
 
 def _take(items: deque[T], count: int) -> tuple[T, ...]:
-    return tuple(items.popleft() for _ in range(min(count, len(items))))
-
-
-def _count_lines(lines: deque[LogLine]) -> int:
-    """How many of the first lines fit into a batch."""
+    """The first ones that fit into a batch; one always does."""
+    taken: list[T] = []
     size = 0
-    for count, line in enumerate(islice(lines, MAX_LOG_LINES)):
-        size += len(line.line) + 100
-        if size > MAX_LOG_BYTES:
-            return max(1, count)
-    return min(MAX_LOG_LINES, len(lines))
+    while items and len(taken) < count:
+        size += len(encode(items[0])) + 2
+        if taken and size > MAX_PART_BYTES:
+            break
+        taken.append(items.popleft())
+    return tuple(taken)
+
+
+def _items(report: Report) -> tuple[tuple[Any, ...], ...]:
+    return report.events, report.metrics, report.logs, report.answers
+
+
+def _count(report: Report) -> int:
+    return sum(map(len, _items(report)))
+
+
+def _with_short_output(outcome: Outcome) -> Outcome:
+    """With no more of the last output than a batch can carry; the end of it."""
+    if outcome.failure is None:
+        return outcome
+    lines: deque[str] = deque()
+    size = 0
+    for line in reversed(outcome.failure.last_output):
+        size += len(encode(line))
+        if size > MAX_OUTPUT_BYTES:
+            break
+        lines.appendleft(line)
+    return replace(outcome, failure=replace(outcome.failure, last_output=tuple(lines)))
+
+
+def _without_details(outcome: Outcome) -> Outcome:
+    if outcome.failure is None:
+        return outcome
+    message = outcome.failure.message[:1000]
+    return replace(outcome, failure=replace(outcome.failure, message=message, traceback=None, last_output=()))
 
 
 def _placement(workers: tuple[WorkerReport, ...]) -> list[tuple[Any, ...]]:

@@ -141,7 +141,7 @@ class ServiceLink:
         return {str(name): str(value) for name, value in reply["secrets"].items()}
 
     def _call(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> Any:
-        content = None if body is None else json.dumps(to_json(body)).encode()
+        content = None if body is None else encode(body)
         headers = {"Content-Type": "application/json"} if content else {}
         timeout = httpx.Timeout(TIMEOUT_S + wait_s, connect=CONNECT_TIMEOUT_S)
         try:
@@ -154,6 +154,11 @@ class ServiceLink:
             return response.json()
         except ValueError as error:
             raise Unreachable("what answers at the service's address does not speak JSON") from error
+
+
+def encode(body: Any) -> bytes:
+    """As it goes over the wire: in UTF-8, half surrogate pairs as they are."""
+    return json.dumps(to_json(body), ensure_ascii=False).encode(errors="surrogatepass")
 
 
 def _error_of(response: httpx.Response) -> RubatoError:
@@ -170,10 +175,10 @@ def _error_of(response: httpx.Response) -> RubatoError:
             return _lease_held(problem)
         case ((409 | 404), str()):
             return NotWanted(text)
-        case status, _ if status >= 500 or status in (408, 429) or not problem:
-            return Unreachable(text)
-        case status, _:
+        case status, str() if status < 500 and status not in (408, 429):
             return Refused(text, status)
+        case _:  # without a code it is no word of the service, but of a proxy before it
+            return Unreachable(text)
 
 
 def _lease_held(problem: dict[str, Any]) -> RubatoError:

@@ -9,9 +9,9 @@ import pytest
 
 from jobs import reporter as module
 from jobs.reporter import MAX_ANSWERS, MAX_LOG_LINES, MAX_SPOOLED_LINES, Reporter
-from jobs.service_link import Fenced, Refused, Unreachable
+from jobs.service_link import Fenced, Refused, Unreachable, encode
 from rubato.engine.coordinator import Emit, RowsStored
-from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, Report, ReportReply
+from rubato.wire.cluster import ActionAnswer, Failure, LogLine, MetricRow, Observed, Outcome, Report, ReportReply
 
 OBSERVED = Observed("running", "training", 1, 1, 0, 5, 10, 0, 0)
 DONE = Outcome("cancelled")
@@ -141,9 +141,77 @@ def test_a_batch_of_logs_is_bounded(reporter: Reporter, service: Service) -> Non
 
     finish(reporter, fill)
     sizes = [sum(len(one.line) for one in report.logs) for report in service.taken]
-    assert max(sizes) <= module.MAX_LOG_BYTES
+    assert max(sizes) <= module.MAX_PART_BYTES
     assert sum(sizes) == 300 * 16_000
     assert max(len(report.logs) for report in service.taken) <= MAX_LOG_LINES
+
+
+LIMIT_BYTES = 8 * 1024 * 1024
+
+
+def test_no_batch_is_larger_than_the_service_takes(reporter: Reporter, service: Service) -> None:
+    """Whatever the characters of a line, and however many values a step has."""
+    values = {f"a-rather-long-name-of-a-metric-{number}": 0.123456789012345 for number in range(300)}
+
+    def fill() -> None:
+        for step in range(1, 1001):
+            reporter.rows((MetricRow(step, "now", 1, 1, values),))
+            reporter.emit(Emit("user.event", "\x1b" * 4000, step))
+        for _ in range(500):
+            reporter.log(line("\x00" * 16_000))
+            reporter.log(line("語" * 16_000))
+            reporter.log(line("\ud800"))
+
+    finish(reporter, fill)
+    assert max(len(encode(report)) for report in service.taken) < LIMIT_BYTES
+    assert sum(len(report.metrics) for report in service.taken) == 1000
+    assert sum(len(report.logs) for report in service.taken) == 1500
+
+
+def test_a_batch_that_is_too_large_is_sent_in_halves(reporter: Reporter, service: Service, told: Told) -> None:
+    class Small(Service):
+        def report(self, job_id: str, report: Report) -> ReportReply:
+            if any(one.line == "monster" for one in report.logs) or len(report.metrics) > 3:
+                raise Refused("too large", 413)
+            return super().report(job_id, report)
+
+    small = Small()
+    reporter._link = small
+
+    def fill() -> None:
+        reporter.rows(tuple(row(step) for step in range(1, 21)))
+        for text in ("a", "monster", "b"):
+            reporter.log(line(text))
+
+    finish(reporter, fill)
+    assert [one.step for report in small.taken for one in report.metrics] == list(range(1, 21))
+    assert [one.line for report in small.taken for one in report.logs] == ["a", "b"]
+    assert [report.batch for report in small.taken] == list(range(1, len(small.taken) + 1))
+    assert told.posted[-1] == RowsStored(20)
+    assert small.taken[-1].outcome == DONE
+
+
+def test_a_refusal_of_who_asks_costs_nothing(reporter: Reporter, service: Service) -> None:
+    service.answers = [Refused("who are you", 401), Refused("which host", 421)]
+    finish(reporter, lambda: reporter.rows((row(1),)))
+    assert [len(report.metrics) for report in service.taken] == [1]
+    assert service.taken[0].events == ()
+
+
+def test_the_end_comes_through_whatever_the_last_output_was(reporter: Reporter, service: Service) -> None:
+    output = tuple(f"{number}" + "\x00" * 16_000 for number in range(100))
+    failure = Failure("user", "exception", "it failed", traceback="long", last_output=output)
+    service.answers = [Refused("no", 422)]
+    reporter.observe(OBSERVED, ())
+    reporter.end(Outcome("failed", failure=failure))
+    reporter.start()
+    reporter.wait_acknowledged()
+    first, last = service.tried[0].outcome, service.taken[-1].outcome
+    assert first is not None
+    assert first.failure is not None
+    assert first.failure.last_output == output[-2:]
+    assert last == Outcome("failed", failure=Failure("user", "exception", "it failed"))
+    assert service.taken[-1].events == ()
 
 
 def test_lines_that_do_not_fit_while_the_service_is_away_are_counted(reporter: Reporter, service: Service) -> None:

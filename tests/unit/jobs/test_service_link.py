@@ -59,6 +59,8 @@ def test_the_wishes() -> None:
         (503, {"code": "not_ready"}, Unreachable),
         (429, {"code": "slow_down"}, Unreachable),
         (404, "some proxy's page", Unreachable),
+        (404, {"message": "no route"}, Unreachable),
+        (403, {"message": "blocked"}, Unreachable),
         (409, {"code": "lease_held"}, Unreachable),
     ],
 )
