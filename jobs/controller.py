@@ -16,7 +16,7 @@ import ray
 
 from jobs.fleet import RayFleet
 from jobs.names import NAMESPACE, controller_name
-from jobs.reporter import Reporter
+from jobs.reporter import Reporter, ReportLink
 from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink, Unreachable
 from jobs.supervisor import WorkerOrder
 from rubato.checkpoint.storage import open_folder
@@ -27,7 +27,8 @@ from rubato.home import RecordedProcess
 from rubato.launch.archive import ArchiveTerms, StorageArchive
 from rubato.launch.host import Host
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Acquired, Desired, ProcessIdentity
+from rubato.wire.cluster import Acquired, Desired, Failure, Observed, Outcome, ProcessIdentity
+from rubato.wire.reasons import Reason
 from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.storage import StorageUri, parse_storage
 
@@ -72,7 +73,12 @@ class JobController:
         self._attempt = acquired.attempt
         say(f"{self._job_id}: attempt {acquired.attempt}")
         with ServiceLink(self._url, acquired.token) as link, ServiceLink(self._url, acquired.token) as poll_link:
-            Leader(self._job_id, acquired, self._url, link, poll_link).lead()
+            try:
+                leader = Leader(self._job_id, acquired, self._url, link, poll_link)
+            except RubatoError as error:
+                report_no_start(link, self._job_id, acquired, error)
+            else:
+                leader.lead()
 
 
 class Leader:
@@ -84,7 +90,7 @@ class Leader:
         self._link = link
         self._poll_link = poll_link
         self._is_over = threading.Event()
-        spec = parse_spec(acquired.spec)
+        spec = parse_spec(acquired.spec, strict=False)
         storage = parse_storage(acquired.storage)
         terms = Terms.of(job_id, acquired.attempt, spec)
         self._coordinator = Coordinator(
@@ -165,6 +171,18 @@ class Leader:
                     version = wishes.version
                     self._fleet.avoid(wishes.avoid_nodes)
                     self._host.post(wish_of(wishes))
+
+
+def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: RubatoError) -> None:
+    """The job fails where this machine cannot lead it: another attempt here would do no better."""
+    say(f"{job_id}: the attempt could not begin: {error}")
+    reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, lambda: None)
+    restarts, scalings = acquired.restarts, acquired.scalings
+    reporter.observe(Observed("starting", "", 0, 0, 0, acquired.resume_step, None, restarts, scalings), ())
+    message = f"The controller could not begin: {error}"
+    reporter.end(Outcome("failed", failure=Failure("infrastructure", Reason.START_FAILED, message)))
+    reporter.start()
+    reporter.wait_acknowledged()
 
 
 def acquire(url: str, ticket: str, job_id: str, process: ProcessIdentity) -> Acquired | None:

@@ -66,7 +66,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
     from rubato.program import load_entrypoint, prepare_torch
     from rubato.run import Run
 
-    spec = parse_spec(start.spec)
+    spec = parse_spec(start.spec, strict=False)
     control = Control(start, connection, reader, word)
     store, address = open_store(start.host)
     where, session = "import", None

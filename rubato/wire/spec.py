@@ -419,13 +419,13 @@ class JobSpec:
         return self.device == "cuda" or (self.device == "auto" and self.resources_per_worker.gpu > 0)
 
 
-def parse_spec(data: Any) -> JobSpec:
-    """Build a spec from JSON or YAML data.
+def parse_spec(data: Any, *, strict: bool = True) -> JobSpec:
+    """Build a spec from JSON or YAML data; not strict: of one that a service took, which may be of a newer release.
 
     Raises:
         SpecError: with every finding, each naming its field and what to do.
     """
-    return from_json(JobSpec, data, strict=True)
+    return from_json(JobSpec, data, strict=strict)
 
 
 def spec_to_json(spec: JobSpec) -> dict[str, Any]:

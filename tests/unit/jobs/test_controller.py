@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from jobs import controller as module
+from jobs.controller import JobController, Leader
+from rubato.errors import UserError
+from rubato.wire.cluster import Acquired, Desired, ProcessIdentity, Report, ReportReply
+from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
+
+PROCESS = ProcessIdentity("node", "boot", 12, 345)
+
+
+class Link:
+    """Takes reports."""
+
+    taken: list[Report]
+
+    def __init__(self, url: str, token: str) -> None:
+        self.taken = []
+        links.append(self)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def report(self, job_id: str, report: Report) -> ReportReply:
+        self.taken.append(report)
+        return ReportReply(report.batch, "now")
+
+
+links: list[Link] = []
+
+
+def acquired(**spec: Any) -> Acquired:
+    good = spec_to_json(JobSpec(name="digits", recipe="image-classifier"))
+    return Acquired(1, "token", "digits", {**good, **spec}, "/storage", Desired(1, "run", 1), resume_step=7)
+
+
+def test_an_attempt_that_cannot_begin_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise UserError("storage s3:// needs a package")
+
+    links.clear()
+    monkeypatch.setattr(module, "ServiceLink", Link)
+    monkeypatch.setattr(module, "acquire", lambda *_: acquired())
+    monkeypatch.setattr(module, "open_folder", fail)
+    one = object.__new__(JobController)
+    one._job_id, one._ticket, one._url, one._process = "job_1", "ticket", "http://service", PROCESS
+    one._lead()
+    outcome = links[0].taken[-1].outcome
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.reason) == ("failed", "start_failed")
+    assert "needs a package" in outcome.failure.message
+    assert links[0].taken[-1].observed.step == 7
+
+
+def test_what_a_newer_service_says_of_a_job_is_passed_over() -> None:
+    spec = acquired(newer_field=1).spec
+    assert parse_spec(spec, strict=False) == parse_spec({name: spec[name] for name in spec if name != "newer_field"})
+    leader = Leader("job_1", dataclasses.replace(acquired(), spec=spec), "http://service", Link("", ""), Link("", ""))  # type: ignore[arg-type]
+    leader._archive.close()
+    leader._fleet.close()
