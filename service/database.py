@@ -89,6 +89,7 @@ class Database:
         Raises:
             HomeInUse: another service holds the lock.
             DatabaseLost: the file is damaged, or gone or empty although there was one.
+            UserError: somebody holds a lock on a table that is to be migrated.
         """
         if self.is_sqlite:
             self._lock_fd = hold_file_lock(self._url)

@@ -8,9 +8,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from rubato.errors import UserError
 
 ADVISORY_LOCK = 0x52_55_42_41_54_4F
 """Any constant that no other program on the same PostgreSQL database uses."""
+TABLE_LOCK_MS = 5_000
+"""How long a migration waits for a table: who comes after it waits behind it, the requests of other replicas too."""
+LOCK_NOT_AVAILABLE = "55P03"
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -27,10 +33,24 @@ def upgrade_to_head(connection: Connection) -> None:
 
     Two replicas may start at once: on PostgreSQL the second waits for the first; on SQLite the file lock and BEGIN
     IMMEDIATE keep it out.
+
+    Raises:
+        UserError: somebody else holds a lock on a table; nothing is changed.
     """
     if connection.dialect.name == "postgresql":
+        # A migration of large tables takes longer than any request may, and the other replica waits for all of it.
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
-    command.upgrade(alembic_config(connection), "head")
+        connection.execute(text(f"SET LOCAL lock_timeout = {TABLE_LOCK_MS}"))
+    try:
+        command.upgrade(alembic_config(connection), "head")
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
+            raise UserError(
+                "the tables cannot be brought up to date: another session on this database holds a lock on one of "
+                "them; end it, or stop the replicas that run, and start again"
+            ) from error
+        raise
 
 
 def head_revision() -> str:

@@ -15,9 +15,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from rubato.errors import UserError
 from service import database as database_module
 from service.database import Database, HomeInUse
+from service.migrations import upgrade
 from service.migrations.upgrade import alembic_config, head_revision
 from service.models import Base, Package
 from service.notify import Hub, notify
@@ -224,3 +227,38 @@ async def test_each_end_of_a_connection_finds_the_other_gone(new_postgres: Calla
     await database.close()
     assert (asked["keepalives"], asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("1", "10", "25000")
     assert "-c tcp_keepalives_idle=10 " in asked["options"]
+
+
+async def test_a_migration_may_take_longer_than_a_request(
+    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So may the wait of a second replica for the first one's."""
+    monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_MS", 1_000)
+    url = new_postgres()
+    migrating = create_async_engine(url)
+    async with migrating.begin() as first:
+        await first.execute(text(f"SELECT pg_advisory_xact_lock({upgrade.ADVISORY_LOCK})"))
+        second = Database(url, Hub(1))
+        starting = asyncio.create_task(second.start())
+        await asyncio.sleep(2.0)
+        assert not starting.done()
+    await migrating.dispose()
+    await starting
+    await second.close()
+
+
+async def test_a_migration_does_not_wait_for_ever_for_a_table(
+    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrade, "TABLE_LOCK_MS", 100)
+    url = new_postgres()
+    holding = create_async_engine(url)
+    async with holding.begin() as connection:
+        await connection.execute(text("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)"))
+    async with holding.begin() as connection:
+        await connection.execute(text("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"))
+        database = Database(url, Hub(1))
+        with pytest.raises(UserError, match="holds a lock"):
+            await database.start()
+        await database.close()
+    await holding.dispose()
