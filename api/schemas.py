@@ -282,7 +282,7 @@ class GenerationPage(BaseModel):
 
 
 class ClusterOverview(BaseModel):
-    """All clusters and the queue."""
+    """All clusters, and the first 200 of the queue."""
 
     clusters: list[JsonObject]
     queue: list[JsonObject]

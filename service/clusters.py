@@ -28,6 +28,8 @@ from service.states import WITH_CONTROLLER
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_SYNC_WAIT_S = 10.0
 """Below the agent's lease of 15 s, which each sync renews at its start."""
+SHOWN_OF_QUEUE = 200
+"""Pages look at it every few seconds."""
 
 
 def check_cluster_id(cluster_id: str) -> None:
@@ -65,7 +67,7 @@ async def sync(context: Context, cluster_id: str, request: SyncRequest) -> SyncR
 
 
 async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
-    """All clusters with their nodes and what of the caller's projects runs there, and the queue of these."""
+    """All clusters with their nodes and what of the caller's projects runs there, and the head of these' queue."""
     now = context.clock()
     async with context.database.read() as session:
         clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
@@ -78,7 +80,8 @@ async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
             visible = Job.project.in_(sorted(caller.visible_projects))
             placed, queued = placed.where(visible), queued.where(visible)
         jobs = (await session.execute(placed)).all()
-        queue = (await session.execute(queued.order_by(Job.queue_position.nulls_last(), Job.id))).all()
+        in_order = queued.order_by(Job.queue_position.nulls_last(), Job.id).limit(SHOWN_OF_QUEUE)
+        queue = (await session.execute(in_order)).all()
     return {
         "clusters": [
             cluster_json(cluster, [tuple(job) for job in jobs if job.cluster_id == cluster.id], context.settings, now)

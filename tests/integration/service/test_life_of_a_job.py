@@ -14,6 +14,7 @@ import pytest
 
 from rubato.wire.cluster import Failure, NodeReport, Outcome, Result
 from rubato.wire.codec import to_json
+from service import clusters
 from service.clock import to_rfc3339
 from service.logs import LogPosition
 from tests.simulated_controller import bearer, log_line, metric, worker
@@ -268,6 +269,14 @@ async def test_gang_start_waits_for_all_and_says_why(bench: Bench) -> None:
     statuses = {name: (await bench.job(name))["status"] for name in ("large", "small", "huge")}
     assert statuses == {"large": "starting", "small": "starting", "huge": "queued"}
     assert (await bench.job("large"))["granted_workers"] == 3, "small needed the fourth slot"
+
+
+async def test_of_a_long_queue_the_head_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "SHOWN_OF_QUEUE", 2)
+    for name in ("first", "second", "third"):
+        await bench.submit(name, workers={"initial": 99, "min": 99, "max": 99})
+    await bench.schedule()
+    assert [item["name"] for item in (await bench.get("/cluster"))["queue"]] == ["first", "second"]
 
 
 async def test_queue_timeout_fails_the_job_with_its_reason(bench: Bench) -> None:
