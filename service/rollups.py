@@ -203,9 +203,19 @@ async def _cover(session: AsyncSession, job_id: str, level: int, first: int, las
         covered += await _cover(session, job_id, level - 1, first, begin * steps - 1)
     if stop * steps <= last:
         covered += await _cover(session, job_id, level - 1, stop * steps, last)
-    for missing in _runs(bucket for bucket in range(begin, stop) if bucket not in found):
-        covered += await _cover(session, job_id, level - 1, missing.start * steps, missing.stop * steps - 1)
+    for missing in _gaps(begin, stop, sorted(found)):
+        start, end = missing.start * steps, missing.stop * steps
+        if await _has_rows(session, job_id, start, end):
+            covered += await _cover(session, job_id, level - 1, start, end - 1)
     return covered
+
+
+def _gaps(start: int, stop: int, numbers: Iterable[int]) -> Iterator[range]:
+    """What of start..stop lies between these numbers, which are in order. Between two steps there may be any number."""
+    for number in (*numbers, stop):
+        if start < number:
+            yield range(start, number)
+        start = number + 1
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[range]:
@@ -220,6 +230,11 @@ def _runs(numbers: Iterable[int]) -> Iterator[range]:
             run = range(number, number + 1)
     if run is not None:
         yield run
+
+
+async def _has_rows(session: AsyncSession, job_id: str, start: int, stop: int) -> bool:
+    there = select(Metric.step).where(Metric.job_id == job_id, Metric.step >= start, Metric.step < stop)
+    return await session.scalar(there.limit(1)) is not None
 
 
 async def _rows(session: AsyncSession, job_id: str, start: int, stop: int, every: int = 1) -> list[Stretch]:

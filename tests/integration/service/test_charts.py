@@ -75,6 +75,19 @@ async def test_a_list_shows_the_course_of_each_loss_in_few_points(bench: Bench) 
     assert job["loss_history"] == [*(point for point in course if point[0] < whole), [again, 0.5]]
 
 
+@pytest.mark.timeout(60)
+async def test_a_step_far_away_costs_nothing(bench: Bench) -> None:
+    """Between it and the others lie more buckets than can be counted."""
+    losses = noise(3, STEPS)
+    far = 2**62
+    controller = await bench.start()
+    await train(controller, losses)
+    await controller.report(metrics=(metric(far, loss=5.0),), step=STEPS)
+    _, points = await line(bench)
+    assert points[far] == 5.0
+    assert min(points.values()) == min(losses.values())
+
+
 async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:
     losses = noise(1, STEPS)
     controller = await bench.start()

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.rollups import BASE, Stretch, _runs, finished_buckets, merge, of_rows
+from service.rollups import BASE, Stretch, _gaps, _runs, finished_buckets, merge, of_rows
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SIZES = st.lists(st.integers(1, 3 * BASE), min_size=1, max_size=30)
@@ -53,6 +53,13 @@ def test_runs_are_the_numbers_again(numbers: set[int]) -> None:
     runs = list(_runs(sorted(numbers)))
     assert [number for run in runs for number in run] == sorted(numbers)
     assert all(left.stop < right.start for left, right in pairwise(runs))
+
+
+@given(st.sets(st.integers(3, 60)))
+def test_gaps_are_all_other_numbers(numbers: set[int]) -> None:
+    gaps = list(_gaps(3, 61, sorted(numbers)))
+    assert [number for gap in gaps for number in gap] == [number for number in range(3, 61) if number not in numbers]
+    assert all(left.stop < right.start for left, right in pairwise(gaps))
 
 
 @given(
