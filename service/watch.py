@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import defer
 
 from service.access import Principal
@@ -33,10 +33,10 @@ class JobWatch:
     async def snapshot(self) -> tuple[list[dict[str, Any]], str | None]:
         """The newest jobs, and the cursor of the page after them; None: these are all."""
         self._since = self._context.clock()
-        newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None))
+        newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None), *self._visible())
         statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS + 1)
         async with self._context.database.read() as session:
-            rows = (await session.scalars(self._visible(statement))).all()
+            rows = (await session.scalars(statement)).all()
             jobs, next_cursor = cut(rows, SNAPSHOT_JOBS, lambda job: job.id)
             items = await list_json(session, jobs, with_history=self._with_history)
         self._told = {job.id: job.revision for job in jobs}
@@ -46,13 +46,16 @@ class JobWatch:
         """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""
         assert self._since is not None, "take a snapshot first"
         looked_at = self._context.clock()
-        statement = select(Job).options(defer(Job.spec)).where(Job.updated_at >= self._since - MARGIN)
+        recent = select(Job.id, Job.revision).where(Job.updated_at >= self._since - MARGIN, *self._visible())
         async with self._context.database.read() as session:
-            jobs = (await session.scalars(self._visible(statement).order_by(Job.updated_at, Job.id))).all()
+            # Nearly all of these were told already: they are not read in full.
+            rows = await session.execute(recent)
+            changed = [job_id for job_id, revision in rows if self._told.get(job_id) != revision]
+            whole = select(Job).options(defer(Job.spec)).where(Job.id.in_(changed))
+            jobs = (await session.scalars(whole.order_by(Job.updated_at, Job.id))).all() if changed else []
         self._since = looked_at
-        changed = [job for job in jobs if self._told.get(job.id) != job.revision]
-        self._told.update({job.id: job.revision for job in changed})
-        return [("job", job_json(job)) if job.deleted_at is None else ("deleted", {"id": job.id}) for job in changed]
+        self._told.update({job.id: job.revision for job in jobs})
+        return [("job", job_json(job)) if job.deleted_at is None else ("deleted", {"id": job.id}) for job in jobs]
 
-    def _visible(self, statement: Select[Job]) -> Select[Job]:
-        return statement if self._projects is None else statement.where(Job.project.in_(sorted(self._projects)))
+    def _visible(self) -> list[ColumnElement[bool]]:
+        return [] if self._projects is None else [Job.project.in_(sorted(self._projects))]

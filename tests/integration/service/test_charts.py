@@ -217,3 +217,25 @@ async def test_a_million_steps_cost_a_thousand_rows(bench: Bench) -> None:
         stored = await session.scalar(select(func.count()).select_from(MetricRollup).where(MetricRollup.level == 2))
         assert stored == steps // bucket < 1000
         assert await session.scalar(select(func.count()).select_from(Metric)) == 2
+
+
+async def test_watchers_read_only_what_changed(bench: Bench) -> None:
+    first = await bench.submit("first")
+    await bench.submit("second")
+    watch = JobWatch(bench.context, service_itself())
+    await watch.snapshot()
+    read: list[str] = []
+
+    def note(job: Job, _: Any) -> None:
+        read.append(job.id)
+
+    event.listen(Job, "load", note)
+    try:
+        assert await watch.changes() == []
+        assert read == []
+        await bench.client.patch("/api/v1/jobs/first", json={"labels": {"a": "b"}})
+        read.clear()
+        assert [job["labels"] for _, job in await watch.changes()] == [{"a": "b"}]
+        assert read == [first["id"]]
+    finally:
+        event.remove(Job, "load", note)
