@@ -102,7 +102,7 @@ class Leader:
             resume_step=acquired.resume_step,
         )
         self._host = Host(self._coordinator)
-        self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go)
+        self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go, crash)
         self._fleet = RayFleet(
             worker_order(job_id, acquired, spec, url, storage / job_id),
             spec.resources_per_worker,
@@ -176,7 +176,7 @@ class Leader:
 def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: RubatoError) -> None:
     """The job fails where this machine cannot lead it: another attempt here would do no better."""
     say(f"{job_id}: the attempt could not begin: {error}")
-    reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, lambda: None)
+    reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, lambda: None, crash)
     restarts, scalings = acquired.restarts, acquired.scalings
     reporter.observe(Observed("starting", "", 0, 0, 0, acquired.resume_step, None, restarts, scalings), ())
     message = f"The controller could not begin: {error}"

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,7 @@ class Reporter:
         attempt: int,
         post: Post,
         on_fenced: Callable[[], None],
+        crash: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
@@ -90,6 +92,7 @@ class Reporter:
         self._attempt = attempt
         self._post = post
         self._on_fenced = on_fenced
+        self._crash = crash
         self._clock = clock
         self._changed = threading.Condition()
         self._spool = _Spool()
@@ -173,6 +176,14 @@ class Reporter:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        try:
+            self._send()
+        except BaseException:
+            # Whoever waits for the outcome must not take the end of this thread for it.
+            traceback.print_exc()
+            self._crash()
+
+    def _send(self) -> None:
         sent_at = self._clock() - MAX_INTERVAL_S
         while (report := self._next(sent_at)) is not None:
             sent_at = self._clock()

@@ -39,6 +39,7 @@ class Told:
     def __init__(self) -> None:
         self.posted: list[Any] = []
         self.fenced = threading.Event()
+        self.crashed = threading.Event()
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def told() -> Told:
 
 @pytest.fixture
 def reporter(service: Service, told: Told) -> Iterator[Reporter]:
-    one = Reporter(service, "job_1", 3, told.posted.append, told.fenced.set)
+    one = Reporter(service, "job_1", 3, told.posted.append, told.fenced.set, told.crashed.set)
     yield one
     one.close()
 
@@ -243,6 +244,15 @@ def wait(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.005)
     raise AssertionError("it never came to pass")
+
+
+def test_an_end_of_the_thread_is_no_acknowledgement(
+    reporter: Reporter, service: Service, told: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answers = [ZeroDivisionError("nobody foresaw it")]
+    finish(reporter)
+    assert told.crashed.is_set()
+    assert "nobody foresaw it" in capsys.readouterr().err
 
 
 def test_answers_to_actions_are_sent_once_and_before_the_end(service: Service, reporter: Reporter) -> None:
