@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rubato.errors import Finding
 from rubato.wire.cluster import Acquired, AcquireRequest, Desired, Distrust, ProcessIdentity, RunWish
 from rubato.wire.codec import from_json
 from rubato.wire.events import EventKind
@@ -24,6 +25,7 @@ from service.notify import ALL_JOBS, desired_topic, job_topic, notify
 from service.states import WITH_CONTROLLER
 from service.worker_actions import listed
 
+LARGEST = 2**63 - 1
 UNSURE_RETRY = timedelta(seconds=1)
 MAX_DESIRED_WAIT_S = 25.0
 """Below the lease of 30 s, which each poll renews at its start."""
@@ -33,10 +35,11 @@ async def acquire(context: Context, request: AcquireRequest, principal: Principa
     """Grant the next attempt, once the predecessor cannot act any more.
 
     Raises:
-        ServiceError: forbidden (another job's ticket), conflict (the job is not to run), lease_held.
+        ServiceError: forbidden (another job's ticket), conflict (the job is not to run), lease_held, invalid_request.
     """
     if principal.job_id != request.job_id:
         raise ServiceError(ErrorKind.FORBIDDEN, "The ticket is for another job.")
+    _check_numbers(request.process)
     now = context.clock()
     async with context.database.write() as session:
         job = await find(session, request.job_id, for_update=True)
@@ -153,6 +156,17 @@ async def list_workers(session: AsyncSession, job: Job) -> list[Any]:
         .limit(1)
     )
     return list((await session.scalars(statement)).one_or_none() or [])
+
+
+def _check_numbers(process: ProcessIdentity) -> None:
+    """Refuse numbers that no database column holds, before they become its error."""
+    findings = [
+        Finding(f"process.{name}", f"must lie in 0..2**63-1, got {value}")
+        for name, value in (("pid", process.pid), ("start_time", process.start_time))
+        if not 0 <= value <= LARGEST
+    ]
+    if findings:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "The process has numbers out of range.", findings=findings)
 
 
 def _check_predecessor_gone(

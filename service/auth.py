@@ -73,7 +73,9 @@ def new_token() -> str:
 def has_token_form(token: str) -> bool:
     """Whether the checksum holds; a look into the database is spared otherwise."""
     body, checksum = token.removeprefix(TOKEN_PREFIX)[:-6], token[-6:]
-    return token.startswith(TOKEN_PREFIX) and len(token) < 100 and hmac.compare_digest(_checksum(body), checksum)
+    if not token.startswith(TOKEN_PREFIX) or len(token) >= 100 or not token.isascii():
+        return False
+    return hmac.compare_digest(_checksum(body), checksum)
 
 
 def _checksum(body: str) -> str:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rubato.wire.cluster import JobToRun, SyncReply, SyncRequest
 from rubato.wire.codec import to_json
 from service.access import Principal
-from service.attempts import confirm_gone
+from service.attempts import LARGEST, confirm_gone
 from service.clock import to_rfc3339
 from service.context import Context
 from service.database import insert_for
@@ -160,7 +160,7 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
         cluster.agent_lease_expires_at = now + context.settings.agent_lease
         cluster.last_seen = now
         for seen in request.controllers:
-            if seen.state == "gone" and seen.attempt > 0:
+            if seen.state == "gone" and 0 < seen.attempt <= LARGEST:
                 await confirm_gone(session, seen.job_id, seen.attempt)
         await session.flush()
         return await _refresh_list(context, session, cluster, request.agent_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,10 @@ def _sizes(packages: PackageStore, code: Code) -> dict[str, int]:
         return {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
 
 
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+"""What damaged zips, and streams in them, are found by; in those of bzip2 it is an OSError."""
+
+
 def _read(packages: PackageStore, code: Code, path: str) -> bytes:
     """One byte more than is shown, so that it can be told that there is more."""
     if code.recipe:
@@ -106,7 +112,7 @@ def _read(packages: PackageStore, code: Code, path: str) -> bytes:
     try:
         with zipfile.ZipFile(packages.path(code.package)) as archive, archive.open(path) as stream:
             return stream.read(MAX_SHOWN_BYTES + 1)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+    except (*_UNREADABLE, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
         raise ServiceError(ErrorKind.PACKAGE_INVALID, f"{path} cannot be read from its package: {error}.") from None
 
 

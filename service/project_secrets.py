@@ -14,9 +14,10 @@ from service.context import Context
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.job_secrets import purpose_of
-from service.models import Project, Secret
+from service.models import Secret
 from service.pages import cut
 from service.people import audit, find_project, storable
+from service.quotas import find_for_submit
 from service.redaction import MIN_CHARS, lines_of
 
 MAX_CHARS = 16 * 1024
@@ -36,7 +37,7 @@ async def set_secret(
     sealed = context.vault.seal(value, purpose_of(project, name))
     async with context.database.write() as session:
         # Of the exact name: what is not storable is none.
-        if storable(project) != project or await session.get(Project, project) is None:
+        if storable(project) != project or await find_for_submit(session, project) is None:
             raise not_found("project", project[:80])
         is_new = await session.get(Secret, (project, name)) is None
         row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": caller.name}

@@ -23,7 +23,7 @@ BOUNDED = frozenset({"scheduling.priority", "workers.min"})
 
 
 async def find_for_submit(session: AsyncSession, name: str) -> Project | None:
-    """A project that stays for the transaction: one that is deleted meanwhile waits, and then finds the job."""
+    """A project that stays for the transaction: its deletion waits, and then finds what was added."""
     statement = select(Project).where(Project.name == name).with_for_update(read=True, key_share=True)
     return (await session.scalars(statement)).one_or_none()
 

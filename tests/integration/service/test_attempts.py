@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -190,6 +191,15 @@ async def test_tickets_and_tokens_are_good_for_their_own_job_only(bench: Bench) 
     assert (await two.try_desired()).status_code == 403
     two.ticket = ticket[:-1] + ("0" if ticket[-1] != "0" else "1")
     assert (await two.try_acquire()).status_code == 401
+
+
+async def test_numbers_that_no_column_holds_are_refused(bench: Bench) -> None:
+    controller = await bench.start()
+    await bench.agent.sync(ControllerSeen(controller.job_id, "gone", 2**63))
+    for name in ("pid", "start_time"):
+        controller.process = replace(controller.process, **{"pid": 1, "start_time": 1, name: 2**63})
+        refused = await controller.try_acquire()
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, f"process.{name}")
 
 
 async def test_a_second_agent_looks_on_until_the_lease_of_the_first_ends(bench: Bench) -> None:

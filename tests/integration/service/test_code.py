@@ -92,3 +92,17 @@ async def test_a_recipe_shows_its_source_and_other_jobs_say_that_there_is_none(b
     await bench.submit("gone", recipe=None, entrypoint="train.py:train", package=sha256)
     gone = await bench.get("/jobs/gone/code")
     assert (gone["source"], gone["name"]) == ("none", sha256)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+async def test_a_damaged_file_of_a_package_is_told(bench: Bench, method: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("train.py", bytes(range(256)) * 40)
+        offset = archive.infolist()[0].header_offset + 30 + len("train.py")
+    data = bytearray(packed.getvalue())
+    data[offset + 9 : offset + 40] = b"\xff" * 31
+    sha256 = hashlib.sha256(data).hexdigest()
+    await bench.client.put(f"/api/v1/packages/{sha256}", content=bytes(data))
+    await bench.submit("own", recipe=None, entrypoint="train.py:train", package=sha256)
+    assert (await text_of(bench, "own", "train.py", 422))["code"] == "package_invalid"

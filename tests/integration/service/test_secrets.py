@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psycopg
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from rubato.wire.cluster import Failure, Outcome, ProcessIdentity, Report
 from service.job_secrets import MAX_JOB_BYTES
-from service.models import AttemptSecret, Base, Secret
+from service.models import AttemptSecret, Base, Project, Secret
 from service.project_secrets import MAX_CHARS
 from service.redaction import WITHHELD, Redactor
 from service.rotation import seal_anew
 from service.vault import KEY_FILE, Sealed, Vault
 from tests.integration.service.test_people import make_user
+from tests.integration.service.test_removal import blocked_or_done
 from tests.simulated_controller import SimulatedController, bearer, log_line
 
 if TYPE_CHECKING:
@@ -399,3 +400,15 @@ async def test_a_file_without_keys_is_told(keyed: Any, content: str) -> None:
         assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
         await bench.start()
         assert (await bench.job("digits"))["status"] == "running", "who needs no secret goes on"
+
+
+@pytest.mark.parametrize("what", ["members/ada", "secrets/KEY"])
+async def test_a_project_that_is_just_deleted_takes_nothing_in(bench: Bench, what: str) -> None:
+    await make_user(bench, "ada")
+    await bench.post("/projects", 201, {"name": "spare"})
+    async with bench.context.database.write() as session:
+        await session.execute(delete(Project).where(Project.name == "spare"))
+        body = {"role": "viewer"} if what == "members/ada" else {"value": "a-secret-value"}
+        adding = asyncio.create_task(bench.client.put(f"/api/v1/projects/spare/{what}", json=body))
+        await blocked_or_done(bench, adding)
+    assert (await adding).status_code == 404, (await adding).text

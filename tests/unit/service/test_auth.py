@@ -11,6 +11,7 @@ def test_tokens_carry_a_checksum() -> None:
     assert has_token_form(token)
     for wrong in (token[:-1], token + "0", token.replace("rbt_", "rbx_"), "rbt_", "", token[:10] + "~" + token[11:]):
         assert not has_token_form(wrong)
+    assert not has_token_form("rbt_é")
 
 
 def test_a_secret_file_is_made_once_and_private(tmp_path: Path) -> None:
