@@ -145,7 +145,8 @@ async def _apply(
 ) -> None:
     job.spec = resolved
     job.labels = dict(spec.labels)
-    job.priority = spec.scheduling.priority
+    if job.priority != spec.scheduling.priority:  # else a place in the queue that the job had kept stays its own
+        job.priority = spec.scheduling.priority
     job.min_workers, job.max_workers = spec.workers.min, spec.workers.upper
     job.deadline_at = deadline_of(job, Status(job.status), now)
     later = sorted(FROM_NEXT_ATTEMPT & changes.keys()) if job.is_attempt_live else []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from rubato.wire.cluster import Outcome, Result
 from service.jobs import find
-from service.models import AuditEntry
+from service.models import AuditEntry, Job
 
 if TYPE_CHECKING:
     import httpx
@@ -60,6 +61,18 @@ async def test_a_change_is_merged_told_and_audited(bench: Bench) -> None:
     assert (entry.actor, entry.action, entry.job_id, entry.detail) == ("admin", "job.updated", job["id"], event["data"])
     await bench.schedule()
     assert (await bench.job("digits"))["status"] == "starting"
+
+
+async def test_a_change_costs_no_place_in_the_queue(bench: Bench) -> None:
+    """A job that was put off for others may have kept one that does not follow from when it was queued."""
+    await bench.submit()
+    kept = bench.clock() - timedelta(hours=9)
+    async with bench.context.database.write() as session:
+        await session.execute(update(Job).values(ranked_at=kept))
+    for changes, is_kept in (({"labels": {"a": "b"}}, True), ({"scheduling": {"priority": 51}}, False)):
+        assert (await patch(bench, changes)).status_code == 200
+        async with bench.context.database.read() as session:
+            assert ((await find(session, "digits")).ranked_at == kept) is is_kept
 
 
 async def test_nothing_changed_writes_nothing(bench: Bench) -> None:
