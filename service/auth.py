@@ -169,6 +169,15 @@ class Authority:
         """A code that `redeem_login_code` takes once."""
         return await self._store_session(session, token_id, "login", now, LOGIN_CODE_LIFETIME)
 
+    async def check_login_code(self, session: AsyncSession, code: str, now: datetime) -> None:
+        """Look whether a code would be taken: anybody may send one, and one that is no good costs no write.
+
+        Raises:
+            ServiceError: unauthenticated.
+        """
+        if await self._find_session(session, code, "login", now) is None:
+            raise _spent_link()
+
     async def redeem_login_code(self, session: AsyncSession, code: str, now: datetime) -> str:
         """Turn a one-time code into a browser session; gives the cookie's value.
 
@@ -179,11 +188,7 @@ class Authority:
         statement = delete(Session).where(Session.secret_hmac == stored, Session.kind == "login")
         taken = (await session.execute(statement.returning(Session.token_id, Session.expires_at))).first()
         if taken is None or taken.expires_at < now:
-            raise ServiceError(
-                ErrorKind.UNAUTHENTICATED,
-                "This login link was used before or has expired. Sign in with the admin token, "
-                "or make a new link with `rubato login`.",
-            )
+            raise _spent_link()
         return await self.open_session(session, taken.token_id, now)
 
     async def close_session(self, session: AsyncSession, cookie: str) -> None:
@@ -260,6 +265,14 @@ class Authority:
 
     def _mac(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _spent_link() -> ServiceError:
+    return ServiceError(
+        ErrorKind.UNAUTHENTICATED,
+        "This login link was used before or has expired. Sign in with the admin token, "
+        "or make a new link with `rubato login`.",
+    )
 
 
 def _forgotten(body: str) -> ServiceError:

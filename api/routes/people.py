@@ -43,10 +43,11 @@ async def get_cluster(context: Parts, caller: Caller) -> Any:
 async def sign_in(body: schemas.SessionRequest, context: Parts) -> Response:
     """Exchange a person's token for a cookie."""
     now = context.clock()
-    async with context.database.write() as session:
+    async with context.database.read() as session:
         principal = await context.authority.recognise(session, body.token.strip(), now)
-        if principal.token_id is None or principal.role not in PEOPLE:
-            raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with a person's token, not a machine's.")
+    if principal.token_id is None or principal.role not in PEOPLE:
+        raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with a person's token, not a machine's.")
+    async with context.database.write() as session:
         cookie = await context.authority.open_session(session, principal.token_id, now)
     response = Response(status_code=204)
     _set_cookie(context, response, cookie)
@@ -80,9 +81,12 @@ async def make_login_link(request: Request, context: Parts, caller: Caller) -> A
 @public
 async def sign_in_by_link(code: str, context: Parts) -> RedirectResponse:
     """Sign a browser in by a one-time link; a spent one leads to the page, which says so."""
+    now = context.clock()
     try:
+        async with context.database.read() as session:
+            await context.authority.check_login_code(session, code, now)
         async with context.database.write() as session:
-            cookie = await context.authority.redeem_login_code(session, code, context.clock())
+            cookie = await context.authority.redeem_login_code(session, code, now)
     except ServiceError as error:
         if error.kind is not ErrorKind.UNAUTHENTICATED:
             raise

@@ -188,6 +188,13 @@ async def test_a_login_link_works_once(bench: Bench, browser: httpx.AsyncClient)
     assert (await browser.get("/api/v1/me")).status_code == 401
 
 
+async def test_who_is_not_known_does_not_wait_for_the_writer(bench: Bench, browser: httpx.AsyncClient) -> None:
+    """Nor keeps it: SQLite has one for all."""
+    async with bench.context.database.write(), asyncio.timeout(60):
+        assert (await browser.post("/api/v1/session", json={"token": "rbt_wrong"})).status_code == 401
+        assert (await browser.get("/login?code=wrong")).headers["location"] == "/sign-in?link=spent"
+
+
 async def test_a_foreign_page_cannot_use_the_cookie(bench: Bench, browser: httpx.AsyncClient) -> None:
     await browser.post("/api/v1/session", json={"token": bench.token})
     await bench.submit()
