@@ -57,6 +57,8 @@ class Agent:
         self._sweep = Sweep()
         self._known: dict[str, tuple[ProcessIdentity, int]] = {}
         """Process and attempt of each controller, as last told by it."""
+        self._ended: dict[str, int] = {}
+        """Attempts whose processes are gone, until the service has heard it."""
 
     def run(self) -> None:
         """Sync for ever. Leaves with the first Ray error."""
@@ -79,6 +81,7 @@ class Agent:
                 continue
             pause_s = RETRY_FIRST_S
             if reply.acting:
+                self._ended.clear()
                 self._act(reply)
             else:
                 time.sleep(SYNC_WAIT_S)  # another agent acts; look again when its lease may have run out
@@ -117,7 +120,8 @@ class Agent:
         alive = {name.job_id for name in actors if not name.incarnation}
         seen = [ControllerSeen(job_id, "alive") for job_id in sorted(alive)]
         ended = {job_id for job_id, (process, _) in self._known.items() if has_ended(process)}
-        seen += [ControllerSeen(job_id, "gone", self._known[job_id][1]) for job_id in sorted(ended)]
+        self._ended.update({job_id: self._known[job_id][1] for job_id in ended})
+        seen += [ControllerSeen(job_id, "gone", attempt) for job_id, attempt in sorted(self._ended.items())]
         self._known = {job_id: self._known[job_id] for job_id in self._known.keys() & alive - ended}
         self._learn(alive - self._known.keys())
         return tuple(seen)
