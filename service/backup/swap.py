@@ -105,6 +105,10 @@ def finish_swap(home: Path) -> list[Path]:
     moves = [Move(Path(one["new"]) if one["new"] else None, Path(one["place"]), Path(one["aside"])) for one in data]
     for move in moves:
         move.do()
+    # First of all, and for certain: a service that starts would do all of it again, with what came to be since.
+    (staging / PENDING).unlink(missing_ok=True)
+    (staging / SWAP).unlink()
+    sync_folder(staging)
     shutil.rmtree(staging, ignore_errors=True)
     sync_folder(home)
     return sorted({move.aside.parent for move in moves if move.aside.exists()})

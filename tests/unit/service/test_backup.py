@@ -1,15 +1,18 @@
-"""By how much a restore raises the attempts of jobs: over all that were granted since, also between two restores."""
+"""By how much a restore raises the attempts of jobs, over all that were granted since; and swaps, done once."""
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.backup.attempts import MARGIN, MOST, MOST_A_SECOND, decide_raise
 from service.backup.contents import key_files
+from service.backup.swap import Move, begin_swap, finish_swap, settle_restore
 
 MADE = datetime(2026, 1, 1, tzinfo=UTC)
 seconds = st.floats(min_value=0, max_value=2 * 365 * 24 * 3600)
@@ -36,3 +39,19 @@ def test_the_keys_of_a_home_are_backed_up_and_not_a_persons_login_elsewhere(tmp_
     for name in ("token", "hmac-key", "my-own-key", "login.json", "run.json", "rubato.db", "service.log"):
         (tmp_path / name).write_text("x")
     assert [path.name for path in key_files(tmp_path)] == ["hmac-key", "my-own-key", "token"]
+
+
+def test_a_swap_that_was_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its folder could not be removed."""
+    logs = tmp_path / "logs"
+    for folder in (logs, tmp_path / ".restore"):
+        folder.mkdir()
+    (tmp_path / ".restore" / "database.pending").touch()
+    begin_swap(tmp_path, [Move(None, logs, tmp_path / "aside" / "logs")])
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        finish_swap(tmp_path)
+    assert not logs.exists()
+    logs.mkdir()
+    settle_restore(tmp_path)
+    assert logs.exists()
