@@ -36,6 +36,8 @@ DESIRED_WAIT_S = 25.0
 RETRY_S = 1.0
 CRASH_PAUSE_S = 2.0
 """Ray starts a crashed controller again at once: not in a tight loop, please."""
+BEGIN_AGAIN_S = 30.0
+"""Between attempts that could not begin here."""
 
 
 class JobController:
@@ -76,6 +78,10 @@ class JobController:
             try:
                 leader = Leader(self._job_id, acquired, self._url, link, poll_link)
             except RubatoError as error:
+                if acquired.attempt > 1:  # it was led before: maybe another node can
+                    say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {error}")
+                    time.sleep(BEGIN_AGAIN_S)
+                    raise
                 report_no_start(link, self._job_id, acquired, error)
             else:
                 leader.lead()

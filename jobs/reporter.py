@@ -282,12 +282,13 @@ class Reporter:
     def _without_what_was_refused(self, report: Report, error: Refused) -> Report:
         """A batch that will never be taken must not stop all that come after it: its content is given up, loudly.
 
-        An outcome is told again, without what may have been wrong with it.
+        An outcome is told again; without what may be wrong with it, where it was alone.
         """
         print(f"reporter: batch {report.batch} was refused ({error.status}): {error}", file=sys.stderr)
         with self._changed:
             if report.outcome is not None:
-                self._outcome = _without_details(report.outcome)
+                # Where there is more in the batch, that may be at fault: then it is told again as it is.
+                self._outcome = report.outcome if _count(report) else _without_details(report.outcome)
             if _count(report):
                 text = f"a batch was refused by the service and given up: {str(error)[:1000]}"
                 self._note("report.refused", text, None, None, {})

@@ -175,6 +175,8 @@ def _error_of(response: httpx.Response) -> RubatoError:
             return _lease_held(problem)
         case ((409 | 404), str()):
             return NotWanted(text)
+        case 413, _:  # also of a proxy: it is about the size of what was sent
+            return Refused(text, 413)
         case status, str() if status < 500 and status not in (408, 429):
             return Refused(text, status)
         case _:  # without a code it is no word of the service, but of a proxy before it

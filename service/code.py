@@ -113,6 +113,8 @@ def _read(packages: PackageStore, code: Code, path: str) -> bytes:
         with zipfile.ZipFile(packages.path(code.package)) as archive, archive.open(path) as stream:
             return stream.read(MAX_SHOWN_BYTES + 1)
     except (*_UNREADABLE, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk, not of the package
         raise ServiceError(ErrorKind.PACKAGE_INVALID, f"{path} cannot be read from its package: {error}.") from None
 
 

@@ -134,7 +134,7 @@ async def grant(context: Context, project: str, user: str, role: ProjectRole, ca
         ServiceError: not_found.
     """
     async with context.database.write() as session:
-        if await quotas.find_for_submit(session, storable(project)) is None:
+        if storable(project) != project or await quotas.find_for_submit(session, project) is None:
             raise not_found("project", project[:80])
         found = await _user(session, user)
         insert = insert_for(session, Membership).values(user_id=found.id, project=project, role=str(role))

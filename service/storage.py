@@ -39,6 +39,8 @@ CHANGE_S = 60.0
 """What a person asked for may take longer: a checkpoint of many files in an object store is deleted in batches."""
 SILENCE_S = 10.0
 """After a look that failed, for so long nothing is looked at for show: a page must not wait on every request."""
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a manifest or a pin, which are read whole."""
 MAX_ASKING = 8
 """Requests to the storage at the same time; those that hang count."""
 
@@ -138,7 +140,10 @@ class LocalStored:
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no plain file", name)
         with file:
-            return file.read()
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise OSError(errno.EFBIG, "too large to be what its name says", name)
+        return data
 
     def find(self, name: str) -> BinaryIO | None:
         """A file, open for reading; None: there is none, or it is no plain file."""
@@ -159,7 +164,10 @@ class LocalStored:
         """By a temporary file, synced before it gets its name."""
         part = f".{name}.part"
         with self._open() as folder:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            # Whatever lies there by that name (of a write that was cut off, or planted) is not written to.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with os.fdopen(os.open(part, flags, 0o666, dir_fd=folder), "wb") as stream:
                 stream.write(data)
                 stream.flush()
@@ -178,6 +186,9 @@ class LocalStored:
         """As `rm -rf`: also beside another removal of the same folder."""
         *above, name = self._parts
         with contextlib.suppress(FileNotFoundError), LocalStored(self._root, *above)._open() as folder:
+            if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=folder)
+                return
             if sys.version_info >= (3, 12):
                 shutil.rmtree(name, onexc=_pass_over_missing, dir_fd=folder)
             else:

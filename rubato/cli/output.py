@@ -93,7 +93,9 @@ def _console(**options: Any) -> Console:
 
     class PipedConsole(Console):
         def on_broken_pipe(self) -> None:
-            leave_quietly()
+            if not self.stderr:
+                leave_quietly()
+            self.quiet = True  # remarks that nobody reads change nothing of how the command ends
 
     return PipedConsole(markup=False, emoji=False, **options)
 

@@ -312,7 +312,7 @@ def is_away(error: RubatoError) -> bool:
 
 def refusal(response: httpx.Response) -> ApiError:
     """The error for a reply of 300 and more."""
-    if response.is_redirect:
+    if response.has_redirect_location:
         target = response.headers["Location"]
         return ApiError(f"{response.url} redirects to {target}; use that address", status=response.status_code)
     try:

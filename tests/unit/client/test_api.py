@@ -155,6 +155,8 @@ def test_a_redirect_is_no_success_and_names_the_address_to_use(tmp_path: Path) -
             ask(client)
     with client_of(lambda _: httpx.Response(302, headers={"Location": there}), tmp_path) as client:
         assert not client.is_ready()
+    with client_of(lambda _: httpx.Response(302), tmp_path) as client, pytest.raises(ApiError, match=r"Found \(302\)"):
+        client.cancel("x")
 
 
 def test_nothing_there_says_how_to_start_it(tmp_path: Path) -> None:
