@@ -78,8 +78,8 @@ class JobController:
             try:
                 leader = Leader(self._job_id, acquired, self._url, link, poll_link)
             except RubatoError as error:
+                say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {error}")
                 if acquired.attempt > 1:  # it was led before: maybe another node can
-                    say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {error}")
                     time.sleep(BEGIN_AGAIN_S)
                     raise
                 report_no_start(link, self._job_id, acquired, error)
@@ -181,7 +181,6 @@ class Leader:
 
 def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: RubatoError) -> None:
     """The job fails where this machine cannot lead it: another attempt here would do no better."""
-    say(f"{job_id}: the attempt could not begin: {error}")
     reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, lambda: None, crash)
     restarts, scalings = acquired.restarts, acquired.scalings
     reporter.observe(Observed("starting", "", 0, 0, 0, acquired.resume_step, None, restarts, scalings), ())

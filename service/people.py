@@ -134,8 +134,7 @@ async def grant(context: Context, project: str, user: str, role: ProjectRole, ca
         ServiceError: not_found.
     """
     async with context.database.write() as session:
-        if storable(project) != project or await quotas.find_for_submit(session, project) is None:
-            raise not_found("project", project[:80])
+        await find_lasting_project(session, project)
         found = await _user(session, user)
         insert = insert_for(session, Membership).values(user_id=found.id, project=project, role=str(role))
         await session.execute(
@@ -260,6 +259,18 @@ async def find_project(session: AsyncSession, name: str, *, for_update: bool = F
         ServiceError: not_found.
     """
     project = await session.get(Project, storable(name), with_for_update=for_update)
+    if project is None:
+        raise not_found("project", name[:80])
+    return project
+
+
+async def find_lasting_project(session: AsyncSession, name: str) -> Project:
+    """A project of exactly this name, which nobody deletes before the transaction is over.
+
+    Raises:
+        ServiceError: not_found.
+    """
+    project = await quotas.find_for_submit(session, name) if storable(name) == name else None
     if project is None:
         raise not_found("project", name[:80])
     return project

@@ -16,8 +16,7 @@ from service.errors import ErrorKind, ServiceError, not_found
 from service.job_secrets import purpose_of
 from service.models import Secret
 from service.pages import cut
-from service.people import audit, find_project, storable
-from service.quotas import find_for_submit
+from service.people import audit, find_lasting_project, find_project, storable
 from service.redaction import MIN_CHARS, lines_of
 
 MAX_CHARS = 16 * 1024
@@ -36,9 +35,7 @@ async def set_secret(
     now = context.clock()
     sealed = context.vault.seal(value, purpose_of(project, name))
     async with context.database.write() as session:
-        # Of the exact name: what is not storable is none.
-        if storable(project) != project or await find_for_submit(session, project) is None:
-            raise not_found("project", project[:80])
+        await find_lasting_project(session, project)
         is_new = await session.get(Secret, (project, name)) is None
         row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": caller.name}
         insert = insert_for(session, Secret).values(project=project, name=name, created_at=now, **row)

@@ -205,7 +205,7 @@ async def _cover(session: AsyncSession, job_id: str, level: int, first: int, las
         covered += await _cover(session, job_id, level - 1, stop * steps, last)
     for missing in _gaps(begin, stop, sorted(found)):
         start, end = missing.start * steps, missing.stop * steps
-        if await _has_rows(session, job_id, start, end):
+        if level == 0 or await _has_rows(session, job_id, start, end):  # below it the rows themselves are read
             covered += await _cover(session, job_id, level - 1, start, end - 1)
     return covered
 

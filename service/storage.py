@@ -66,9 +66,9 @@ def find_stored(root: StorageUri, *parts: str) -> BinaryIO | ObjectFile | None:
     Raises:
         UserError: the package that speaks to the storage is missing.
     """
-    uri = _below(root, parts)
     if root.is_local:
         return LocalStored(Path(root.path), *parts[:-1]).find(parts[-1])
+    uri = _below(root, parts)
     filesystem = open_store(uri)
     try:
         return ObjectFile(filesystem, uri.path, int(filesystem.size(uri.path)))

@@ -66,7 +66,7 @@ def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return plain.reshape(-1).view(torch.uint8)
 
 
-def bytes_tensor(data: bytes) -> torch.Tensor:
+def bytes_tensor(data: bytes | memoryview) -> torch.Tensor:
     """A flat uint8 tensor with a copy of the bytes."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rubato.checkpoint.files import FileRecord
-from rubato.checkpoint.layout import byte_view, dtype_of, empty_like_layout, layout, numel_of, raw_bytes
+from rubato.checkpoint.layout import byte_view, bytes_tensor, dtype_of, empty_like_layout, layout, numel_of, raw_bytes
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt
 
@@ -223,7 +223,7 @@ class _Blocks:
         at = 0
         while at < target.numel():
             piece = self._next(target.numel() - at)
-            target[at : at + len(piece)] = torch.frombuffer(bytearray(piece), dtype=torch.uint8)
+            target[at : at + len(piece)] = bytes_tensor(piece)
             at += len(piece)
 
     def end(self) -> None:

@@ -163,10 +163,9 @@ class Control:
 
     def _is_over(self, record: wire.GenerationRecord) -> bool:
         """Whether waits of its group must end: it is revoked, or this worker was to join it and can join another."""
-        if self.start.incarnation in record.joining and self.formed > record.number:
-            is_joined = self.record is not None and self.record.number >= record.number
-            return not is_joined or self.is_revoked(record.number)
-        return self.is_revoked(record.number)
+        is_joined = self.record is not None and self.record.number >= record.number
+        may_leave = self.start.incarnation in record.joining and not is_joined
+        return self.is_revoked(record.number) or (may_leave and self.formed > record.number)
 
     def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
         if self._is_stale(record):

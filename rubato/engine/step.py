@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rubato.checkpoint.digest import digest64
-from rubato.checkpoint.layout import raw_bytes
+from rubato.checkpoint.layout import bytes_tensor, raw_bytes
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
@@ -220,9 +220,7 @@ class Step:
         for buffer in session.flat.other_buffers:
             own = buffer.own
             size = own.numel() * own.element_size()
-            if size:  # frombuffer takes no empty bytes
-                told = torch.frombuffer(bytearray(integers[offset : offset + size]), dtype=own.dtype)
-                buffer.put(told.view(own.shape))
+            buffer.put(bytes_tensor(integers[offset : offset + size]).view(own.dtype).view(own.shape))
             offset += size
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True

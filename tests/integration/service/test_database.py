@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,22 +230,29 @@ async def test_each_end_of_a_connection_finds_the_other_gone(new_postgres: Calla
     assert "-c tcp_keepalives_idle=10 " in asked["options"]
 
 
+@asynccontextmanager
+async def held(url: str, statement: str) -> AsyncIterator[None]:
+    """What the statement locks, another session holds meanwhile."""
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text(statement))
+        yield
+    await engine.dispose()
+
+
 async def test_a_migration_may_take_longer_than_a_request(
     new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So may the wait of a second replica for the first one's."""
     monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_MS", 1_000)
     url = new_postgres()
-    migrating = create_async_engine(url)
-    async with migrating.begin() as first:
-        await first.execute(text(f"SELECT pg_advisory_xact_lock({upgrade.ADVISORY_LOCK})"))
-        second = Database(url, Hub(1))
-        starting = asyncio.create_task(second.start())
+    database = Database(url, Hub(1))
+    async with held(url, f"SELECT pg_advisory_xact_lock({upgrade.ADVISORY_LOCK})"):
+        starting = asyncio.create_task(database.start())
         await asyncio.sleep(2.0)
         assert not starting.done()
-    await migrating.dispose()
     await starting
-    await second.close()
+    await database.close()
 
 
 async def test_a_migration_does_not_wait_for_ever_for_a_table(
@@ -252,13 +260,10 @@ async def test_a_migration_does_not_wait_for_ever_for_a_table(
 ) -> None:
     monkeypatch.setattr(upgrade, "TABLE_LOCK_MS", 100)
     url = new_postgres()
-    holding = create_async_engine(url)
-    async with holding.begin() as connection:
-        await connection.execute(text("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)"))
-    async with holding.begin() as connection:
-        await connection.execute(text("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"))
-        database = Database(url, Hub(1))
+    database = Database(url, Hub(1))
+    async with held(url, "CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)"):
+        pass
+    async with held(url, "LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE"):
         with pytest.raises(UserError, match="holds a lock"):
             await database.start()
-        await database.close()
-    await holding.dispose()
+    await database.close()
