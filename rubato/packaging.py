@@ -185,7 +185,11 @@ def read_ignore_rules(folder: Path) -> tuple[IgnoreRule, ...]:
 
 
 def parse_ignore_lines(lines: list[str]) -> tuple[IgnoreRule, ...]:
-    """Rules as in a .gitignore: `#` comments, `!` takes back, `/` anchors, a last `/` means folders, `*`, `?`, `**`."""
+    """Rules as in a .gitignore: `#` comments, `!` takes back, `/` anchors, a last `/` means folders, `*`, `?`, `**`.
+
+    Raises:
+        PackageError: a line is no pattern.
+    """
     rules = []
     for line in lines:
         text = line.strip()
@@ -199,7 +203,11 @@ def parse_ignore_lines(lines: list[str]) -> tuple[IgnoreRule, ...]:
             continue
         anchored = "/" in text
         body = _translate(text.lstrip("/"))
-        rules.append(IgnoreRule(re.compile(body if anchored else rf"(?:.*/)?{body}"), takes_back, folders_only))
+        try:
+            pattern = re.compile(body if anchored else rf"(?:.*/)?{body}")
+        except re.error as error:
+            raise PackageError(f"{IGNORE_FILE}: {line.strip()!r} is no pattern: {error}") from error
+        rules.append(IgnoreRule(pattern, takes_back, folders_only))
     return tuple(rules)
 
 
@@ -230,7 +238,7 @@ def _translate(glob: str) -> str:
             out.append("[^/]")
             position += 1
         elif glob[position] == "[" and (end := glob.find("]", position + 2)) > 0:
-            inside = glob[position + 1 : end].replace("\\", "\\\\")
+            inside = glob[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
             out.append(f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]")
             position = end + 1
         else:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import stat
@@ -12,14 +13,16 @@ import pytest
 
 from rubato.errors import PackageError
 from rubato.packaging import (
+    DEFAULT_IGNORES,
+    IGNORE_FILE,
     PackageLimits,
     hash_file,
-    is_ignored,
     pack_folder,
-    parse_ignore_lines,
     unpack_folder,
 )
 from tests.pickle_bomb import PickleBomb
+
+IGNORE_CASES = json.loads(Path(__file__).with_name("ignore_cases.json").read_text())
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -93,32 +96,25 @@ def test_rubatoignore_leaves_out_and_takes_back(tmp_path: Path) -> None:
     assert names_in(pack_folder(folder, tmp_path / "package.zip").path) == [".env", ".rubatoignore", "keep.csv"]
 
 
-@pytest.mark.parametrize(
-    ("line", "ignored", "kept"),
-    [
-        ("*.pt", ["a.pt", "deep/b.pt"], ["a.pth", "pt"]),
-        ("/top.txt", ["top.txt"], ["deep/top.txt"]),
-        ("a/b", ["a/b"], ["x/a/b", "a/bc"]),
-        ("**/logs", ["logs", "x/logs", "x/y/logs"], ["logs2"]),
-        ("data/**", ["data/a", "data/a/b"], ["data", "mydata/a"]),
-        ("a/**/z", ["a/z", "a/b/z", "a/b/c/z"], ["az", "b/a/z"]),
-        ("?.txt", ["a.txt"], ["ab.txt", "/.txt"]),
-        ("[ab].txt", ["a.txt", "x/b.txt"], ["c.txt"]),
-        ("[!ab].txt", ["c.txt"], ["a.txt"]),
-        ("# a comment", [], ["# a comment"]),
-        ("a+b(c)", ["a+b(c)"], ["aab(c)"]),
-    ],
-)
-def test_ignore_patterns(line: str, ignored: list[str], kept: list[str]) -> None:
-    rules = parse_ignore_lines([line])
-    assert [name for name in ignored if not is_ignored(name, rules, is_folder=False)] == []
-    assert [name for name in kept if is_ignored(name, rules, is_folder=False)] == []
+def test_the_built_in_list_is_the_one_that_the_page_knows() -> None:
+    assert list(DEFAULT_IGNORES) == IGNORE_CASES["defaults"]
 
 
-def test_a_last_slash_means_folders_only() -> None:
-    rules = parse_ignore_lines(["build/"])
-    assert is_ignored("x/build", rules, is_folder=True)
-    assert not is_ignored("x/build", rules, is_folder=False)
+@pytest.mark.parametrize("case", IGNORE_CASES["cases"], ids=lambda case: " ".join(case["lines"]))
+def test_ignore_patterns(case: dict[str, list[str]], tmp_path: Path) -> None:
+    names = [*case["ignored"], *case["kept"]]
+    kept = []
+    for number, name in enumerate(names):  # one folder each: a name may be a folder of another
+        folder = fill(tmp_path / f"work-{number}", {name: b"", "packed": b""})
+        (folder / IGNORE_FILE).write_text("\n".join([*case["lines"], f"/{IGNORE_FILE}"]))
+        kept += [one for one in names_in(pack_folder(folder, tmp_path / "package.zip").path) if one != "packed"]
+    assert kept == case["kept"]
+
+
+def test_a_pattern_that_is_none_is_named(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "work", {"train.py": b"", IGNORE_FILE: b"[z-a].txt\n"})
+    with pytest.raises(PackageError, match=r"\.rubatoignore.*\[z-a\]\.txt"):
+        pack_folder(folder, tmp_path / "package.zip")
 
 
 def test_a_link_is_refused_with_advice(tmp_path: Path) -> None:
