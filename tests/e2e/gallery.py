@@ -75,8 +75,18 @@ def search_in_vain(page: Page) -> None:
 
 def submit_a_wrong_spec(page: Page) -> None:
     press("New job")(page)
+    press("YAML")(page)
     page.get_by_label("Job spec in YAML").fill(WRONG_SPEC)
-    press("Submit")(page)
+
+
+def fill_in_wrongly(page: Page) -> None:
+    press("New job")(page)
+    page.get_by_label("workers.min").fill("3")
+
+
+def bring_a_folder(page: Page) -> None:
+    press("New job")(page)
+    press("A folder of mine")(page)
 
 
 def pause_in_vain(page: Page) -> None:
@@ -120,8 +130,10 @@ VIEWS = (
     View("jobs-loading", "/", ".bone", hold_the_list_back),
     View("jobs-no-match", "/", "text=No job matches this filter.", search_in_vain),
     View("jobs-chosen", "/", ".chosen a", choose_two),
-    View("new-job", "/", "dialog[open]", press("New job")),
-    View("new-job-wrong", "/", ".findings", submit_a_wrong_spec),
+    View("new-job", "/", ".verdict :not(.soft)", press("New job")),
+    View("new-job-wrong", "/", "[aria-invalid=true]", fill_in_wrongly),
+    View("new-job-folder", "/", ".folder-picker", bring_a_folder),
+    View("new-job-yaml-wrong", "/", ".findings", submit_a_wrong_spec),
     View("compare", "/compare?jobs={live},{done},{paused}", ".compare .lane canvas"),
     View("compare-metrics", "/compare?jobs={live},{done}&metric=loss&metric=accuracy&x=time", ".lane:nth-of-type(2)"),
     View("compare-one", "/compare?jobs={failed}", ".pick-list li"),

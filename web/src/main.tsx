@@ -4,6 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/controls.css";
+import "./styles/form.css";
 import "./styles/jobs.css";
 import "./styles/job.css";
 import "./styles/panels.css";

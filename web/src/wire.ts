@@ -290,6 +290,21 @@ export interface ProjectDetail extends Project {
   use: { slots: number; queued: number };
 }
 
+/** A key of `config:` of a recipe. */
+export interface ConfigKey {
+  name: string;
+  /** As the recipe annotates it, such as `int | None`. */
+  type: string;
+  default: number | boolean | string | null;
+  doc: string;
+}
+
+export interface Recipe {
+  name: string;
+  description: string;
+  config: ConfigKey[];
+}
+
 export interface Secret {
   name: string;
   project: string;

@@ -125,6 +125,22 @@ export function postYaml<T>(unanswered: Unanswered, path: string, yaml: string):
   return sendOnce(unanswered, path, yaml, "application/yaml");
 }
 
+/** What the service says of a job spec; nothing is stored. */
+export function dryRun(yaml: string): Promise<{ spec: Record<string, unknown> }> {
+  return send("/jobs?dry_run=true", yaml, "application/yaml");
+}
+
+/** Store the zip of a working folder under its hash, where the service has none of that hash. */
+export async function putPackage(sha256: string, zip: Blob, signal: AbortSignal): Promise<void> {
+  const path = `/packages/${sha256}`;
+  try {
+    await fetchOk(path, { method: "HEAD", signal });
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 404)) throw error;
+    await fetchOk(path, { method: "PUT", body: zip, signal });
+  }
+}
+
 async function sendOnce<T>(unanswered: Unanswered, path: string, body: string, type: string): Promise<T> {
   const isAgain = unanswered.path === path && unanswered.body === body;
   const key = (isAgain && unanswered.key) || randomKey();

@@ -1,9 +1,11 @@
 import type { ComponentChildren } from "preact";
 import { useId, useRef, useState } from "preact/hooks";
+import { Icon, type IconName } from "./Icon";
 
 interface FormDialogProps {
   /** On the button that opens it. */
   label: string;
+  icon?: IconName;
   title: string;
   /** On the button that sends it. */
   confirm: string;
@@ -50,7 +52,7 @@ export function FormDialog(props: FormDialogProps) {
   return (
     <>
       <button type="button" class={`button${props.isSmall ? " small" : ""}`} onClick={open}>
-        {props.label}
+        {props.icon && <Icon name={props.icon} />} {props.label}
       </button>
       <dialog ref={dialog} class="card dialog" aria-labelledby={title} onClose={forget}>
         <h2 id={title}>{props.title}</h2>

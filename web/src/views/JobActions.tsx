@@ -1,10 +1,12 @@
 import { useRef, useState } from "preact/hooks";
 import { post, postOnce, remove, type Unanswered } from "../live/api";
 import { Confirm } from "../parts/Confirm";
+import { FormDialog } from "../parts/FormDialog";
 import { Icon, type IconName } from "../parts/Icon";
 import { useAct } from "../parts/useAct";
 import { jobPath, navigate } from "../router";
 import { comparePath } from "../state/compare";
+import { parseAssignments } from "../text/assignments";
 import { isFinal, type Job, type Status } from "../wire";
 
 type Verb = "pause" | "resume" | "checkpoint" | "cancel";
@@ -89,46 +91,39 @@ function Cancel({ job, onConfirm, isBusy }: CancelProps) {
 }
 
 function Clone({ job }: { job: Job }) {
-  const { isBusy, act } = useAct();
-  const [name, setName] = useState("");
-  const [isFromNewest, setFromNewest] = useState(false);
   const unanswered = useRef<Unanswered>({});
-  const clone = () => {
+  const clone = async (filled: FormData) => {
+    const name = String(filled.get("name")).trim();
+    const changes = parseAssignments(String(filled.get("changes")));
     const body = {
-      overrides: name.trim() === "" ? {} : { name: name.trim() },
-      from_checkpoint: isFromNewest ? "latest" : null,
+      overrides: name === "" ? changes : { ...changes, name },
+      from_checkpoint: filled.has("newest") ? "latest" : null,
     };
-    void act(
-      () => postOnce<Job>(unanswered.current, `/jobs/${job.id}/clone`, body),
-      "Submitted again.",
-      (made) => navigate(jobPath(made.id)),
-    );
+    const made = await postOnce<Job>(unanswered.current, `/jobs/${job.id}/clone`, body);
+    navigate(jobPath(made.id));
+    return null;
   };
   return (
-    <Confirm
-      label="Clone"
-      icon="copy"
-      title={`Run ${job.name} again?`}
-      confirm="Submit"
-      disabled={isBusy}
-      onConfirm={clone}
-    >
-      <p class="soft">
-        A new job with the same code and spec. To change the spec, use <code>rubato clone --set</code>.
-      </p>
+    <FormDialog label="Clone" icon="copy" title={`Run ${job.name} again?`} confirm="Submit" onSend={clone}>
+      <p class="soft">A new job with the same code and spec, but for what you change.</p>
       <label class="field">
         Name
-        <input
-          type="text"
-          value={name}
-          placeholder="The same with a number"
-          onInput={(event) => setName(event.currentTarget.value)}
+        <input type="text" name="name" placeholder="The same with a number" />
+      </label>
+      <label class="field">
+        Changes of the spec, one a line
+        <textarea
+          name="changes"
+          rows={3}
+          spellcheck={false}
+          placeholder={"config.lr=0.1\nworkers.initial=4"}
         />
       </label>
-      <Check isOn={isFromNewest} onChange={setFromNewest}>
+      <label class="check">
+        <input type="checkbox" name="newest" />
         Begin from its newest checkpoint
-      </Check>
-    </Confirm>
+      </label>
+    </FormDialog>
   );
 }
 

@@ -1,91 +1,251 @@
-import { useRef, useState } from "preact/hooks";
-import { ApiError, type Finding, postYaml, type Unanswered } from "../live/api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, dryRun, type Finding, postYaml, type Unanswered } from "../live/api";
+import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
 import { useSay } from "../parts/Toasts";
+import { Unread } from "../parts/Unread";
 import { jobPath, navigate } from "../router";
-import type { Job } from "../wire";
+import { type Draft, FIRST_DRAFT, fieldOf, specText } from "../state/draft";
+import { resolvedSentence } from "../state/resolved";
+import { type FieldShape, type Schema, shapeOf } from "../state/schema";
+import type { Job, Project, Recipe } from "../wire";
+import type { UploadedFolder } from "./FolderPicker";
+import { FIELDS, JobForm } from "./JobForm";
 
-const STARTER = `name: digits
-recipe: image-classifier        # or char-lm
-config: {epochs: 20}
-workers: {initial: 2, min: 1, max: 8}
-batch: {global_size: 256}
-seed: 0
-`;
+/** A check begins when nothing was typed for so long. */
+const PAUSE_MS = 400;
 
-/** A button, and behind it a spec to edit and submit. */
+/** A button, and behind it a new job: filled in, or written as YAML. */
 export function NewJob() {
   const dialog = useRef<HTMLDialogElement>(null);
+  const [isOpen, setOpen] = useState(false);
+  const open = () => {
+    setOpen(true);
+    dialog.current?.showModal();
+  };
+  const close = () => dialog.current?.close();
+  const finish = () => {
+    close();
+    setOpen(false); // only then: what was closed by mistake is still there
+  };
   return (
     <>
-      <button type="button" class="button" onClick={() => dialog.current?.showModal()}>
+      <button type="button" class="button" onClick={open}>
         <Icon name="plus" /> New job
       </button>
       <dialog ref={dialog} class="card dialog new-job" aria-labelledby="new-job-title">
-        <SpecForm onClose={() => dialog.current?.close()} />
+        <h2 id="new-job-title">New job</h2>
+        {isOpen && <Loaded onClose={close} onDone={finish} />}
       </dialog>
     </>
   );
 }
 
-function SpecForm({ onClose }: { onClose: () => void }) {
+/** What the form is made of. */
+function Loaded(props: Pick<ComposerProps, "onClose" | "onDone">) {
+  const schema = useResource<Schema>("/schemas/job-spec");
+  const recipes = useResource<{ items: Recipe[] }>("/recipes");
+  const projects = useResource<{ items: Project[] }>("/projects?limit=200");
+  const missing = [schema, recipes, projects].find((one) => one.value === null);
+  if (missing?.error) return <Unread error={missing.error} onRetry={missing.reload} />;
+  if (!schema.value || !recipes.value || !projects.value) return <p class="soft">Loading…</p>;
+  const shapes = FIELDS.flatMap((name) => {
+    const shape = schema.value && shapeOf(schema.value, name);
+    return shape ? [[name, shape] as const] : [];
+  });
+  return (
+    <Composer
+      shapes={Object.fromEntries(shapes)}
+      recipes={recipes.value.items}
+      projects={projects.value.items.filter((one) => one.role !== "viewer").map((one) => one.name)}
+      {...props}
+    />
+  );
+}
+
+interface ComposerProps {
+  shapes: Readonly<Record<string, FieldShape>>;
+  recipes: readonly Recipe[];
+  projects: readonly string[];
+  onClose: () => void;
+  onDone: () => void;
+}
+
+/** What the service said of a text. */
+interface Verdict {
+  text: string;
+  /** Empty: it holds. */
+  problem: string;
+  findings: Finding[];
+  /** What it comes to. */
+  sentence: string;
+}
+
+function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps) {
   const say = useSay();
-  const [text, setText] = useState(STARTER);
-  const unanswered = useRef<Unanswered>({});
+  const [draft, setDraft] = useState<Draft>(FIRST_DRAFT);
+  const [folder, setFolder] = useState<UploadedFolder | null>(null);
+  /** The YAML as it was changed by hand; null: as the form makes it. */
+  const [byHand, setByHand] = useState<string | null>(null);
+  const [isYaml, setYaml] = useState(false);
   const [isBusy, setBusy] = useState(false);
-  const [problem, setProblem] = useState<{ message: string; findings: Finding[] } | null>(null);
-  const send = async (event: Event) => {
+  const unanswered = useRef<Unanswered>({});
+  const keys = recipes.find((one) => one.name === draft.recipe)?.config ?? [];
+  const kinds = Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, shape.kind]));
+  const made = specText({ ...draft, package: folder?.sha256 ?? "" }, kinds, keys);
+  const text = byHand ?? made;
+  const isWaiting = byHand === null && draft.source === "folder" && folder === null;
+  const [verdict, setVerdict] = useVerdict(isWaiting ? null : text);
+  const shown = verdict?.text === text ? verdict : null;
+  const { byField, others } = sort(shown?.findings ?? [], [
+    ...FIELDS,
+    ...keys.map((key) => `config.${key.name}`),
+    "config",
+  ]);
+  const submit = async (event: Event) => {
     event.preventDefault();
+    const form = event.currentTarget as HTMLFormElement;
     setBusy(true);
-    setProblem(null);
     try {
       const job = await postYaml<Job>(unanswered.current, "/jobs", text);
       say("good", `Submitted ${job.name}.`);
-      onClose();
+      onDone();
       navigate(jobPath(job.id));
     } catch (error) {
-      const findings = error instanceof ApiError ? error.findings : [];
-      setProblem({ message: error instanceof Error ? error.message : String(error), findings });
+      setVerdict(refusal(text, error));
+      requestAnimationFrame(() => form.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
     } finally {
       setBusy(false);
     }
   };
   return (
-    <form onSubmit={(event) => void send(event)}>
-      <h2 id="new-job-title">New job</h2>
-      <p class="soft">
-        A recipe runs as it is. A program of your own is packed and submitted by the command line:{" "}
-        <code>rubato submit job.yaml</code>
-      </p>
-      <label class="hidden" for="spec">
-        Job spec in YAML
-      </label>
-      <textarea
-        id="spec"
-        rows={12}
-        spellcheck={false}
-        value={text}
-        aria-invalid={problem !== null}
-        aria-describedby="spec-problem"
-        onInput={(event) => setText(event.currentTarget.value)}
-      />
-      <div id="spec-problem" role="alert">
-        {problem && <Problems {...problem} />}
+    <form onSubmit={(event) => void submit(event)} novalidate>
+      <fieldset class="segments" aria-label="How the job is described">
+        <button type="button" aria-pressed={!isYaml} onClick={() => setYaml(false)}>
+          Form
+        </button>
+        <button type="button" aria-pressed={isYaml} onClick={() => setYaml(true)}>
+          YAML
+        </button>
+      </fieldset>
+      {isYaml ? (
+        <textarea
+          rows={18}
+          spellcheck={false}
+          aria-label="Job spec in YAML"
+          value={text}
+          aria-invalid={!!shown?.problem}
+          aria-describedby="spec-verdict"
+          onInput={(event) => setByHand(event.currentTarget.value)}
+        />
+      ) : byHand !== null ? (
+        <p class="soft">
+          The YAML was changed by hand, and the form no longer follows it.{" "}
+          <button type="button" class="button small" onClick={() => setByHand(null)}>
+            Drop the changes
+          </button>
+        </p>
+      ) : (
+        <JobForm
+          draft={draft}
+          onDraft={setDraft}
+          folder={folder}
+          onFolder={(next) => {
+            setFolder(next);
+            if (next && !draft.values.entrypoint)
+              setDraft({ ...draft, values: { ...draft.values, ...begun(next) } });
+          }}
+          shapes={shapes}
+          recipes={recipes}
+          projects={projects}
+          findings={byField}
+        />
+      )}
+      <div class="new-job-foot">
+        <div id="spec-verdict" class="verdict" role="status">
+          {isWaiting ? (
+            <p class="soft">Choose the folder of the program.</p>
+          ) : shown === null ? (
+            <p class="soft">Checking…</p>
+          ) : shown.problem === "" ? (
+            <p>{shown.sentence}</p>
+          ) : (
+            <Problems verdict={shown} findings={isYaml ? shown.findings : others} />
+          )}
+        </div>
+        <p class="actions end">
+          <button type="button" class="button" onClick={onClose}>
+            Close
+          </button>
+          <button type="submit" class="button primary" disabled={isBusy || isWaiting || text.trim() === ""}>
+            {isBusy ? "Submitting…" : "Submit"}
+          </button>
+        </p>
       </div>
-      <p class="actions end">
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-        <button type="submit" class="button primary" disabled={isBusy || text.trim() === ""}>
-          {isBusy ? "Submitting…" : "Submit"}
-        </button>
-      </p>
     </form>
   );
 }
 
-function Problems({ message, findings }: { message: string; findings: Finding[] }) {
-  if (findings.length === 0) return <p class="error">{message}</p>;
+/** Have the service check a text whenever it has stood still for a moment; null: nothing to check. */
+function useVerdict(text: string | null): [Verdict | null, (verdict: Verdict) => void] {
+  const [verdict, setVerdict] = useState<Verdict | null>(null);
+  useEffect(() => {
+    if (text === null) return;
+    let isStale = false;
+    const timer = setTimeout(async () => {
+      const next = await dryRun(text).then(
+        ({ spec }) => ({ text, problem: "", findings: [], sentence: resolvedSentence(spec) }),
+        (error) => refusal(text, error),
+      );
+      if (!isStale) setVerdict(next);
+    }, PAUSE_MS);
+    return () => {
+      isStale = true;
+      clearTimeout(timer);
+    };
+  }, [text]);
+  return [verdict, setVerdict];
+}
+
+function refusal(text: string, error: unknown): Verdict {
+  const findings = error instanceof ApiError ? error.findings : [];
+  return { text, problem: error instanceof Error ? error.message : String(error), findings, sentence: "" };
+}
+
+/** What is wrong, by field; and what belongs to none. */
+function sort(findings: readonly Finding[], fields: readonly string[]) {
+  const byField: Record<string, string[]> = {};
+  const others: Finding[] = [];
+  for (const finding of findings) {
+    const field = fieldOf(finding.path, fields);
+    if (field === null) others.push(finding);
+    else byField[field] = [...(byField[field] ?? []), finding.message];
+  }
+  return { byField, others };
+}
+
+/** What a folder lets one guess. */
+function begun({ names, title }: UploadedFolder): Record<string, string> {
+  const name = title
+    .toLowerCase()
+    .replace(/[^a-z0-9._-]+/g, "-")
+    .replace(/^[-._]+|[-._]+$/g, "")
+    .slice(0, 63);
+  return {
+    ...(name ? { name } : {}),
+    ...(names.includes("train.py") ? { entrypoint: "train.py:train" } : {}),
+  };
+}
+
+function Problems({ verdict, findings }: { verdict: Verdict; findings: readonly Finding[] }) {
+  if (verdict.findings.length === 0) return <p class="error">{verdict.problem}</p>;
+  if (findings.length === 0) {
+    return (
+      <p class="error">
+        See above: <code>{[...new Set(verdict.findings.map((one) => one.path))].join(", ")}</code>
+      </p>
+    );
+  }
   return (
     <ul class="findings">
       {findings.map((finding) => (

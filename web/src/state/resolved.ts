@@ -1,0 +1,16 @@
+/** What a spec comes to, once all defaults are in it. Pure. */
+
+import { plural } from "../text/format";
+
+interface Resolved {
+  workers: { initial: number; min: number; max: number };
+  batch: { global_size: number; num_microbatches: number };
+}
+
+/** In one sentence: "Holds: 2 workers (1 to 8), 256 samples a step in 8 microbatches." */
+export function resolvedSentence(spec: unknown): string {
+  const { workers, batch } = spec as Resolved;
+  const bounds = workers.min < workers.max ? ` (${workers.min} to ${workers.max})` : "";
+  const cut = `${plural(batch.global_size, "sample")} a step in ${`${batch.num_microbatches} microbatches`}`;
+  return `The spec holds: ${plural(workers.initial, "worker")}${bounds}, ${cut}.`;
+}
