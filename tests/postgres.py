@@ -95,9 +95,14 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """The address of a server of its own, as psycopg takes it."""
+def running_postgres(*, is_durable: bool = True) -> Iterator[str]:
+    """The address of a server of its own, as psycopg takes it; not durable: it waits for no disk."""
     with postgres_server() as server:
+        if not is_durable:
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+                    connection.execute(f"ALTER SYSTEM SET {setting} = off")
+                connection.execute("SELECT pg_reload_conf()")
         yield server.url
 
 

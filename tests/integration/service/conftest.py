@@ -119,7 +119,7 @@ MakeBench = Callable[..., AbstractAsyncContextManager[Bench]]
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """One real PostgreSQL for the session; stopped at its end."""
-    with running_postgres() as url:
+    with running_postgres(is_durable=False) as url:
         yield url
 
 
