@@ -4,8 +4,8 @@
 
 Each checked run adds a line to the record of its seed, the file that RUBATO_CHAOS_RECORD names (tests/invariants.py);
 pauses are those of the events `generation.formed`: the gap between the commits around a change of membership, less a
-median step. Where the membership need not change (a controller, the service, Ray's head), the longest gap after the
-fault is written instead.
+median step; of a run with several (a recovery, then a replacement) the longest counts. Where the membership need not
+change (a controller, the service, Ray's head), the longest gap after the fault is written instead.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
 
 
 def _pause(runs: Sequence[dict[str, Any]]) -> str:
-    """Of the changes of membership; else how late a step came, where that was noted."""
-    if pauses := [pause for run in runs for pause in run["pauses"]]:
+    """Of the changes of membership, the longest of each run; else how late a step came, where that was noted."""
+    if pauses := [max(run["pauses"]) for run in runs if run["pauses"]]:
         return _spread(pauses)
     if standstills := [run["standstill"] for run in runs if "standstill" in run]:
         return f"{_spread(standstills)} between two commits"
-    return "no pause: the membership did not change"
+    return "-"
 
 
 def _computed_again(runs: Sequence[dict[str, Any]]) -> str:

@@ -21,9 +21,9 @@ def drawn(*lines: dict[str, Any]) -> str:
     return draw(lines, "a machine").splitlines()[-1]
 
 
-def test_pauses_of_changes_count_before_what_else_was_noted() -> None:
+def test_the_longest_pause_of_each_run_counts_before_what_else_was_noted() -> None:
     runs = [line("kill", pauses=[0.1, 0.3], redone=[9, 10], lost=1, standstill=7.0), line("kill", pauses=[0.2])]
-    assert drawn(*runs) == "| kill | 2 | 200 ms (300 ms) | 10 of 12 | 0 to 1 |"
+    assert drawn(*runs) == "| kill | 2 | 250 ms (300 ms) | 10 of 12 | 0 to 1 |"
 
 
 def test_where_no_membership_changed_it_is_told_how_late_a_step_came() -> None:
@@ -31,8 +31,8 @@ def test_where_no_membership_changed_it_is_told_how_late_a_step_came() -> None:
     assert drawn(*runs) == "| head | 2 | 5.0 s (6.0 s) between two commits | 5 steps | 0 |"
 
 
-def test_a_run_that_noted_nothing_had_no_pause() -> None:
-    assert drawn(line("short stop")) == "| short stop | 1 | no pause: the membership did not change | - | 0 |"
+def test_a_run_that_noted_nothing_has_no_figure() -> None:
+    assert drawn(line("short stop")) == "| short stop | 1 | - | - | 0 |"
 
 
 def commits(*seconds: float) -> list[datetime]:
