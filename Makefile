@@ -31,7 +31,7 @@ down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
 .PHONY: test
-test: setup unit integration e2e gpu chaos-short ## All tests: unit, integration, browser, GPU, and a short chaos sample
+test: setup unit integration e2e-short gpu chaos-short ## All tests: unit, integration, browser, GPU, and a short chaos sample
 
 .PHONY: unit
 unit: setup ## Unit tests
@@ -79,6 +79,10 @@ soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints i
 .PHONY: fault-table
 fault-table: setup ## Write what the faults cost into docs/faults.md, from the records of all seeds and of the last soak
 	$(BIN)/python scripts/fault_table.py tests/chaos/measured/*.jsonl
+
+.PHONY: e2e-short
+e2e-short: setup
+	$(PYTEST) tests/e2e -q -rs -m "not long" -n $(JOBS) --dist loadfile
 
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none

@@ -10,11 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rubato.cli.keeper import commands
 from rubato.cli.keeper.process_table import end_processes, identify, read_table, send_signal, tree_of
-from rubato.home import RecordedProcess
-from tests.running_home import RunningHome
+from rubato.home import Home, RecordedProcess
+
+
+class HasHome(Protocol):
+    """What runs in a home."""
+
+    @property
+    def home(self) -> Home:
+        """Its files."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class RayNode:
 
 
 @contextmanager
-def ray_node(home: RunningHome, scratch: Path, slots: int) -> Iterator[RayNode]:
+def ray_node(home: HasHome, scratch: Path, slots: int) -> Iterator[RayNode]:
     """A node with so many slots, which joins the home's Ray; none of its processes is left at the end."""
     record = home.home.read_record()
     assert record is not None
