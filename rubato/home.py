@@ -3,6 +3,7 @@
 token, cluster-token, ray-token   secrets, 0600
 rubato.db, logs/, packages/, checkpoints/   the service's
 database-url                       0600: where the database is, if not in rubato.db; may hold a password
+storage                            0600: where checkpoints lie, if not in checkpoints/
 login.json                         0600: address and token of a service elsewhere, written by `rubato login URL`
 run.json   which processes serve this home right now; there only while it is up
 """
@@ -151,7 +152,14 @@ class Home:
 
         Returns: None: none was ever named; the service then uses `rubato.db`.
         """
-        path = self.path / "database-url"
+        return self._keep("database-url", named)
+
+    def keep_storage(self, named: str | None) -> str | None:
+        """Where the checkpoints of this home lie, remembered likewise; None: in `checkpoints`."""
+        return self._keep("storage", named)
+
+    def _keep(self, name: str, named: str | None) -> str | None:
+        path = self.path / name
         if named:
             write_atomically(path, named, mode=0o600)
             return named

@@ -63,14 +63,15 @@ def restore(
 
 def _run(action: str, file: Path, *flags: str) -> dict[str, Any]:
     """The work is the service's, which this command does not load: it runs in a process of its own."""
-    from rubato.cli.keeper.commands import DATABASE_URL, find_checkout
+    from rubato.cli.keeper.commands import DATABASE_URL, STORAGE, find_checkout
 
     home = Home.from_environment()
     environment = {**os.environ, "RUBATO_HOME": str(home.path), "PYTHONPATH": str(find_checkout())}
-    if not environment.get(DATABASE_URL):
-        environment.pop(DATABASE_URL, None)
-        if url := home.keep_database_url(None):
-            environment[DATABASE_URL] = url
+    for name, keep in ((DATABASE_URL, home.keep_database_url), (STORAGE, home.keep_storage)):
+        if not environment.get(name):
+            environment.pop(name, None)
+            if kept := keep(None):
+                environment[name] = kept
     command = [sys.executable, "-P", "-m", "service.backup", action, str(file.absolute()), *flags]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:

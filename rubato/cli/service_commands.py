@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from typing import Annotated
 
@@ -62,10 +63,12 @@ def up(
 
         home.create()
         control.check_port(home, port or DEFAULT_PORT)
+        tell_of_move(control.find_storage_before(home))
         keep(home, port=port or DEFAULT_PORT, slots=wanted_slots)
         return
     with StepLine("Starting") as tell:
         state = control.bring_up(home, port=port, slots=wanted_slots, tell=tell)
+    tell_of_move(state.storage_before)
     link = make_login_link(state.url, home)
     if as_json:
         put_json(
@@ -87,6 +90,15 @@ def up(
     note("  next            rubato submit --recipe image-classifier --follow")
     if (signed_in := home.read_login()) and signed_in.url != state.url:
         note(f"Commands go to {signed_in.url}, where you signed in; `rubato logout` brings them here.")
+
+
+def tell_of_move(storage_before: str | None) -> None:
+    """Say it where checkpoints go elsewhere from now on: a job that goes on looks for its own there only."""
+    if storage_before is not None:
+        note(
+            f"Checkpoints are written to and looked for in {os.environ['RUBATO_STORAGE']} from now on. Those so far "
+            f"stay in {storage_before}: copy them, or a job that goes on finds none of its own and begins anew."
+        )
 
 
 def make_login_link(url: str, home: Home) -> str | None:

@@ -24,6 +24,7 @@ NOT_KEYS = (
     "run.json",
     "login.json",
     "database-url",
+    "storage",
     "*.log",
     "*.log.1",
     "*.backup",

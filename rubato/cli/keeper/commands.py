@@ -23,6 +23,7 @@ MIN_SLOTS = 8
 """On a laptop of two cores one still wants to scale to four workers and see what happens."""
 DATABASE_URL = "RUBATO_DATABASE_URL"
 """May hold a password: the service's alone, never in Ray's environment, where users' code runs."""
+STORAGE = "RUBATO_STORAGE"
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 """Tensors never travel through Ray's object store, so the default of 30 % of memory would be a waste."""
 
@@ -145,10 +146,13 @@ def service_command() -> list[str]:
 
 
 def service_environment(layout: Layout, environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Where the service listens, and its database: the one that the keeper is told now, else the last one."""
-    url = layout.home.keep_database_url(inherited.get(DATABASE_URL))
-    database = {DATABASE_URL: url} if url else {}
-    return {**environment, **database, "RUBATO_HOST": HOST, "RUBATO_PORT": str(layout.port)}
+    """Where the service listens, its database and storage: those that the keeper is told now, else the last ones."""
+    kept = {
+        DATABASE_URL: layout.home.keep_database_url(inherited.get(DATABASE_URL)),
+        STORAGE: layout.home.keep_storage(inherited.get(STORAGE)),
+    }
+    named = {name: value for name, value in kept.items() if value}
+    return {**environment, **named, "RUBATO_HOST": HOST, "RUBATO_PORT": str(layout.port)}
 
 
 def agent_command(layout: Layout, ray_address: str) -> list[str]:

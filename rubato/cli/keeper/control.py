@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from rubato.cli.keeper.process_table import (
 )
 from rubato.errors import KeeperError, RubatoError
 from rubato.home import DEFAULT_PORT, Home, RecordedProcess, RunRecord
+from rubato.wire.storage import parse_storage
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -48,6 +49,8 @@ class UpState:
     token_file: Path
     slots: int
     was_up: bool
+    storage_before: str | None = None
+    """Where checkpoints went so far, if they go elsewhere from now on."""
 
 
 # --- up ---------------------------------------------------------------------------------------------------------------
@@ -57,11 +60,14 @@ def bring_up(home: Home, *, port: int | None, slots: int, tell: Teller, timeout_
     """Start the keeper unless one lives, and wait until jobs can run. Without a port: the one it has, else the default.
 
     Raises:
-        KeeperError: the port is taken, the home is held by a keeper with another port, or something did not start.
+        KeeperError: the port is taken, the home is held by a keeper with another port or storage, or something did not
+            start.
+        UserError: RUBATO_STORAGE names no storage.
     """
     home.create()
     record = home.read_record()
     was_up = is_held(home)
+    storage_before = find_storage_before(home)
     if was_up:
         if port is not None and record is not None and record.url != f"http://{commands.HOST}:{port}":
             raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
@@ -70,7 +76,34 @@ def bring_up(home: Home, *, port: int | None, slots: int, tell: Teller, timeout_
         check_port(home, port)
         commands.find_checkout()
         start_keeper(home, port=port, slots=slots)
-    return _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
+    state = _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
+    return replace(state, storage_before=storage_before)
+
+
+def find_storage_before(home: Home, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Where this home's checkpoints went so far, if RUBATO_STORAGE names another place now; else None.
+
+    Raises:
+        KeeperError: it names a relative folder, or another place than the service uses that runs already.
+        UserError: it names no storage.
+    """
+    named = environment.get(commands.STORAGE)
+    if not named:
+        return None
+    # Before it is remembered: a wrong one would be in the way of each later start, too.
+    now = parse_storage(named)
+    if now.is_local and not now.path.startswith("/"):
+        raise KeeperError(f"{commands.STORAGE} must be absolute, for all nodes to find it; got {named!r}")
+    before = parse_storage(home.keep_storage(None) or str(home.path / "checkpoints"))
+    # The service writes the token at its first start: without it there is nothing from before.
+    if now.absolute() == before.absolute() or not home.token_file.exists():
+        return None
+    record = home.read_record()
+    if is_held(home) or (record is not None and _has_life(record)):
+        raise KeeperError(
+            f"{home.path} is up already, with its checkpoints in {before}; `rubato down` first to put them elsewhere"
+        )
+    return str(before)
 
 
 def check_port(home: Home, port: int) -> None:

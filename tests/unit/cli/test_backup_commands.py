@@ -21,6 +21,7 @@ def home(tmp_path: Path) -> Path:
         upgrade_to_head(connection)
     engine.dispose()
     (folder / "hmac-key").write_text("aa")
+    (folder / "storage").write_text("s3://bucket/rubato")
     return folder
 
 
@@ -44,6 +45,7 @@ def test_a_home_is_saved_and_put_back(
     result = json.loads(rubato("restore", "--json", str(file)).out)
     assert (result["jobs"], result["put_aside"], result["missing_checkpoints"]) == (0, [], [])
     assert (tmp_path / "other" / "hmac-key").read_text() == "aa"
+    assert not (tmp_path / "other" / "storage").exists(), "an address of the old home, as its database is"
 
 
 def test_a_backup_never_replaces_a_file(rubato: Rubato, home: Path, tmp_path: Path) -> None:

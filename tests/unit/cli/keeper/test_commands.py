@@ -66,6 +66,18 @@ def test_a_home_keeps_its_database(layout: commands.Layout) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_home_keeps_its_storage(layout: commands.Layout) -> None:
+    def storage_of(**shell: str) -> str | None:
+        return commands.service_environment(layout, {}, shell).get("RUBATO_STORAGE")
+
+    assert storage_of() is None
+    for uri in ("file:///shared/rubato", "s3://bucket/rubato"):
+        assert storage_of(RUBATO_STORAGE=uri) == uri
+        assert storage_of() == uri, "not checkpoints/ in the home"
+    file = layout.home.path / "storage"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_two_plans_share_no_port(layout: commands.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # as where Ray's client server can run
     plans = [commands.plan_ray(layout, {}) for _ in range(2)]

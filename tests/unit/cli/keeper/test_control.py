@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rubato.cli.keeper.control import _save_jobs, find_missing
-from rubato.cli.service_commands import make_login_link
+from rubato.cli.keeper.control import _save_jobs, bring_up, find_missing, find_storage_before
+from rubato.cli.service_commands import make_login_link, tell_of_move
+from rubato.errors import KeeperError, UserError
 from rubato.home import Home, RecordedProcess, RunRecord
 from tests.unit.cli.fake_service import FakeService
 
@@ -32,3 +33,53 @@ def test_a_home_is_asked_with_its_own_token_whatever_the_shell_holds(
     asked = {request.path: request.headers.get("Authorization") for request in service.requests}
     paths = ("/readyz", "/api/v1/cluster", "/api/v1/jobs", "/api/v1/login-links")
     assert asked == dict.fromkeys(paths, "Bearer rbt_own")
+
+
+def used_home(path: Path) -> Home:
+    home = Home(path / "home")
+    home.create()
+    home.token_file.write_text("rbt_own\n")
+    return home
+
+
+def test_another_storage_than_before_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = used_home(tmp_path)
+    default = str(home.path / "checkpoints")
+    assert find_storage_before(home, {}) is None
+    assert find_storage_before(home, {"RUBATO_STORAGE": f"file://{default}/"}) is None
+    assert find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/a"}) == default
+    home.keep_storage("s3://bucket/a")
+    assert find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/a"}) is None
+    before = find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/b"})
+    assert before == "s3://bucket/a"
+
+    monkeypatch.setenv("RUBATO_STORAGE", "s3://bucket/b")
+    tell_of_move(before)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "looked for in s3://bucket/b from now on" in told
+    assert "stay in s3://bucket/a" in told
+
+
+def test_a_new_home_has_no_checkpoints_to_leave_behind(tmp_path: Path) -> None:
+    assert find_storage_before(Home(tmp_path / "none"), {"RUBATO_STORAGE": "s3://bucket/a"}) is None
+
+
+@pytest.mark.parametrize(("named", "error"), [("checkpoints", KeeperError), ("s3://", UserError)])
+def test_a_wrong_storage_is_refused_before_it_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, error: type[Exception]
+) -> None:
+    monkeypatch.setenv("RUBATO_STORAGE", named)
+    home = used_home(tmp_path)
+    with pytest.raises(error):
+        bring_up(home, port=None, slots=1, tell=lambda _: None)
+    assert home.keep_storage(None) is None
+
+
+def test_the_storage_of_a_home_that_is_up_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = used_home(tmp_path)
+    monkeypatch.setattr("rubato.cli.keeper.control.is_held", lambda _: True)
+    monkeypatch.setenv("RUBATO_STORAGE", "s3://bucket/a")
+    with pytest.raises(KeeperError, match=r"its checkpoints in .*/checkpoints; `rubato down` first"):
+        bring_up(home, port=None, slots=1, tell=lambda _: None)
