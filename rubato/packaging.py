@@ -81,7 +81,7 @@ def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_L
         PackageError: the folder holds a link or a special file, or more than the limits allow.
     """
     if not folder.is_dir():
-        raise PackageError(f"working_dir {folder} is no folder; paths are relative to the spec file")
+        raise PackageError(f"{folder} is no folder")
     rules = read_ignore_rules(folder)
     unpacked = 0
     count = 0

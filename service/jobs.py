@@ -47,6 +47,13 @@ def read_spec(data: Any) -> JobSpec:
     if spec.name.startswith("job_"):
         finding = Finding("name", "must not begin with 'job_': ids begin so, and a job is found by id or name")
         raise invalid_spec(SpecError([finding]))
+    if spec.working_dir is not None:
+        finding = Finding(
+            "working_dir",
+            "is for `rubato submit`, which packs and uploads that folder: do the same (Client.upload_folder, or a zip "
+            "of it to PUT /api/v1/packages/SHA256), and name its SHA-256 as `package` instead",
+        )
+        raise invalid_spec(SpecError([finding]))
     return spec
 
 

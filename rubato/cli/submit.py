@@ -19,6 +19,7 @@ from rubato.cli.specfile import (
     read_draft,
     read_environment_flags,
 )
+from rubato.errors import PackageError
 from rubato.packaging import PackedFolder, pack_folder
 from rubato.wire.spec import parse_spec
 
@@ -82,6 +83,8 @@ def send(client: Client, data: dict[str, Any], folder: Path) -> Job:
     working_dir = data.get("working_dir")
     spec = {key: value for key, value in data.items() if key != "working_dir"}
     if working_dir is not None:
+        if not (folder / working_dir).is_dir():
+            raise PackageError(f"working_dir {folder / working_dir} is no folder; it is relative to the spec file")
         with tempfile.TemporaryDirectory(prefix="rubato-pack-") as scratch:
             package = pack_folder(folder / working_dir, Path(scratch) / "package.zip")
             if client.upload(package):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ import httpx
 from rubato.client.access import AsyncAccess, SyncAccess
 from rubato.client.awaiting import AwaitingHands
 from rubato.client.blocking import BlockingHands
-from rubato.client.conversation import Async, Call, Sync, call
+from rubato.client.conversation import Async, Call, Sync, Work, call
 from rubato.client.jobs import Jobs
 from rubato.client.models import Cluster, decode
 from rubato.client.operations import AsyncOperations, SyncOperations
@@ -24,7 +25,7 @@ from rubato.client.transport import Transport, http_options
 from rubato.client.webhooks import AsyncWebhooks, SyncWebhooks
 from rubato.errors import ApiError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url
-from rubato.packaging import PackedFolder
+from rubato.packaging import PackedFolder, pack_folder
 
 API = "/api/v1"
 UPLOAD_TIMEOUT_S = 600.0
@@ -51,13 +52,23 @@ class Service(Jobs, Records):
     @call
     def upload(self, package: PackedFolder) -> Call[bool]:
         """Bring a packed folder to the service; False where it was there already."""
-        path = path_of("packages", package.sha256)
-        if (yield from self._transport.send("HEAD", path, accept=(404,))).status_code != 404:
-            return False
-        headers = {"Content-Type": "application/zip", "Content-Length": str(package.packed_bytes)}
-        file = Path(package.path)
-        yield from self._transport.send("PUT", path, file=file, headers=headers, timeout_s=UPLOAD_TIMEOUT_S)
-        return True
+        return (yield from _upload(self._transport, package))
+
+    @call
+    def upload_folder(self, folder: str | Path) -> Call[str]:
+        """Pack a working folder, without what its `.rubatoignore` names, and bring it to the service.
+
+        Returns:
+            The SHA-256 that `package` of a spec takes.
+
+        Raises:
+            PackageError: it is no folder, or holds a link, a special file, or more than a package may.
+        """
+        with tempfile.TemporaryDirectory(prefix="rubato-pack-") as scratch:
+            target = Path(scratch) / "package.zip"
+            package: PackedFolder = yield Work(lambda: pack_folder(Path(folder), target))
+            yield from _upload(self._transport, package)
+        return package.sha256
 
     @call
     def clusters(self) -> Call[list[Cluster]]:
@@ -93,6 +104,16 @@ class Service(Jobs, Records):
         except (ServiceUnreachable, ApiError):
             return False
         return True
+
+
+def _upload(transport: Transport, package: PackedFolder) -> Call[bool]:
+    path = path_of("packages", package.sha256)
+    if (yield from transport.send("HEAD", path, accept=(404,))).status_code != 404:
+        return False
+    headers = {"Content-Type": "application/zip", "Content-Length": str(package.packed_bytes)}
+    file = Path(package.path)
+    yield from transport.send("PUT", path, file=file, headers=headers, timeout_s=UPLOAD_TIMEOUT_S)
+    return True
 
 
 class Client(Service, Sync):

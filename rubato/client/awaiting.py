@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import anyio
 import httpx
 
-from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk
+from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk, Work
 from rubato.client.transport import LineSplitter, options_of, timeout_of
 
 T = TypeVar("T")
@@ -78,6 +78,8 @@ class _Line:
                 case Close():
                     await self._open.aclose()
                     return None, None
+                case Work():
+                    return await anyio.to_thread.run_sync(wish.do), None
         except httpx.TransportError as error:
             return None, error
         raise TypeError(f"no wish: {wish!r}")

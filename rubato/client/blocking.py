@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk
+from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep, Talk, Work
 from rubato.client.transport import LineSplitter, options_of, timeout_of
 
 T = TypeVar("T")
@@ -74,6 +74,8 @@ class _Line:
                 case Close():
                     self._open.close()
                     return None, None
+                case Work():
+                    return wish.do(), None
         except httpx.TransportError as error:
             return None, error
         raise TypeError(f"no wish: {wish!r}")

@@ -72,13 +72,20 @@ class Close:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Do this here, beside whatever else goes on; its result is the answer."""
+
+    do: Callable[[], Any]
+
+
+@dataclass(frozen=True)
 class Item(Generic[T]):
     """Something for who listens."""
 
     value: T
 
 
-Wish: TypeAlias = Request | Sleep | Open | NextLine | NextPiece | Close
+Wish: TypeAlias = Request | Sleep | Open | NextLine | NextPiece | Close | Work
 Call: TypeAlias = Generator[Wish, Any, T]
 Flow: TypeAlias = Generator[Wish | Item[T], Any, None]
 

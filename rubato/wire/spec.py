@@ -298,9 +298,9 @@ class JobSpec:
     recipe: str | None = None
     """Instead of an entrypoint: a program that ships with Rubato, such as `image-classifier`."""
     working_dir: str | None = None
-    """The folder that the CLI packs, relative to the spec file; the service itself only reads `package`."""
+    """The folder that `rubato submit` packs, relative to the spec file; the service itself takes `package` only."""
     package: str | None = None
-    """SHA-256 of the packed working folder; set by the CLI and the SDK."""
+    """SHA-256 of the packed working folder: `rubato submit` sets it, and `Client.upload_folder` returns it."""
     config: dict[str, Any] = field(default_factory=dict)
     """Handed to the function as `run.config`."""
     workers: WorkersSpec = WorkersSpec()

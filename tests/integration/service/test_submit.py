@@ -31,6 +31,16 @@ async def test_a_dry_run_resolves_and_stores_nothing(bench: Bench) -> None:
     assert (await bench.get("/jobs"))["items"] == []
 
 
+async def test_a_folder_that_nobody_uploaded_is_refused(bench: Bench) -> None:
+    spec = {"name": "own", "entrypoint": "train.py:train"}
+    assert (await bench.post("/jobs", 200, {**spec, "working_dir": None}, dry_run=True))["spec"]["package"] is None
+    refused = await bench.post("/jobs", 422, {**spec, "working_dir": "."})
+    (finding,) = refused["errors"]
+    assert finding["path"] == "working_dir"
+    assert "Client.upload_folder" in finding["message"]
+    assert "`package`" in finding["message"]
+
+
 async def test_the_same_key_gives_the_same_reply(bench: Bench) -> None:
     key = {"Idempotency-Key": "key-1"}
     first = await bench.client.post("/api/v1/jobs", json=SPEC, headers=key)

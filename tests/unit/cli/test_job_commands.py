@@ -374,6 +374,13 @@ def test_submit_shows_every_mistake_before_anything_is_sent(
         assert words in done.err
 
 
+def test_submit_of_a_folder_that_is_not_there(service: FakeService, rubato: Rubato, tmp_path: Any) -> None:
+    (tmp_path / "job.yaml").write_text("name: digits\nentrypoint: train.py\nworking_dir: work\n")
+    done = rubato("submit", f"{tmp_path}/job.yaml")
+    assert (done.code, service.requests) == (1, [])
+    assert "work is no folder; it is relative to the spec file" in " ".join(done.err.split())
+
+
 def test_submit_dry_run_prints_the_resolved_spec(service: FakeService, rubato: Rubato) -> None:
     service.on("POST", "/jobs", lambda request: Reply({"spec": {**request.json, "seed": 0}}))
     done = rubato("submit", "--recipe", "image-classifier", "--dry-run", "--name", "d")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from rubato.client import ApiError, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
 from rubato.client.transport import describe_problem
-from rubato.errors import UserError
+from rubato.errors import PackageError, UserError
 from rubato.home import Home
 from rubato.packaging import pack_folder
 
@@ -330,6 +331,28 @@ def test_a_package_is_uploaded_only_where_it_is_missing(tmp_path: Path) -> None:
         assert client.upload(package)
         assert not client.upload(package)
     assert stored == {package.sha256: package.path.read_bytes()}
+
+
+def test_a_folder_is_packed_and_uploaded_in_one_call(tmp_path: Path) -> None:
+    stored: dict[str, bytes] = {}
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            stored[request.url.path.rsplit("/", 1)[1]] = request.read()
+        return httpx.Response(404 if request.method == "HEAD" else 201)
+
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("x = 1\n")
+    (work / "large.bin").write_bytes(b"0")
+    (work / ".rubatoignore").write_text("*.bin\n")
+    with client_of(handler, tmp_path) as client:
+        sha256 = client.upload_folder(str(work))
+        with pytest.raises(PackageError, match="is no folder"):
+            client.upload_folder(tmp_path / "none")
+    assert stored == {sha256: pack_folder(work, tmp_path / "package.zip").path.read_bytes()}
+    with zipfile.ZipFile(tmp_path / "package.zip") as archive:
+        assert archive.namelist() == [".rubatoignore", "train.py"]
 
 
 def stream_of(*parts: str) -> httpx.Response:

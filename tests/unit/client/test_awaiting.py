@@ -145,7 +145,8 @@ def test_files_go_up_and_come_down_in_pieces(tmp_path: Path) -> None:
         transport = httpx.MockTransport(handler)
         async with AsyncClient(home=Home(tmp_path), transport=transport) as client:
             assert await client.upload(package)
+            assert await client.upload_folder(tmp_path / "code") == package.sha256
             return await client.download("ckpt_1", "a.safetensors", tmp_path)
 
     assert asyncio.run(story()).read_bytes() == b"weights" * 1000
-    assert sent == [Path(package.path).read_bytes()]
+    assert sent == [Path(package.path).read_bytes()] * 2
