@@ -129,7 +129,7 @@ def run(arguments: list[str]) -> int:
         fail(f"{error.filename}: {error.strerror}; mend that, or name another path" if error.filename else str(error))
         return ExitCode.ERROR
     except ImportError as error:
-        fail(f"{error}; install what this command needs (for torch: pip install 'rubato[train]')")
+        fail(f"{error}; install what this command needs (for torch: pip install '.[train]' in the checkout of Rubato)")
         return ExitCode.ERROR
     except UnicodeDecodeError as error:
         fail(f"what was read is no text in UTF-8 ({error.reason} at byte {error.start}); encode bytes with base64")

@@ -110,7 +110,7 @@ def _load(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"this needs {module} ({error}): pip install 'rubato[{extra}]'") from error
+        raise UserError(f"this needs {module} ({error}): pip install '.[{extra}]' in the checkout of Rubato") from error
 
 
 def _seconds(time: str) -> float:

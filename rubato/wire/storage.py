@@ -14,8 +14,8 @@ MANIFEST_NAME = "manifest.json"
 PIN_NAME = "pinned"
 """A file of this name in a checkpoint's folder keeps it for ever."""
 PIN_TEXT = b"Kept until this file is deleted.\n"
-EXTRAS = {"s3": "rubato[s3]", "s3a": "rubato[s3]"}
-"""What to install for a scheme; others name their fsspec package themselves."""
+EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""Which of our extras speaks a scheme; others name their fsspec package themselves."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _ADVICE = (
@@ -89,5 +89,6 @@ def describe_missing_driver(scheme: str, cause: str) -> str:
     """What to do where the package that speaks a scheme is not there."""
     extra = EXTRAS.get(scheme)
     if extra is not None:
-        return f"storage {scheme}:// needs a package that is not installed here: pip install '{extra}'"
+        advice = f"pip install '.[{extra}]' in the checkout of Rubato"
+        return f"storage {scheme}:// needs a package that is not installed here: {advice}"
     return f"storage {scheme}:// cannot be used here ({cause}); install its fsspec package, or {_ADVICE}"

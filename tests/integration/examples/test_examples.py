@@ -99,7 +99,7 @@ def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_tw
 @pytest.mark.parametrize("library", ["accelerate", "lightning"])
 def test_a_counterpart_in_another_library_learns_the_same(home: Path, library: str) -> None:
     if importlib.util.find_spec(library) is None:
-        pytest.skip(f"SKIPPED, for {library} is not installed: pip install 'rubato[examples]'")
+        pytest.skip(f"SKIPPED, for {library} is not installed: pip install '.[examples]'")
     theirs = call(home, f"examples/{library}_digits.py", "--epochs", "6")
     assert float(re.findall(r"accuracy (0\.\d+)", theirs)[-1]) > 0.8
 

@@ -81,7 +81,7 @@ class TestMemory(FolderContract):
             folder.size("a")
 
 
-@pytest.mark.parametrize(("uri", "advice"), [("s3://bucket/jobs", r"pip install 'rubato\[s3\]'"), ("gs://b", "fsspec")])
+@pytest.mark.parametrize(("uri", "advice"), [("s3://bucket/jobs", r"pip install '\.\[s3\]'"), ("gs://b", "fsspec")])
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, uri: str, advice: str) -> None:
     for name in ("s3fs", "gcsfs"):
         monkeypatch.setitem(sys.modules, name, None)

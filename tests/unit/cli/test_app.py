@@ -28,7 +28,7 @@ def test_what_the_machine_refuses_is_told_without_a_traceback(
     monkeypatch.delattr("rubato.checkpoint.export", raising=False)  # where another test has imported it
     done = rubato("export", str(tmp_path))
     assert done.code == 1
-    assert "pip install 'rubato[train]'" in done.err
+    assert "pip install '.[train]' in the checkout" in done.err
 
 
 @pytest.mark.parametrize("command", [("logs", "digits"), ("ps",)])

@@ -102,7 +102,7 @@ def test_wandb_writes_a_folder_where_it_is_offline(tmp_path: Path, monkeypatch: 
 
 def test_what_is_not_installed_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(UserError, match=r"pip install 'rubato\[mlflow\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[mlflow\]' in the checkout"):
         metric_exports.to_mlflow(found_job(), rows(), "http://mlflow.example")
 
 
