@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rubato.errors import ApiError, RubatoError, ServiceUnreachable
+from rubato.errors import ApiError, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url, is_loopback
+from rubato.wire.storage import parse_storage
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -120,7 +122,7 @@ def look_at_machine() -> Iterator[Health]:
 
 
 def look_at_home(home: Home) -> Iterator[Health]:
-    """Folder, disk, the permissions of secrets, and what is recorded as running."""
+    """Folder, disk, the permissions of secrets, the storage, and what is recorded as running."""
     from rubato.cli.keeper.daemon import is_held
     from rubato.cli.keeper.process_table import boot_id, is_alive
 
@@ -135,6 +137,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
         path = home.path / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")
+    yield look_at_storage(home)
     record = home.read_record()
     if record is None:
         yield Health(Level.OK, "keeper", "down")
@@ -148,6 +151,30 @@ def look_at_home(home: Home) -> Iterator[Health]:
     else:
         pids = ", ".join(f"{role} {process.pid}" for role, process in record.processes.items())
         yield Health(Level.OK, "keeper", f"up since {record.started_at}, pids {pids}")
+
+
+def look_at_storage(home: Home) -> Health:
+    """Whether the next `rubato up` here can put checkpoints where it will; object stores are not asked."""
+    from rubato.checkpoint.storage import open_folder
+
+    named = os.environ.get("RUBATO_STORAGE") or home.keep_storage(None) or str(home.path / "checkpoints")
+    try:
+        where = parse_storage(named)
+        open_folder(where)  # which looks for the package that speaks to it, and connects to nothing
+    except UserError as error:
+        return Health(Level.PROBLEM, "storage", str(error))
+    if not where.is_local:
+        return Health(Level.OK, "storage", f"{where}, its package is installed; it was not asked")
+    path = Path(where.path)
+    if not path.is_absolute():
+        return Health(
+            Level.PROBLEM, "storage", f"RUBATO_STORAGE must be absolute, for all nodes to find it; got {where}"
+        )
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Health(Level.OK, "storage", f"{path}, {shutil.disk_usage(there).free / 1e9:.1f} GB free")
+    detail = f"{path}: you cannot write to {there}; mend its owner, or name another folder with RUBATO_STORAGE"
+    return Health(Level.PROBLEM, "storage", detail)
 
 
 def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
@@ -164,6 +191,7 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
         with Client(url, home=home) as client:
             who = client.whoami()
             yield Health(Level.OK, "service", f"answers at {address}, you are {who.get('user')} ({who.get('role')})")
+            yield from _difference(client)
             yield from _checks_of(client)
             clusters = client.clusters()
     except ServiceUnreachable:
@@ -179,6 +207,14 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
         detail = f"{cluster.status}, {cluster.slots_used:.0f} of {cluster.slots_total:.0f} slots used"
         level = Level.OK if fine else Level.PROBLEM
         yield Health(level, f"cluster {cluster.id}", detail if fine else f"{detail}; last seen {cluster.last_seen}")
+
+
+def _difference(client: Client) -> Iterator[Health]:
+    """Told where client and service are of different releases."""
+    here, there = importlib.metadata.version("rubato"), client.version().get("version")
+    if there != here:
+        detail = f"it is release {there}, this command is {here}; bring both to the same one"
+        yield Health(Level.WARNING, "service: release", detail)
 
 
 def _checks_of(client: Client) -> Iterator[Health]:

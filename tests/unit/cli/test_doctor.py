@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,42 @@ def test_a_secret_that_others_can_read_is_a_problem(home: Home) -> None:
     assert "permissions of token" not in [item.what for item in doctor.look_at_home(home)]
 
 
+@pytest.mark.parametrize("below", [".", "not/there/yet"])
+def test_a_storage_that_can_be_written(home: Home, tmp_path: Path, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.look_at_storage(home).detail.startswith(f"{home.path}/checkpoints, ")
+    home.keep_storage((tmp_path / below).as_uri())
+    found = doctor.look_at_storage(home)
+    assert (found.level, found.what) == (Level.OK, "storage")
+    assert found.detail.startswith(f"{tmp_path / below}, ")
+    monkeypatch.setenv("RUBATO_STORAGE", "s3://bucket/rubato")
+    assert doctor.look_at_storage(home) == doctor.Health(
+        Level.OK, "storage", "s3://bucket/rubato, its package is installed; it was not asked"
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "told"),
+    [
+        ("file", "you cannot write to"),
+        ("file/below", "you cannot write to"),
+        ("s3://", "names no bucket"),
+        ("nowhere://bucket", "install its fsspec package"),
+    ],
+)
+def test_a_storage_that_cannot(home: Home, tmp_path: Path, storage: str, told: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    home.keep_storage(storage if "://" in storage else str(tmp_path / storage))
+    found = look(list(doctor.look_at_home(home)), "storage")
+    assert found.level == Level.PROBLEM
+    assert told in found.detail
+
+
+def test_a_storage_of_somebody_else(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    home.keep_storage(str(tmp_path / "theirs"))
+    assert doctor.look_at_storage(home).level == Level.PROBLEM
+
+
 def test_a_home_without_its_keeper_says_how_to_go_on(home: Home) -> None:
     own = identify(os.getpid())
     assert own is not None
@@ -71,6 +108,7 @@ def test_an_offline_cluster_is_a_problem(home: Home, service: FakeService, monke
     service.on("GET", "/me", {"user": "admin", "role": "admin"})
     service.on("GET", "/cluster", {"clusters": [{"id": "default", "status": "offline", "last_seen": "t"}], "queue": []})
     service.on("GET", "/readyz", {"status": "ok", "checks": []})
+    service.on("GET", "/version", {"version": version("rubato")})
     findings = list(doctor.look_at_service(home, service.url))
     assert [(found.level, found.what) for found in findings] == [
         (Level.WARNING, "token"),
@@ -94,6 +132,7 @@ def test_what_the_service_finds_wrong_is_shown(
 ) -> None:
     monkeypatch.setenv("RUBATO_TOKEN", "rbt_x")
     service.on("GET", "/me", {"user": "admin", "role": "admin"})
+    service.on("GET", "/version", {"version": "0.0.9"})
     service.on("GET", "/cluster", {"clusters": [{"id": "default", "status": "online"}], "queue": []})
     disk = {"name": "disk", "ok": False, "required": True, "detail": "0.0 GB free"}
     agent = {"name": "agent", "ok": False, "required": False, "detail": "silent: default"}
@@ -102,5 +141,7 @@ def test_what_the_service_finds_wrong_is_shown(
     findings = list(doctor.look_at_service(home, service.url))
     assert look(findings, "service: disk") == doctor.Health(Level.PROBLEM, "service: disk", "0.0 GB free")
     assert look(findings, "service: agent").level == Level.WARNING
+    assert look(findings, "service: release").level == Level.WARNING
+    assert f"it is release 0.0.9, this command is {version('rubato')}" in look(findings, "service: release").detail
     service.on("GET", "/readyz", {"status": "ok", "checks": [fine]})
     assert look(list(doctor.look_at_service(home, service.url)), "service: checks").detail == "database reachable"
