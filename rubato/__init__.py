@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rubato import data
     from rubato.declarative import Callback, Evaluation, train
     from rubato.engine.epoch import Epoch
     from rubato.engine.step import Step
@@ -26,6 +27,7 @@ __all__ = [
     "Step",
     "UserError",
     "__version__",
+    "data",
     "main",
     "train",
 ]
@@ -46,6 +48,8 @@ _PUBLIC = {
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name == "data":
+        return importlib.import_module("rubato.data")
     raise AttributeError(f"module 'rubato' has no attribute {name!r}")
 
 

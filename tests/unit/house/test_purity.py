@@ -53,6 +53,12 @@ def test_importing_a_part_does_not_load_what_it_must_not(module: str, forbidden:
     assert not loaded & set(forbidden)
 
 
+def test_every_public_name_is_there_after_import_rubato_alone() -> None:
+    program = "import rubato; [getattr(rubato, name) for name in rubato.__all__]; rubato.data.CachedFiles"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_import_rubato_is_fast() -> None:
     # The best of five: the machine may be busy, the import itself is what is meant.
     best_s = min(measure("rubato")["seconds"] for _ in range(5))
