@@ -44,7 +44,8 @@ class Settings(BaseSettings):
     storage: str = ""
     """Checkpoint root that service and workers see: a folder, file:// or s3://; default: `checkpoints` in the home."""
     secret_keys_file: Path | None = None
-    """Keys that seal secrets, for replicas to share: see `service.vault`; default: `secret-keys` in the home."""
+    """Keys that seal secrets, for replicas to share, see `docs/how-to/secrets.md`; default: `secret-keys` in the
+    home."""
     web_dist: Path = Field(default_factory=lambda: Path(__file__).resolve().parent.parent / "web" / "dist")
     """Folder of the built page."""
     behind_tls_proxy: bool = False

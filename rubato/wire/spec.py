@@ -141,7 +141,8 @@ class BatchSpec:
     global_size: int = 256
     """Samples in one optimizer step, whatever the worker count; at most a billion."""
     num_microbatches: int | Literal["auto"] = "auto"
-    """Fixed for the job: the unit that workers share out, at most 65,536. `auto`: see `resolve_num_microbatches`."""
+    """Fixed for the job: the unit that workers share out, at most 65,536. `auto`: chosen by global_size and by
+    workers.min and max, see `docs/how-to/write-a-job.md`."""
 
     def __post_init__(self) -> None:
         count = self.num_microbatches
@@ -254,8 +255,9 @@ class LimitsSpec:
     hang_timeout: float | Literal["auto"] = field(
         default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
-    """Seconds without progress before a worker is fenced; `auto`: learned from the run, at least 20 for a microbatch,
-    60 for code between two steps, and 600 for what was not measured yet; for that, seconds given here count if more."""
+    """Seconds without progress before a worker is ended and replaced; `auto`: learned from the run, at least 20 for a
+    microbatch, 60 for code between two steps, and 600 for what was not measured yet; for that, seconds given here count
+    if more."""
     queue_timeout: float | None = _duration(None)
     """Seconds the job may wait for slots; null: for ever."""
 
