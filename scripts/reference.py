@@ -13,8 +13,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from enum import Enum
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer.core
 import typer.main
@@ -170,7 +172,8 @@ def cli_page() -> Iterator[str]:
     yield "# Command line\n"
     yield "Data goes to stdout, everything else to stderr. `rubato COMMAND --help` says the same in the terminal."
     yield "`--json` prints what the API answers: for a list its items, in `logs` one object a line. Options win over"
-    yield "the environment (`RUBATO_URL`, `RUBATO_TOKEN`, `RUBATO_HOME`), and that over what `rubato login` has kept.\n"
+    yield "the environment (`RUBATO_URL`, `RUBATO_TOKEN`, `RUBATO_HOME`), and that over what `rubato login` has kept."
+    yield "An argument in brackets may be left out; what stands behind an option is the value that it takes.\n"
     yield from _table(("exit code", "meaning"), [(_code(str(code.value)), code.meaning) for code in ExitCode])
     yield from _command(typer.main.get_command(cli.app), "rubato")
 
@@ -185,10 +188,37 @@ def _command(command: Any, path: str) -> Iterator[str]:
     rows = []
     for one in command.params:
         if not one.hidden and one.name != "help":
-            name = one.name.upper() if one.param_type_name == "argument" else ", ".join(one.opts + one.secondary_opts)
-            rows.append((_code(name), " ".join((one.help or "").split())))
+            rows.append((_code(_name_of(one)), _meaning_of(one)))
     if rows:
         yield from _table(("argument", "meaning"), rows)
+
+
+def _name_of(one: Any) -> str:
+    """How an argument or option is written, with what an option takes; brackets: it may be left out."""
+    if one.param_type_name == "argument":
+        name = one.metavar or one.name.upper()
+        return name if one.required or name.startswith("[") else f"[{name}]"
+    name = " / ".join(", ".join(names) for names in (one.opts, one.secondary_opts) if names)
+    return name if one.is_flag else f"{name} {one.metavar or _taken_by(one)}"
+
+
+def _taken_by(one: Any) -> str:
+    kind = one.type_descriptor.annotation
+    kind = next((inner for inner in get_args(kind) if get_origin(kind) is list), kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(choice.value) for choice in kind)
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    return {int: "N", Path: "PATH"}.get(kind, "TEXT")
+
+
+def _meaning_of(one: Any) -> str:
+    text = " ".join((one.help or "").split())
+    value = one.show_default if isinstance(one.show_default, str) else one.default
+    if value in (None, False, "") or "Default:" in text:
+        return text
+    value = value.value if isinstance(value, Enum) else value
+    return f"{text} Default: {value if isinstance(one.show_default, str) else _code(str(value))}."
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {

@@ -15,8 +15,8 @@ project = typer.Typer(
     name="project", help="Make projects, and say who may do what there.", no_args_is_help=True, rich_markup_mode=None
 )
 user = typer.Typer(name="user", help="Make users, and shut them out.", no_args_is_help=True, rich_markup_mode=None)
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT")]
-UserArgument = Annotated[str, typer.Argument(metavar="USER")]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of a project.")]
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of a user.")]
 
 
 @token.command("create")
@@ -131,7 +131,12 @@ def _shown(limit: int | None) -> str:
 def grant(
     name: ProjectArgument,
     member: UserArgument,
-    role: Annotated[Literal["viewer", "editor", "admin"], typer.Argument(metavar="viewer|editor|admin")],
+    role: Annotated[
+        Literal["viewer", "editor", "admin"],
+        typer.Argument(
+            metavar="viewer|editor|admin", help="viewer: looks; editor: submits and changes, too; admin: grants, too."
+        ),
+    ],
     *,
     as_json: JsonOption = False,
     url: UrlOption = None,

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help="Address of the service. Default: RUBATO_URL, else the one `rubato up` started."),
+    typer.Option(
+        "--url",
+        help="Address of the service. "
+        "Default: RUBATO_URL, else that of `rubato login`, else the one `rubato up` started.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]

@@ -74,6 +74,23 @@ def test_every_command_gives_json_or_has_a_reason_not_to() -> None:
     assert silent == set(WITHOUT_JSON)
 
 
+def test_everything_that_a_command_takes_says_what_it_is() -> None:
+    silent = [f"{name} {one.name}" for name, command in commands() for one in command.params if not one.help]
+    assert silent == []
+
+
+def test_the_reference_writes_arguments_as_the_help_does() -> None:
+    page = REFERENCE.read_text()
+    for line in (
+        "| `PROJECT` | Name of a project. |",
+        "| `WORKER` | Id of a worker (w1.2), or its present rank. |",
+        "| `--limit, -n N` | At most so many, newest first. Default: `50`. |",
+        "| `--role user\\|cluster\\|scraper` | cluster: an agent's; scraper: of Prometheus. Default: `user`. |",
+        "| `--watch, -w / --once` | Again every 2 seconds, until Ctrl-C. Default: on a terminal. |",
+    ):
+        assert line in page
+
+
 def test_every_exit_code_is_in_the_reference() -> None:
     page = REFERENCE.read_text()
     for code in ExitCode:
