@@ -1,8 +1,10 @@
 """Remote files behind two caches: this process's memory, and a folder on the node's disk that all processes share.
 
-    folder/ab/KEY/SHA256     the bytes of one file, as they are; KEY is the hash of its URL, SHA256 that of its bytes
-    folder/new-*             one that is being fetched
-    folder/lock              held while somebody makes room
+    folder/ab/KEY/SHA256        the bytes of one file, as they are; KEY is the hash of its URL, SHA256 that of its bytes
+    folder/.rubato-fetch-*      one that is being fetched
+    folder/.rubato-lock         held while somebody makes room
+
+Nobody else names files so, and nothing of any other name is counted, changed or deleted: the folder may hold more.
 
 An entry appears whole, by a rename, and says by its name what its bytes must be: what was cut off by a crash or changed
 by the disk is found when it is read, and fetched again. Nothing is lost when the folder is, or when it is full.
@@ -16,6 +18,7 @@ import fcntl
 import hashlib
 import io
 import os
+import re
 import tempfile
 import threading
 import time
@@ -39,6 +42,9 @@ _LOCK_WAIT_S = 1.0
 """Who makes room does not see what comes meanwhile, so the others wait for it; not for one that is stopped."""
 _ABANDONED_S = 3600.0
 """A fetch that takes longer has lost its process."""
+_FETCH = ".rubato-fetch-"
+_FETCH_NAME = re.compile(re.escape(_FETCH) + "[a-z0-9_]{8}")
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass
@@ -139,7 +145,7 @@ class CachedFiles:
     def _find(self, url: str) -> BinaryIO | None:
         """The entry, if its bytes are what its name says."""
         try:
-            path = next(iter(self._entry(url).iterdir()))
+            path = next(path for path in self._entry(url).iterdir() if _HASH.fullmatch(path.name))
             file = path.open("rb")
         except (OSError, StopIteration):
             return None
@@ -172,7 +178,7 @@ class CachedFiles:
     def _fetch_to_disk(self, url: str, remote: BinaryIO) -> BinaryIO:
         with _writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix="new-", dir=self.folder)
+            handle, name = tempfile.mkstemp(prefix=_FETCH, dir=self.folder)
             local: BinaryIO = os.fdopen(handle, "w+b")
         try:
             digest = hashlib.sha256()
@@ -207,7 +213,7 @@ class CachedFiles:
 
     def _make_room(self) -> bool:
         """Remove the least recently used. Returns False where another process is at it, and has been for long."""
-        with contextlib.suppress(OSError), (self.folder / "lock").open("w") as lock:
+        with contextlib.suppress(OSError), (self.folder / ".rubato-lock").open("w") as lock:
             if not _is_taken_within(_LOCK_WAIT_S, lock):
                 return False
             entries = sorted(self._entries())
@@ -218,17 +224,18 @@ class CachedFiles:
                     break
                 _remove_entry(path)
                 total -= size
-            for new in self.folder.glob("new-*"):
-                if time.time() - new.stat().st_mtime > _ABANDONED_S:
-                    new.unlink(missing_ok=True)
+            for fetch in self.folder.iterdir():
+                if _FETCH_NAME.fullmatch(fetch.name) and time.time() - fetch.stat().st_mtime > _ABANDONED_S:
+                    fetch.unlink(missing_ok=True)
         return True
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """(last use, size, path) of all that is there."""
+        """(last use, size, path) of all entries that are there."""
         for path in self.folder.glob("??/*/*"):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                yield status.st_mtime, status.st_size, path
+            if _is_entry(path):
+                with contextlib.suppress(OSError):
+                    status = path.stat()
+                    yield status.st_mtime, status.st_size, path
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -270,6 +277,12 @@ def _is_taken_within(seconds: float, lock: IO[str]) -> bool:
             time.sleep(0.005)
         else:
             return True
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether the cache alone can have named it so: two hashes, below the first two digits of the first one."""
+    key = path.parent
+    return bool(_HASH.fullmatch(path.name) and _HASH.fullmatch(key.name)) and key.parent.name == key.name[:2]
 
 
 def _remove_entry(path: Path) -> None:

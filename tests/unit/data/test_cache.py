@@ -85,7 +85,7 @@ def test_a_file_larger_than_the_disk_is_read_and_not_kept(tmp_path: Path) -> Non
     cached = files(tmp_path, Remote())
     assert cached.read("10001/a") == content("10001/a")
     assert not on_disk(tmp_path)
-    assert not list(tmp_path.glob("new-*"))
+    assert not list(tmp_path.glob(".rubato-fetch-*"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"aaab", b"longer than it was" * 20])
@@ -109,11 +109,49 @@ def test_an_open_file_can_be_read_while_it_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_and_what_is_under_way_is_not(tmp_path: Path) -> None:
-    for name, age in (("new-old", 7200), ("new-young", 60)):
+    for name, age in ((".rubato-fetch-abcdefg1", 7200), (".rubato-fetch-abcdefg2", 60)):
         (tmp_path / name).write_bytes(b"half")
         os.utime(tmp_path / name, (time.time() - age,) * 2)
     files(tmp_path, Remote()).read("100/a")
-    assert [path.name for path in tmp_path.glob("new-*")] == ["new-young"]
+    assert [path.name for path in tmp_path.glob(".rubato-fetch-*")] == [".rubato-fetch-abcdefg2"]
+
+
+def test_files_that_it_did_not_make_are_neither_deleted_nor_changed(tmp_path: Path) -> None:
+    key, digest = "ab" + "0" * 62, "1" * 64
+    names = [
+        "new-york.csv",
+        "new-abcdefgh",
+        "lock",
+        ".rubato-fetch-notes.txt",
+        "en/train/part1",
+        "ab/cd/part1",
+        f"ab/{key}/README",
+        f"ab/notes/{digest}",
+        f"cd/{key}/{digest}",
+        f"ab/{key}/{digest}x",
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name * 100)
+        os.utime(tmp_path / name, (0, 0))
+    cached = files(tmp_path, Remote(), disk=1000, memory=0)
+    for number in range(20):
+        cached.read(f"100/{number}")
+    assert [name for name in names if (tmp_path / name).read_text() == name * 100] == names
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"??/{'?' * 64}/{'?' * 64}")) <= 1000 + len(names[8]) * 100
+
+
+def test_what_lies_beside_an_entry_is_not_taken_for_it(tmp_path: Path) -> None:
+    remote = Remote()
+    cached = files(tmp_path, remote, memory=0)
+    key = cached._entry("100/a")
+    key.mkdir(parents=True)
+    (key / ".earlier").write_text("an editor's, a network's")  # whichever is listed first
+    cached.read("100/a")
+    (key / ".later").write_text("an editor's, a network's")
+    assert cached.read("100/a") == content("100/a")
+    assert (cached.counts.disk, cached.counts.corrupt) == (1, 0)
+    assert len(list(key.iterdir())) == 3
 
 
 class Broken(io.BytesIO):
@@ -126,7 +164,7 @@ def test_an_error_of_the_remote_side_is_raised_and_leaves_nothing(tmp_path: Path
     with pytest.raises(OSError, match="the server is gone"):
         cached.read("100/a")
     assert not on_disk(tmp_path)
-    assert not list(tmp_path.glob("new-*"))
+    assert not list(tmp_path.glob(".rubato-fetch-*"))
 
 
 def test_a_folder_that_takes_nothing_is_left_out(tmp_path: Path) -> None:
@@ -182,7 +220,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     ]
     assert [one.wait(100) for one in running] == [0, 0, 0]
     assert sum(path.stat().st_size for path in on_disk(tmp_path)) <= 5000 * (1 + 3 / 16) + 3 * 700
-    assert not list(tmp_path.glob("new-*"))
+    assert not list(tmp_path.glob(".rubato-fetch-*"))
 
 
 def test_one_that_keeps_the_lock_for_long_holds_up_nobody_and_room_is_made_later(
@@ -191,7 +229,7 @@ def test_one_that_keeps_the_lock_for_long_holds_up_nobody_and_room_is_made_later
     monkeypatch.setattr("rubato.data.cache._LOCK_WAIT_S", 0.02)
     cached = files(tmp_path, Remote(), memory=0, disk=1000)
     cached.read("100/first")
-    with (tmp_path / "lock").open("w") as lock:
+    with (tmp_path / ".rubato-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for index in range(15):
             cached.read(f"100/{index}")
