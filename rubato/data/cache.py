@@ -194,10 +194,12 @@ class CachedFiles:
                     entry.mkdir(parents=True, exist_ok=True)
                     Path(name).replace(entry / digest.hexdigest())
         except BaseException:
-            local.close()
+            with contextlib.suppress(OSError):  # it writes once more what the disk has not taken
+                local.close()
             raise
         finally:
-            Path(name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # renamed, or the disk takes nothing any more
+                Path(name).unlink()
         self._make_room_after(size)
         local.seek(0)
         return local

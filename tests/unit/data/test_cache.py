@@ -176,6 +176,23 @@ def test_a_folder_that_takes_nothing_is_left_out(tmp_path: Path) -> None:
     assert cached.read("100/a") == content("100/a")  # told once
 
 
+@pytest.mark.parametrize("size", [300, 9000])
+def test_a_full_disk_takes_nothing_and_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A small file is still in the buffer when it is given up, and closing it writes again."""
+
+    def on_full_disk(prefix: str, dir: Path) -> tuple[int, str]:
+        (dir / f"{prefix}abcdefgh").touch()
+        return os.open("/dev/full", os.O_RDWR), str(dir / f"{prefix}abcdefgh")
+
+    monkeypatch.setattr("tempfile.mkstemp", on_full_disk)
+    cached = files(tmp_path, Remote(), memory=0)
+    with pytest.warns(UserWarning, match="cannot be written: No space left on device; it is left out"):
+        assert cached.read(f"{size}/a") == content(f"{size}/a")
+    assert not list(tmp_path.glob(".rubato-fetch-*"))
+
+
 def test_it_pickles_without_what_it_holds(tmp_path: Path) -> None:
     cached = CachedFiles(tmp_path, disk="1MiB", memory="10KB")
     assert (cached.disk_bytes, cached.memory_bytes) == (1 << 20, 10_000)
