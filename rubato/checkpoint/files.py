@@ -17,6 +17,8 @@ TEMPORARY_SUFFIX = ".partial"
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What file systems without hard links answer (FAT, some network and FUSE ones)."""
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What file systems answer that cannot sync a folder: they keep names in another way, or not at all."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,12 @@ def write_new_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileReco
             if path.exists():
                 return None
             temporary.replace(path)
-        # The folder itself may be new, and the job's folder above it.
-        for folder in (path.parent, *path.parent.parents[:2]):
-            sync_folder(folder)
+        sync_folder(path.parent)
+        # It may be new, and the job's folder above it. The file is there by now, and a folder further up may be one
+        # that this process may pass through and not open.
+        for folder in path.parent.parents[:2]:
+            with contextlib.suppress(OSError):
+                sync_folder(folder)
     return record
 
 
@@ -98,5 +103,8 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(descriptor)
