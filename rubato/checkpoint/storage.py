@@ -23,6 +23,8 @@ REQUEST_BYTES = 16 * 2**20
 """One read of an object: a request costs some ten milliseconds whatever its size."""
 PART_BYTES = 2**20
 """One write to an object: its buffer is sent when it holds a part of an upload."""
+_PROBE = "rubato-probe"
+_PROBE_TEXT = b"Rubato may write here.\n"
 
 
 class Folder(Protocol):
@@ -106,11 +108,19 @@ class LocalFolder:
         return LocalFolder(self.path / name)
 
     def prepare(self) -> None:
-        """Makes the folder."""
+        """Makes the folder, writes a small file and deletes it: that is how a folder shows that may only be read."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
+        self.write(_PROBE, [_PROBE_TEXT])
+        try:
+            self.remove(_PROBE)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot delete {_PROBE} in {self.path}: {error.strerror or error}; give a storage where this process "
+                "may also delete"
+            ) from error
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> FileRecord:
         """By a temporary file that is renamed."""
@@ -191,9 +201,9 @@ class ObjectFolder:
 
     def prepare(self) -> None:
         """Writes a small object and deletes it: that is how a missing bucket or permission shows."""
-        with _refusals("rubato-probe", self):
-            self._filesystem.pipe_file(self._path("rubato-probe"), b"Rubato may write here.\n")
-            self._filesystem.rm_file(self._path("rubato-probe"))
+        with _refusals(_PROBE, self):
+            self._filesystem.pipe_file(self._path(_PROBE), _PROBE_TEXT)
+            self._filesystem.rm_file(self._path(_PROBE))
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> FileRecord:
         """By an upload in parts, which is given up where anything fails."""

@@ -33,6 +33,10 @@ class TestLocalFolder(FolderContract):
         (tmp_path / "taken").write_text("a file where the folder should be")
         refuses_to_prepare(LocalFolder(tmp_path / "taken"), "cannot make the folder .*taken: File exists")
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes files from nobody, also not from root")
+    def test_a_folder_that_may_only_be_read(self) -> None:
+        refuses_to_prepare(LocalFolder(Path("/proc/self")), "cannot write rubato-probe in /proc/self: .*may write to")
+
 
 class TestMemory(FolderContract):
     @pytest.fixture
