@@ -217,10 +217,10 @@ class ObjectFolder:
                     view = memoryview(chunk).cast("B")
                     for start in range(0, len(view), PART_BYTES):
                         size += file.write(view[start : start + PART_BYTES])
+                file.close()  # sends the last part, and makes the object of all of them
             except BaseException:
                 _give_up(file)
                 raise
-            file.close()
         return FileRecord(name, size, digest.hexdigest())
 
     def _open_new(self, name: str) -> Any:

@@ -84,6 +84,25 @@ class TestMemory(FolderContract):
         with pytest.raises(StorageUnreachable, match="RuntimeError: Could not connect"):
             folder.size("a")
 
+    def test_an_upload_whose_end_fails_is_given_up(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(folder, ObjectFolder)
+        given_up = []
+
+        class Upload:
+            def write(self, data: memoryview) -> int:
+                return len(data)
+
+            def close(self) -> None:
+                raise RuntimeError("503 when the last part was sent")
+
+            def discard(self) -> None:
+                given_up.append(self)
+
+        monkeypatch.setattr(folder._filesystem, "open", lambda *_: Upload())
+        with pytest.raises(CheckpointError, match="503 when the last part"):
+            folder.write("a", [b"x"])
+        assert len(given_up) == 1
+
 
 @pytest.mark.parametrize(("uri", "advice"), [("s3://bucket/jobs", r"pip install '\.\[s3\]'"), ("gs://b", "fsspec")])
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, uri: str, advice: str) -> None:
