@@ -169,23 +169,31 @@ class ObjectFolder:
     def __init__(self, uri: StorageUri, filesystem: Any) -> None:
         self.uri = uri
         self._filesystem = filesystem
+        self._root: str = filesystem._strip_protocol(str(uri))
+        """As the driver names it: without the host, where it is told that when it is set up."""
 
     @classmethod
     def open(cls, uri: StorageUri) -> ObjectFolder:
         """With the credentials that the environment gives.
 
         Raises:
-            UserError: the package that speaks to it is missing.
+            UserError: the package that speaks to it is missing, or cannot be set up or reach its server.
         """
         try:
             import fsspec  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise UserError(describe_missing_driver(uri.scheme, str(error))) from error
-        try:
-            # Listings are not kept: other processes write here.
-            filesystem = fsspec.filesystem(uri.scheme, use_listings_cache=False)
+
+            fsspec.get_filesystem_class(uri.scheme)
         except (ImportError, ValueError) as error:
             raise UserError(describe_missing_driver(uri.scheme, str(error))) from error
+        try:
+            # Listings are not kept: other processes write here. Some drivers want the address's host, and connect here.
+            filesystem, _ = fsspec.url_to_fs(str(uri), use_listings_cache=False)
+        except Exception as error:  # drivers have trees of their own
+            cause = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UserError(
+                f"storage {uri} cannot be opened: {cause}; is the address right, its server there, and what its fsspec "
+                "package needs installed and set up here?"
+            ) from error
         return cls(uri, filesystem)
 
     @property
@@ -227,7 +235,7 @@ class ObjectFolder:
         try:
             return self._filesystem.open(self._path(name), "wb")
         except FileNotFoundError:  # a store with real folders
-            self._filesystem.makedirs(self.uri.path, exist_ok=True)
+            self._filesystem.makedirs(self._root, exist_ok=True)
             return self._filesystem.open(self._path(name), "wb")
 
     def write_new(self, name: str, data: bytes) -> FileRecord | None:
@@ -270,7 +278,7 @@ class ObjectFolder:
         """Common prefixes."""
         with _failures():
             try:
-                listed = self._filesystem.ls(self.uri.path, detail=True)
+                listed = self._filesystem.ls(self._root, detail=True)
             except FileNotFoundError:
                 return []
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in listed if entry["type"] == "directory"]
@@ -283,10 +291,10 @@ class ObjectFolder:
     def remove_all(self) -> None:
         """Everything under the prefix."""
         with _failures(), contextlib.suppress(FileNotFoundError):
-            self._filesystem.rm(self.uri.path, recursive=True)
+            self._filesystem.rm(self._root, recursive=True)
 
     def _path(self, name: str) -> str:
-        return f"{self.uri.path}/{name}"
+        return f"{self._root}/{name}"
 
 
 def _give_up(file: Any) -> None:

@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec  # type: ignore[import-untyped]  # noqa: F401
 import pytest
 from folder_contract import FolderContract, content, refuses_to_prepare
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from rubato.checkpoint.storage import Folder, LocalFolder, ObjectFolder, open_folder
 from rubato.errors import CheckpointError, StorageUnreachable, UserError
@@ -111,6 +112,58 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
     with pytest.raises(UserError, match=advice):
         open_folder(uri)
+
+
+class HostedFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """Wants the host of the address, and leaves it out of paths, as the drivers of ftp and webhdfs do."""
+
+    protocol = "hosted"
+    cachable = False
+    hosts: ClassVar[list[str]] = []
+
+    def __init__(self, host: str, **options: Any) -> None:
+        super().__init__(**options)
+        if host == "broken":
+            raise OSError("there is no libjvm.so\nand a hundred lines more")
+        self.hosts.append(host)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("hosted://").partition("/")[2] if "://" in path else path
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        return {"host": path.removeprefix("hosted://").partition("/")[0]}
+
+
+class TestHosted:
+    @pytest.fixture(autouse=True)
+    def driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        registry = sys.modules["fsspec.registry"]
+        monkeypatch.setattr(registry, "_registry", {"hosted": HostedFileSystem})
+        monkeypatch.setattr(registry, "registry", {"hosted": HostedFileSystem})
+        monkeypatch.setattr(HostedFileSystem, "hosts", [])
+
+    def test_a_driver_is_given_the_host_and_plain_paths(self) -> None:
+        folder = open_folder("hosted://node-7/jobs")
+        folder.prepare()
+        (folder / "1-5").write("a", [b"x"])
+        assert HostedFileSystem.hosts == ["node-7"]
+        assert folder.folders() == ["1-5"]
+        assert content(open_folder(str(folder / "1-5")), "a") == b"x"
+        assert MemoryFileSystem().exists("/jobs/1-5/a")
+        folder.remove_all()
+
+    def test_one_that_cannot_be_set_up_says_so_in_a_line(self) -> None:
+        with pytest.raises(
+            UserError, match=r"^storage hosted://broken/jobs cannot be opened: .*libjvm.so; is .*here\?$"
+        ):
+            open_folder("hosted://broken/jobs")
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(UserError, match=r"storage ftp://127.0.0.1:1/jobs cannot be opened: .*refused"):
+        open_folder("ftp://127.0.0.1:1/jobs")
 
 
 def test_an_unknown_scheme_is_refused() -> None:
