@@ -22,7 +22,7 @@ from rubato.checkpoint.retention import Retention, drop, prune, sweep
 from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
-from rubato.errors import CheckpointError, UserError
+from rubato.errors import CheckpointError, StorageUnreachable, UserError
 from rubato.launch.host import Post
 from rubato.wire.cluster import Distrust
 from rubato.wire.codec import to_json
@@ -72,11 +72,13 @@ def check_terms(root: Folder, terms: JobTerms) -> None:
     """Refuse to go on from a folder whose newest checkpoint was made under other terms.
 
     Raises:
-        UserError: names what differs, and what to do.  OSError: the storage does not answer.
+        UserError: names what differs, and what to do.  StorageUnreachable, OSError: the storage does not answer.
     """
     for folder in reversed(checkpoint_folders(root)):
         try:
             manifest = read_manifest(folder)
+        except StorageUnreachable:
+            raise  # it may be as good as ever
         except CheckpointError:
             continue  # looked at, and told, when the newest that holds is searched for
         terms.check(manifest, f"checkpoint {folder.name} in {root}")

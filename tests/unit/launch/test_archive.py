@@ -324,3 +324,17 @@ def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make
     with pytest.raises(UserError, match=r"checkpoint 1-7 in .*: the seed was 3, now it is 4\. Go on with the same"):
         check_terms(root, replace(JOB, seed=4))
     assert next_attempt(root) == 2
+
+
+def test_terms_are_not_taken_for_equal_where_the_storage_does_not_answer(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(terms(tmp_path)).commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+
+    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+        raise StorageUnreachable("no route to host")
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    with pytest.raises(StorageUnreachable, match="no route"):
+        check_terms(LocalFolder(tmp_path), replace(JOB, seed=4))
