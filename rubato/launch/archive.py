@@ -11,6 +11,7 @@ from rubato.checkpoint.due import Lane, due_s
 from rubato.checkpoint.manifest import (
     MANIFEST_NAME,
     JobTerms,
+    Manifest,
     checkpoint_folders,
     commit_manifest,
     find_latest,
@@ -187,8 +188,7 @@ class StorageArchive:
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.
-                message = f"checkpoints cannot be looked for, trying again: {error}"
-                self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
+                self._tell_retry("checkpoints cannot be looked for", error)
                 corrupt.clear()
             if self._is_closed.wait(RETRY_S):
                 return
@@ -197,17 +197,39 @@ class StorageArchive:
             unusable = describe_damage(root, [f"{name}: {cause}" for name, cause in corrupt])
         elif found is None and origin is not None:
             try:
-                found = origin, open_checkpoint(origin)
-                self._terms.job.check(found[1], f"it ({origin.name})")
+                found = origin, self._open_origin(origin)
+            except StorageUnreachable:
+                return  # nobody waits for it any more
             except (CheckpointError, OSError, UserError) as error:
                 advice = "Name a checkpoint that is whole, or leave it out to begin afresh."
-                found, unusable = None, f"checkpoint.resume_from cannot be used: {error}. {advice}"
+                unusable = f"checkpoint.resume_from cannot be used: {error}. {advice}"
         if found is None:
             self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
             return
         folder, manifest = found
         rows = manifest.rows if manifest.job == self._terms.job.job_id else ()
         self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt), rows))
+
+    def _open_origin(self, origin: Folder) -> Manifest:
+        """The checkpoint to begin from, asked for until its storage answers.
+
+        Raises:
+            CheckpointError, OSError, UserError: it cannot be used.  StorageUnreachable: closed before it answered.
+        """
+        while True:
+            try:
+                manifest = open_checkpoint(origin)
+                break
+            except StorageUnreachable as error:
+                self._tell_retry(f"the checkpoint to begin from ({origin}) cannot be read", error)
+                if self._is_closed.wait(RETRY_S):
+                    raise
+        self._terms.job.check(manifest, f"it ({origin.name})")
+        return manifest
+
+    def _tell_retry(self, what: str, error: Exception) -> None:
+        message = f"{what}, trying again: {error}"
+        self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
 
     def _commit(self, order: CommitManifest, num_drops: int) -> None:
         """Args:    num_drops: how many drops had been asked for when this was."""

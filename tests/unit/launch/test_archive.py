@@ -259,6 +259,29 @@ def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew
     assert found == CheckpointFound(str(tmp_path / "1-7"), 7)
 
 
+def test_an_origin_whose_storage_does_not_answer_is_asked_again_instead_of_failing_the_job(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    make(terms(theirs)).commit(written(theirs, 30))
+    answers(posted, ManifestCommitted)
+    failures = [StorageUnreachable("503 Slow Down")] * 2
+    real = LocalFolder.read
+
+    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+        if failures:
+            raise failures.pop()
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    make(terms(tmp_path / "own", origin=LocalFolder(theirs / "1-30"))).find()
+    *told, found = answers(posted, CheckpointFound)
+    assert [event.kind for event in told] == ["checkpoint.failed"] * 2
+    assert "1-30) cannot be read, trying again: 503 Slow Down" in told[0].message
+    assert found == CheckpointFound(str(theirs / "1-30"), 30)
+
+
 def test_nobody_begins_with_one_that_counts_no_more_while_the_storage_does_not_delete_it(
     tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
