@@ -29,7 +29,7 @@ from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.session import Session
 from rubato.errors import CheckpointError, EntrypointError, UserError
-from rubato.launch.archive import check_terms, describe_damage, job_terms
+from rubato.launch.archive import check_root, check_terms, describe_damage, job_terms
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
@@ -176,6 +176,7 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
 
 def _look_at(folder: Folder, spec: JobSpec) -> None:
     folder.prepare()
+    check_root(folder)
     check_terms(folder, job_terms("local", spec))
 
 

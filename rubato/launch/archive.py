@@ -69,6 +69,19 @@ def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
     return JobTerms(job_id, count, radices_of(count) if spec.reproducible else (), spec.seed, spec.batch.global_size)
 
 
+def check_root(root: Folder) -> None:
+    """Refuse a checkpoint in place of the folder that keeps checkpoints: nothing would be found in it.
+
+    Raises:
+        UserError: it is one.  StorageUnreachable: the storage does not answer.
+    """
+    if root.exists(MANIFEST_NAME):
+        raise UserError(
+            f"{root} is itself a checkpoint: name the folder that it lies in, {str(root).rpartition('/')[0]}, and "
+            "training goes on from the newest one there"
+        )
+
+
 def check_terms(root: Folder, terms: JobTerms) -> None:
     """Refuse to go on from a folder whose newest checkpoint was made under other terms.
 

@@ -20,7 +20,7 @@ from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
 from rubato.errors import UserError
-from rubato.launch.archive import ArchiveTerms, StorageArchive, check_terms, job_terms, next_attempt
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
 from rubato.launch.devices import share_of_slot, visible_devices
 from rubato.launch.environment import child_environment
@@ -118,6 +118,7 @@ class LocalRun:
     def _look_at_checkpoints(self) -> int:
         """Make sure that this run may go on there; its attempt."""
         self.checkpoints.prepare()
+        check_root(self.checkpoints)
         check_terms(self.checkpoints, job_terms(self.run_id, self._spec))
         return next_attempt(self.checkpoints)
 

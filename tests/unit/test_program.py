@@ -109,6 +109,12 @@ def test_a_run_does_not_begin_anew_over_checkpoints_that_are_damaged(tmp_path: P
         rubato.main(train, [*SMALL, "--config", "steps=5", "--checkpoint-dir", str(tmp_path)])
 
 
+def test_a_checkpoint_is_refused_in_place_of_its_folder(tmp_path: Path) -> None:
+    rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"1-2 is itself a checkpoint: name the folder that it lies in"):
+        rubato.main(train, [*SMALL, "--config", "steps=4", "--checkpoint-dir", str(tmp_path / "1-2")])
+
+
 def test_a_crash_costs_what_came_after_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

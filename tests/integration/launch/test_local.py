@@ -170,6 +170,14 @@ def test_a_run_goes_on_from_a_folder_with_checkpoints(
     assert next_attempt(LocalFolder(folder)) == 3
 
 
+def test_a_checkpoint_is_refused_in_place_of_its_folder(home: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    where = parse_storage(str(kept))
+    assert run_local(spec(steps=2), working_dir=tmp_path, checkpoint_dir=where, home=home, command=TOY) == 0
+    with pytest.raises(UserError, match=r"kept/1-2 is itself a checkpoint: name the folder that it lies in, /.*/kept,"):
+        LocalRun(spec(steps=4), tmp_path, parse_storage(f"{kept}/1-2"), home)
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
