@@ -97,11 +97,13 @@ class LocalRun:
         # Sorts by time: the seconds come first.
         self.run_id = f"run_{int(time.time()):08x}{secrets.token_hex(3)}"
         self.folder = run_folder(home, self.run_id)
-        self.folder.mkdir(mode=0o700, parents=True)
         own = StorageUri("file", str(self.folder / "checkpoints"))
         self.checkpoints = open_folder((checkpoint_dir or own).absolute())
         self._spec = spec
-        attempt = within(due_s(), self._look_at_checkpoints, f"looking at {self.checkpoints}")
+        attempt = 1
+        if checkpoint_dir is not None:  # the run's own is new
+            attempt = within(due_s(), self._look_at_checkpoints, f"looking at {self.checkpoints}")
+        self.folder.mkdir(mode=0o700, parents=True)
         self._command = command
         self._working_dir = working_dir
         self._progress = progress or sys.stderr

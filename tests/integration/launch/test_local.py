@@ -17,7 +17,7 @@ import pytest
 from rubato.checkpoint.manifest import find_latest
 from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
-from rubato.errors import UserError
+from rubato.errors import CheckpointError, UserError
 from rubato.launch.archive import next_attempt
 from rubato.launch.control import ask_run
 from rubato.launch.local import LocalFleet, LocalRun, run_local, scale_run
@@ -168,6 +168,13 @@ def test_a_run_goes_on_from_a_folder_with_checkpoints(
         assert [row["step"] for row in rows] == list(range(first, steps + 1))
     assert sorted(path.name for path in folder.iterdir()) == ["1-4", "2-7"]
     assert next_attempt(LocalFolder(folder)) == 3
+
+
+def test_a_start_that_is_refused_leaves_no_run(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match="cannot make the folder"):
+        LocalRun(spec(), tmp_path, parse_storage(str(tmp_path / "taken")), home)
+    assert not list(home.glob("runs/*"))
 
 
 def test_a_checkpoint_is_refused_in_place_of_its_folder(home: Path, tmp_path: Path) -> None:
