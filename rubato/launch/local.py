@@ -63,7 +63,7 @@ def run_local(
     run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
     print(run.run_id, flush=True)
     outcome = run.run()
-    print(describe_outcome(outcome), flush=True)
+    print(_printable(describe_outcome(outcome)), flush=True)
     return EXIT_CODES[outcome.state]
 
 
@@ -308,6 +308,12 @@ class LocalFleet:
                 self._slots.pop(event.incarnation, None)
                 self._workers.pop(event.incarnation, None)
         self._post(event)
+
+
+def _printable(text: str) -> str:
+    """The same, with escapes for what standard output cannot say: a traceback may name a file by half a character."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def describe_outcome(outcome: Outcome) -> str:

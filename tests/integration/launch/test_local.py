@@ -24,7 +24,8 @@ from rubato.launch.local import LocalFleet, LocalRun, run_local, scale_run
 from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
-from rubato.wire.cluster import Outcome
+from rubato.wire.cluster import Failure, Outcome
+from rubato.wire.reasons import Reason
 from rubato.wire.spec import parse_spec, spec_to_json
 from rubato.wire.storage import parse_storage
 
@@ -139,6 +140,18 @@ def test_a_program_that_always_crashes_fails_with_its_last_output(
     last = capsys.readouterr().out
     assert "exited with code 3" in last
     assert "boom" in last
+
+
+def test_a_failure_that_names_a_file_in_another_encoding_is_printed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    failure = Failure("user", Reason.USER_CODE_ERROR, "No such file: caf\udce9.pt")
+    monkeypatch.setattr(LocalRun, "run", lambda run: Outcome("failed", failure=failure))
+    assert run_local(spec(), working_dir=tmp_path, checkpoint_dir=None, home=home, command=TOY) == 100
+    out.seek(0)
+    assert "failed: No such file: caf\\udce9.pt" in out.read()
 
 
 def test_the_wish_of_another_terminal_is_obeyed(background: Any, home: Path) -> None:
