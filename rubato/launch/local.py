@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +20,7 @@ from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
 from rubato.errors import UserError
+from rubato.home import write_atomically
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
 from rubato.launch.control import RUN_FILE, ControlServer, ask_run
 from rubato.launch.devices import share_of_slot, visible_devices
@@ -61,8 +62,7 @@ def run_local(
         The exit code: 0 succeeded, 100 failed, 101 paused, 103 cancelled.
     """
     run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
-    print(run.run_id, flush=True)
-    outcome = run.run()
+    outcome = run.run(lambda: print(run.run_id, flush=True))
     print(_printable(describe_outcome(outcome)), flush=True)
     return EXIT_CODES[outcome.state]
 
@@ -124,13 +124,18 @@ class LocalRun:
         check_terms(self.checkpoints, job_terms(self.run_id, self._spec))
         return next_attempt(self.checkpoints)
 
-    def run(self) -> Outcome:
-        """Train until the end."""
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
+        """Train until the end.
+
+        Args:    on_ready: called once the run can be asked by its id.
+        """
         environment = child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
         with self._forkserver(environment) as forkserver:
-            return self._lead(environment, forkserver)
+            return self._lead(environment, forkserver, on_ready)
 
-    def _lead(self, environment: dict[str, str], forkserver: ForkServer | None) -> Outcome:
+    def _lead(
+        self, environment: dict[str, str], forkserver: ForkServer | None, on_ready: Callable[[], None]
+    ) -> Outcome:
         node = socket.gethostname()
         plan = ChildPlan(self._template(), node, self._working_dir, environment, self._command, forkserver)
         devices = visible_devices(environment) if self._spec.wants_cuda else ()
@@ -142,6 +147,7 @@ class LocalRun:
         control = ControlServer(self.folder, self.answer)
         try:
             self._introduce(control)
+            on_ready()
             with self._signals():
                 outcome = self.host.run(fleet, journal, archive)
             assert outcome is not None  # nobody tells a local run to let go
@@ -156,7 +162,7 @@ class LocalRun:
         """Say where this run can be asked."""
         record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
         try:
-            (self.folder / RUN_FILE).write_text(json.dumps(record))
+            write_atomically(self.folder / RUN_FILE, json.dumps(record), mode=0o600)
         except OSError as error:
             raise UserError(
                 f"cannot write {self.folder / RUN_FILE}: {error.strerror or error}; make room, or name another folder "

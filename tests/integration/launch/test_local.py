@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -148,7 +150,7 @@ def test_a_failure_that_names_a_file_in_another_encoding_is_printed(
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", out)
     failure = Failure("user", Reason.USER_CODE_ERROR, "No such file: caf\udce9.pt")
-    monkeypatch.setattr(LocalRun, "run", lambda run: Outcome("failed", failure=failure))
+    monkeypatch.setattr(LocalRun, "run", lambda run, on_ready: Outcome("failed", failure=failure))
     assert run_local(spec(), working_dir=tmp_path, checkpoint_dir=None, home=home, command=TOY) == 100
     out.seek(0)
     assert "failed: No such file: caf\\udce9.pt" in out.read()
@@ -181,6 +183,39 @@ def test_a_run_goes_on_from_a_folder_with_checkpoints(
         assert [row["step"] for row in rows] == list(range(first, steps + 1))
     assert sorted(path.name for path in folder.iterdir()) == ["1-4", "2-7"]
     assert next_attempt(LocalFolder(folder)) == 3
+
+
+def test_the_id_is_printed_when_the_run_can_be_asked(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where looking for GPUs takes long."""
+    asked: list[dict[str, Any]] = []
+
+    class Terminal(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith("run_"):
+                asked.append(ask_run(home / "runs" / text.strip(), {"verb": "status"}))
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert run_local(spec(steps=1), working_dir=tmp_path, checkpoint_dir=None, home=home, command=TOY) == 0
+    assert [reply["desired_workers"] for reply in asked] == [1]
+
+
+def test_where_a_run_can_be_asked_is_written_whole_or_not_at_all(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = LocalRun(spec(), tmp_path, None, home, TOY, io.StringIO())
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", refuse)
+    monkeypatch.setattr(Path, "write_text", lambda path, text: path.touch() or refuse())
+    with pytest.raises(UserError, match=r"cannot write .*run\.json: No space left on device; make room"):
+        run.run()
+    with pytest.raises(FileNotFoundError):
+        ask_run(run.folder, {"verb": "status"})
 
 
 def test_a_start_that_is_refused_leaves_no_run(home: Path, tmp_path: Path) -> None:
