@@ -46,6 +46,14 @@ def is_secret_name(text: str) -> bool:
     return len(text) <= MAX_SECRET_NAME and bool(_ENV_NAME.fullmatch(text))
 
 
+def _is_env_value(text: str) -> bool:
+    """Whether a process can be given it. Bytes that are no UTF-8 may be in it as Python reads them from its own."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def _check(*rules: tuple[bool, str, str]) -> None:
     """Raise every broken rule: (holds, field, message)."""
     findings = [Finding(path, message) for holds, path, message in rules if not holds]
@@ -399,6 +407,10 @@ class JobSpec:
             *(
                 (bool(_ENV_NAME.fullmatch(name)), f"env.{name}", "is not a valid environment variable name")
                 for name in self.env
+            ),
+            *(
+                (value is None or _is_env_value(value), f"env.{name}", "holds a NUL or half a character; leave it out")
+                for name, value in self.env.items()
             ),
             *(
                 (is_secret_name(name), "secrets", f"{name[:80]!r} is not a valid environment variable name")
