@@ -106,9 +106,7 @@ def _load_file(path: Path) -> ModuleType:
         raise EntrypointError(
             f"there is no file {path} in the working folder ({near} there); see entrypoint in the spec"
         )
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _look_first_in(path.resolve().parent)
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -119,7 +117,13 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
+def _look_first_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
 def _load_module(name: str) -> ModuleType:
+    _look_first_in(Path.cwd())  # PYTHONPATH cannot name a folder with a colon in its path
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

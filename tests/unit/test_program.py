@@ -21,6 +21,7 @@ from rubato import program
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.storage import LocalFolder
 from rubato.errors import EntrypointError
+from rubato.launch.environment import child_environment
 from rubato.run import Run
 from rubato.wire.spec import JobSpec
 
@@ -263,3 +264,16 @@ def test_entrypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(EntrypointError, match=message):
             program.load_entrypoint(JobSpec(name="a", entrypoint=entrypoint))
+
+
+def test_modules_are_found_in_a_working_folder_with_a_colon(tmp_path: Path) -> None:
+    """PYTHONPATH, which training processes are given, takes it for two folders."""
+    folder = tmp_path / "10:30"
+    folder.mkdir()
+    (folder / "mine.py").write_text("def train(run): ...\n")
+    load = "from rubato.program import *; load_entrypoint(JobSpec(name='a', entrypoint='mine:train'))"
+    environment = child_environment({**os.environ, "PYTHONPATH": str(ROOT)}, working_dir=folder)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", load], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
