@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -60,11 +60,28 @@ def run_local(
 
     Returns:
         The exit code: 0 succeeded, 100 failed, 101 paused, 103 cancelled.
+
+    Raises:
+        UserError, CheckpointError: it cannot begin; the message says what to do.
     """
+    for line in describe_left_out(spec, os.environ):
+        print(line, file=sys.stderr)
     run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
     outcome = run.run(lambda: print(run.run_id, flush=True))
     print(_printable(describe_outcome(outcome)), flush=True)
     return EXIT_CODES[outcome.state]
+
+
+def describe_left_out(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
+    """What a run cannot do of its spec without a service."""
+    lines = []
+    if missing := [name for name in spec.secrets if name not in environment]:
+        lines.append(
+            f"secrets {', '.join(missing)}: no service is asked for them, and this environment has none; set them"
+        )
+    if spec.limits.max_duration is not None:
+        lines.append("limits.max_duration: only a service ends jobs by it; stop this run by Ctrl-C")
+    return lines
 
 
 def scale_run(run_id: str, workers: int, *, home: Path) -> None:
@@ -94,6 +111,12 @@ class LocalRun:
         progress: TextIO | None = None,
         forkserver: ForkServer | None = None,
     ) -> None:
+        if spec.checkpoint.resume_from is not None:
+            raise UserError(
+                f"checkpoint.resume_from ({spec.checkpoint.resume_from}) names a checkpoint of a service, which "
+                "`rubato run` does not ask: copy the folder that the checkpoint's folder lies in, name the copy by "
+                "--checkpoint-dir, and give --set checkpoint.resume_from=null"
+            )
         # Sorts by time: the seconds come first.
         self.run_id = f"run_{int(time.time()):08x}{secrets.token_hex(3)}"
         self.folder = run_folder(home, self.run_id)

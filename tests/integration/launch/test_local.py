@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from rubato.cli.keeper.process_table import identify
 from rubato.errors import CheckpointError, UserError
 from rubato.launch.archive import next_attempt
 from rubato.launch.control import ask_run
-from rubato.launch.local import LocalFleet, LocalRun, run_local, scale_run
+from rubato.launch.local import LocalFleet, LocalRun, describe_left_out, run_local, scale_run
 from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome
 from rubato.wire.reasons import Reason
-from rubato.wire.spec import parse_spec, spec_to_json
+from rubato.wire.spec import CheckpointSpec, LimitsSpec, parse_spec, spec_to_json
 from rubato.wire.storage import parse_storage
 
 TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
@@ -223,6 +224,23 @@ def test_a_start_that_is_refused_leaves_no_run(home: Path, tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match="cannot make the folder"):
         LocalRun(spec(), tmp_path, parse_storage(str(tmp_path / "taken")), home)
     assert not list(home.glob("runs/*"))
+
+
+def test_a_checkpoint_of_a_service_is_refused_instead_of_begun_without(home: Path, tmp_path: Path) -> None:
+    job = replace(spec(), checkpoint=CheckpointSpec(resume_from="ckpt_1"))
+    with pytest.raises(
+        UserError, match=r"checkpoint.resume_from \(ckpt_1\) names a checkpoint of a service.*--checkpoint-dir"
+    ):
+        LocalRun(job, tmp_path, None, home)
+    assert not list(home.glob("runs/*"))
+
+
+def test_what_only_a_service_does_is_told() -> None:
+    job = replace(spec(), secrets=("HERE", "GONE"), limits=LimitsSpec(max_duration=60.0))
+    secrets, limit = describe_left_out(job, {"HERE": "x"})
+    assert secrets.startswith("secrets GONE: no service is asked")
+    assert limit.startswith("limits.max_duration: only a service")
+    assert describe_left_out(spec(), {}) == []
 
 
 def test_a_checkpoint_is_refused_in_place_of_its_folder(home: Path, tmp_path: Path) -> None:
