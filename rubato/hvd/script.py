@@ -140,7 +140,7 @@ class Script:
                 "(--config epochs=10). A script that reads its command line gets it as --epochs 10"
             )
         check_loader(loader, run.batch_size)
-        if any(type(one) is torch.amp.GradScaler and one.is_enabled() for one in gc.get_objects()):
+        if any(issubclass(type(one), torch.amp.GradScaler) and one.is_enabled() for one in gc.get_objects()):
             raise ModelError(
                 "a GradScaler needs the gradients of the whole batch: use bfloat16, which needs none, or Rubato's own "
                 "loop with run.prepare(scaler=...)"

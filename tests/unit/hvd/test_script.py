@@ -237,8 +237,14 @@ def test_a_sampler_that_has_not_each_sample_once_is_refused(sampler: Any, words:
     refuse(lambda: train_on(*build(), loader(shuffle=False, sampler=sampler)), words)
 
 
-def test_a_scaler_is_refused_before_it_trains() -> None:
-    scaler = torch.amp.GradScaler("cpu")
+class OldGradScaler(torch.amp.GradScaler):
+    """As torch.cuda.amp.GradScaler, which scripts for Horovod use and which is enabled where there is a GPU only."""
+
+
+@pytest.mark.parametrize("kind", [torch.amp.GradScaler, OldGradScaler])
+def test_a_scaler_is_refused_before_it_trains(kind: type[torch.amp.GradScaler]) -> None:
+    assert issubclass(torch.cuda.amp.GradScaler, torch.amp.GradScaler)
+    scaler = kind("cpu")
 
     def main() -> None:
         train_on(*build(), loader())
