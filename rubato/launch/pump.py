@@ -77,8 +77,9 @@ class Pump:
         """Begin to move; the pump closes the pipes."""
         self.child_end.close()
         arguments = (stdout, stderr)
-        self._thread = threading.Thread(target=self._run, args=arguments, name=f"pump-{self._incarnation}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=arguments, name=f"pump-{self._incarnation}", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def finish(self, timeout_s: float) -> None:
         """The process is gone: read what is left, for so long at most (others may hold its pipes), and stop."""
@@ -95,6 +96,13 @@ class Pump:
             self._wake_writer.send(b"\0")
 
     def _run(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        with stdout, stderr:
+            try:
+                self._move(stdout, stderr)
+            except Exception as error:  # nobody reads on: it would stand still for ever
+                self._refuse(f"what it said could not be passed on ({type(error).__name__}: {error})")
+
+    def _move(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         pipes: dict[Stream, IO[bytes]] = {"stdout": stdout, "stderr": stderr}
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._on_wake)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
@@ -108,8 +116,6 @@ class Pump:
             self._watch_for_room()
             self._tell_progress()
         self._flush()
-        for pipe in pipes.values():
-            pipe.close()
 
     def _tell_progress(self) -> None:
         now = time.monotonic()

@@ -3,7 +3,7 @@
 Two threads. *Life* spawns the process and waits for its end: the parent-death signal of a fresh process fires when the
 creating thread ends, so that thread lives as long as the process (that of a fork fires with the main thread). The
 *pump* alone reads the control socket and the pipes, so all that the process said is delivered in order, and `Exited`
-after it.
+after it. Both end in `Exited` whatever happens to them: somebody waits for it.
 """
 
 from __future__ import annotations
@@ -68,17 +68,23 @@ class ChildSupervisor:
     def __init__(self, plan: ChildPlan, deliver: Deliver) -> None:
         self._plan = plan
         self._deliver = deliver
-        self._lock = threading.Lock()
+        self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._process: ChildProcess | None = None
         self._is_reaped = False
         self._kill_wish = self._why_afresh = ""
-        self._progress_fd = shared_memory()
-        self._word = ProgressWord(self._progress_fd)
         self._looked_ns = 0
         self._stall = (0, 0)
         """When this process was last stalled (ns), and for how long."""
-        self._pump = Pump(self.incarnation, self._hear, self.kill, self._beat)
-        self._stacks = StackAnswers(self.incarnation, deliver, self._signal_process)
+        with contextlib.ExitStack() as held:
+            self._progress_fd = shared_memory()
+            held.callback(os.close, self._progress_fd)
+            self._word = ProgressWord(self._progress_fd)
+            held.callback(self._word.close)
+            self._pump = Pump(self.incarnation, self._hear, self.kill, self._beat)
+            held.callback(self._pump.finish, 0.0)
+            self._stacks = StackAnswers(self.incarnation, self._tell, self._signal_process)
+            held.callback(self._stacks.close)
+            self._held = held.pop_all()
         self._life = threading.Thread(target=self._live, name=f"life-{self.incarnation}", daemon=True)
         self.send(plan.start)
 
@@ -98,8 +104,16 @@ class ChildSupervisor:
         return self._life.ident is not None and not self._life.is_alive()
 
     def start(self) -> None:
-        """Spawn the process, in the background."""
-        self._life.start()
+        """Spawn the process, in the background.
+
+        Raises:
+            RuntimeError: there is no thread to be had; nothing is delivered.
+        """
+        try:
+            self._life.start()
+        except RuntimeError:
+            self._held.close()
+            raise
 
     def send(self, command: wire.Command) -> None:
         """Queue a command; never blocks. Commands to a process that is gone vanish."""
@@ -141,7 +155,11 @@ class ChildSupervisor:
     def _hear(self, said: wire.Message | OutputLine) -> None:
         """Pass on what the process said."""
         if not isinstance(said, wire.Stacks) or self._stacks.on_answered(said.number):
-            self._deliver(said)
+            self._tell(said)
+
+    def _tell(self, event: wire.Message | OutputLine) -> None:
+        with self._one_at_a_time:
+            self._deliver(event)
 
     def _beat(self) -> wire.Beat | None:
         """A sign of life, from what the process has written; time in which nobody ran here does not count."""
@@ -171,22 +189,18 @@ class ChildSupervisor:
 
     def _live(self) -> None:
         try:
-            self._supervise()
-        finally:
-            self._stacks.close()
-            self._word.close()
-            os.close(self._progress_fd)
+            exited = self._supervise()
+        except Exception as error:  # whatever it is: there must be an end, and it must be told
+            exited = self._abandon(error)
+        # Stacks come from another thread: none of them after the last word.
+        self._held.close()
+        self._tell(exited)
 
-    def _supervise(self) -> None:
-        try:
-            process = self._spawn()
-        except OSError as error:
-            self._pump.finish(0.0)
-            cause = f"the training process could not be started: {error}"
-            self._deliver(wire.Exited(self.incarnation, None, None, cause=cause))
-            return
+    def _supervise(self) -> wire.Exited:
+        """Returns how it ended, once it has."""
+        process = self._spawn()
         oom_kills = count_oom_kills()
-        self._deliver(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node, self._plan.node_id))
+        self._tell(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node, self._plan.node_id))
         if self._why_afresh:
             self._pump.note(f"started afresh, for the fork server does not serve: {self._why_afresh}")
         self._pump.start(process.stdout, process.stderr)
@@ -200,15 +214,34 @@ class ChildSupervisor:
         cause = self._pump.nonsense
         if code == -signal.SIGKILL and not self._kill_wish and count_oom_kills() > oom_kills:
             cause = cause or "the kernel killed it, most likely because the host ran out of memory"
-        self._deliver(
-            wire.Exited(
-                self.incarnation,
-                exit_code=code if code >= 0 else None,
-                signal=signal_name(-code) if code < 0 else None,
-                last_output=tuple(self._pump.last_lines),
-                cause=cause,
-            )
+        return wire.Exited(
+            self.incarnation,
+            exit_code=code if code >= 0 else None,
+            signal=signal_name(-code) if code < 0 else None,
+            last_output=tuple(self._pump.last_lines),
+            cause=cause,
         )
+
+    def _abandon(self, error: Exception) -> wire.Exited:
+        """End what cannot be started, or watched."""
+        with self._lock:
+            process = self._process
+            if isinstance(error, ChildProcessError):
+                self._is_reaped = True  # by the kernel, as where SIGCHLD is ignored: the pid is not ours any more
+            if process is not None and not self._is_reaped:
+                self._signal_group(signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    process.reap()
+                self._is_reaped = True
+        self._pump.finish(0.0)
+        if process is None:
+            return wire.Exited(
+                self.incarnation, None, None, cause=f"the training process could not be started: {error}"
+            )
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()
+        cause = f"the training process could not be watched: {type(error).__name__}: {error}"
+        return wire.Exited(self.incarnation, None, None, last_output=tuple(self._pump.last_lines), cause=cause)
 
     def _spawn(self) -> ChildProcess:
         plan = self._plan

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 
 from rubato.cli.keeper.process_table import identify
 from rubato.launch.environment import child_environment
-from rubato.launch.supervisor import ChildPlan
+from rubato.launch.output import OutputLine
+from rubato.launch.supervisor import ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
 from tests.watched_child import START, Watched, wait_gone, watching
 
@@ -202,7 +205,13 @@ def test_it_leads_its_own_group_and_its_folder_comes_first(run: Any, tmp_path: P
 
 def test_it_dies_with_its_supervisors_process(tmp_path: Path) -> None:
     """The parent is SIGKILLed: nobody is left to clean up, the kernel must."""
-    script = PREAMBLE + "print(os.getpid(), flush=True); time.sleep(60)"
+    (child,) = _pids_at_the_death_of("print(os.getpid(), flush=True); time.sleep(60)", tmp_path)
+    wait_gone(child)
+
+
+def _pids_at_the_death_of(script: str, tmp_path: Path) -> list[int]:
+    """Kill a supervisor's process once its training process has printed pids; these."""
+    script = PREAMBLE + script
     parent = f"""
 import os, queue, sys, time
 from pathlib import Path
@@ -215,8 +224,63 @@ time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        child = next(int(line) for line in process.stdout if line.strip())
-        assert identify(child) is not None
+        pids = [int(word) for word in next(line for line in process.stdout if line.strip()).split()]
+        assert all(identify(pid) is not None for pid in pids)
         process.kill()
         process.wait()
-    wait_gone(child)
+    return pids
+
+
+def test_what_could_never_be_a_process_is_an_exit_with_the_cause(run: Any) -> None:
+    watched = run("", MINE="a\0b")
+    exited = watched.finish()
+    assert "could not be started: embedded null byte" in exited.cause
+    assert watched.seen == [exited]
+
+
+def test_without_a_thread_for_its_output_it_is_ended(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("pump"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = sorted(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    watched = run("time.sleep(60)")
+    exited = watched.finish()
+    assert "could not be watched: RuntimeError: can't start new thread" in exited.cause
+    assert identify(watched.seen[0].pid) is None
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_without_a_thread_for_itself_it_says_so_and_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = sorted(Path("/proc/self/fd").iterdir())
+    watched = Watched(ChildPlan(START, "here", tmp_path, {}))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        watched.supervisor.start()
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_an_error_in_whoever_listens_ends_it(tmp_path: Path) -> None:
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def listen(event: Any) -> None:
+        if isinstance(event, OutputLine):
+            raise KeyError(event.line)
+        heard.put(event)
+
+    command = (sys.executable, "-c", "import time; print('lost', flush=True); time.sleep(60)")
+    supervisor = ChildSupervisor(ChildPlan(START, "here", tmp_path, dict(os.environ), command), listen)
+    supervisor.start()
+    assert isinstance(heard.get(timeout=60), wire.Spawned)
+    exited = heard.get(timeout=60)
+    assert supervisor.join(10)
+    assert (exited.signal, "KeyError: 'lost'" in exited.cause) == ("SIGKILL", True)
