@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rubato.launch.stacks import answer_signals
-from rubato.launch.tether import CONTROL_VARIABLE, PROGRESS_VARIABLE, tether_to_supervisor
+from rubato.launch.tether import CONTROL_VARIABLE, PROGRESS_VARIABLE, guard_group, tether_to_supervisor
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord
 from rubato.wire.spec import parse_spec
@@ -35,6 +35,7 @@ def main() -> None:
     reader = connection.makefile("rb")
     word = _progress_word()
     answer_signals()
+    guard_group()
     line = reader.readline()
     if not line:
         os._exit(EXIT_ENGINE)

@@ -118,7 +118,7 @@ class ForkServer:
                 end.close()
         with go, contextlib.suppress(BrokenPipeError):
             go.write(b"\0")
-        return ChildProcess(pid, out, err, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return ChildProcess(pid, out, err, lambda: reap_group(pid))
 
     def close(self) -> None:
         """End the server; training processes are not touched."""
@@ -166,6 +166,21 @@ class ForkServer:
         self._process.kill()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+
+def reap_group(pid: int) -> int:
+    """Collect a child that led a group, and what else of the group became ours as an orphan: all of it was killed.
+
+    Returns: the child's exit code, or the negative number of a signal.
+    """
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # raises where it is no child of ours
+    code = 0
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while True:
+            one, status = os.waitpid(-pid, 0)
+            if one == pid:
+                code = os.waitstatus_to_exitcode(status)
+    return code
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:

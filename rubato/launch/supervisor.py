@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from rubato.launch.output import OutputLine
 from rubato.launch.process import ChildProcess, signal_name, spawn_fresh
 from rubato.launch.pump import Deliver, Pump
 from rubato.launch.stacks import STACKS_VARIABLE, StackAnswers, may_signal
-from rubato.launch.tether import CONTROL_VARIABLE, PARENT_VARIABLE, PROGRESS_VARIABLE
+from rubato.launch.tether import CONTROL_VARIABLE, GUARD_VARIABLE, PARENT_VARIABLE, PROGRESS_VARIABLE
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord, shared_memory
 
@@ -80,6 +81,9 @@ class ChildSupervisor:
             held.callback(os.close, self._progress_fd)
             self._word = ProgressWord(self._progress_fd)
             held.callback(self._word.close)
+            self._guarded, guard = socket.socketpair()  # closing `guard`, whoever does, kills the process's group
+            held.callback(self._guarded.close)
+            held.callback(guard.close)
             self._pump = Pump(self.incarnation, self._hear, self.kill, self._beat)
             held.callback(self._pump.finish, 0.0)
             self._stacks = StackAnswers(self.incarnation, self._tell, self._signal_process)
@@ -256,10 +260,12 @@ class ChildSupervisor:
             CONTROL_VARIABLE: self._pump.child_end.fileno(),
             PROGRESS_VARIABLE: self._progress_fd,
             STACKS_VARIABLE: self._stacks.fd,
+            GUARD_VARIABLE: self._guarded.fileno(),
         }
         process = self._fork(plan.forkserver, variables, descriptors) if plan.forkserver is not None else None
         if process is None:
             process = spawn_fresh(plan.command, plan.working_dir, {**plan.environment, **variables}, descriptors)
+        self._guarded.close()
         with self._lock:
             self._process = process
             if self._kill_wish:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rubato.cli.keeper.process_table import identify
+from rubato.cli.keeper.process_table import identify, read_table
 from rubato.launch.environment import child_environment
 from rubato.launch.forkserver import READY, SERVER_COMMAND, SERVER_VARIABLE, ForkServer, ForkServerGone
 from rubato.launch.output import OutputLine
@@ -24,6 +24,7 @@ from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
 from rubato.wire.spec import parse_spec, spec_to_json
 from tests.stopping import stop
+from tests.waiting import wait_for
 from tests.watched_child import START, Watched, wait_gone, watching
 
 Begin = Callable[..., Watched]
@@ -223,8 +224,34 @@ def test_nobody_is_adopted_afterwards(begin: Begin) -> None:
     assert is_subreaper.value == 0
 
 
+def test_orphans_that_were_adopted_meanwhile_are_collected(begin: Begin) -> None:
+    """Each fork has a guard, which loses its parent while other forks are made."""
+    forks = [begin("import time; time.sleep(60)") for _ in range(4)]
+    pids = [fork.until(wire.Spawned).pid for fork in forks]
+    wait_for(lambda: all(len(members_of(pid)) == 2 for pid in pids), "their guards", 30.0)
+    for fork in forks:
+        fork.supervisor.kill()
+        fork.finish()
+    own = [row for row in read_table().values() if row.parent == os.getpid()]
+    assert [row for row in own if row.state == "Z" or row.session in pids] == []
+
+
+def test_what_a_fork_started_dies_with_it(begin: Begin) -> None:
+    watched = begin("import os, subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); os._exit(3)")
+    assert watched.finish().exit_code == 3
+    wait_gone(int(watched.output[0][1]))
+
+
+def members_of(pid: int) -> list[int]:
+    """Of the session that it leads."""
+    return [row.pid for row in read_table().values() if row.session == pid]
+
+
 def test_forks_and_their_server_die_with_the_launchers_process(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(60)")
+    (tmp_path / "program.py").write_text(
+        "import os, subprocess, time; print('pid', os.getpid(), subprocess.Popen(['sleep', '60']).pid, flush=True)\n"
+        "time.sleep(60)"
+    )
     parent = f"""
 import time
 from pathlib import Path
@@ -239,9 +266,11 @@ time.sleep(60)
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = (line.split() for line in process.stdout)
-        server, fork = [int(words[1]) for words in (next(one for one in told if one[:1] == ["pid"]) for _ in range(2))]
-        assert identify(fork) is not None
+        _, server, _, fork, its_own = [
+            word for _ in range(2) for word in next(one for one in told if one[:1] == ["pid"])
+        ]
+        assert identify(int(fork)) is not None
         process.kill()
         process.wait()
-    wait_gone(server)
-    wait_gone(fork)
+    for pid in (server, fork, its_own):
+        wait_gone(int(pid))

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
-from rubato.cli.keeper.process_table import identify
+from rubato.cli.keeper.process_table import identify, read_table
 from rubato.launch.environment import child_environment
 from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
+from tests.waiting import wait_for
 from tests.watched_child import START, Watched, wait_gone, watching
 
 PREAMBLE = """
 import json, os, signal, socket, subprocess, sys, time
-from rubato.launch.tether import tether_to_supervisor
+from rubato.launch.tether import guard_group, tether_to_supervisor
 tether_to_supervisor()
 control = socket.socket(fileno=int(os.environ["RUBATO_CONTROL_FD"]))
 lines = control.makefile("r")
@@ -209,6 +210,62 @@ def test_it_dies_with_its_supervisors_process(tmp_path: Path) -> None:
     wait_gone(child)
 
 
+def test_what_it_started_dies_with_its_supervisors_process(tmp_path: Path) -> None:
+    """The kernel's signal reaches the training process alone: its group has a guard, which the group cannot end."""
+    script = """
+guard_group()
+sleeper = subprocess.Popen(["sleep", "60"])
+forked = os.fork()
+if forked == 0:
+    time.sleep(60)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.killpg(0, signal.SIGTERM)
+sleeper.wait()
+sleeper = subprocess.Popen(["sleep", "60"])
+forked = os.fork()
+if forked == 0:
+    time.sleep(60)
+print(os.getpid(), sleeper.pid, forked, flush=True)
+time.sleep(60)
+"""
+    group, *started = _pids_at_the_death_of(script, tmp_path)
+    for pid in (group, *started):
+        wait_gone(pid)
+    wait_for(lambda: not group_of(group), "the end of the guard", 10.0)
+
+
+def test_its_guard_is_no_child_of_it_and_ends_with_it(run: Any) -> None:
+    watched = run(
+        """
+        guard_group()
+        try:
+            os.wait()
+        except ChildProcessError:
+            print(sorted(name for name in os.environ if name.endswith("_FD")))
+        print(os.getpid(), flush=True)
+        for line in lines:
+            if json.loads(line)["type"] == "Acknowledge":
+                break
+        """
+    )
+    watched.until(OutputLine)
+    watched.until(OutputLine)
+    names, pid = [line for _, line in watched.output]
+    assert "GUARD" not in names
+    (guard,) = group_of(int(pid)) - {int(pid)}
+    descriptors = Path(f"/proc/{guard}/fd")
+    kinds = {str(one.readlink()).partition(":")[0] for one in descriptors.iterdir() if int(one.name) < 10}
+    assert kinds <= {"socket", "/dev/null"}
+    watched.supervisor.send(wire.Acknowledge(3, 1))
+    assert watched.finish().exit_code == 0
+    wait_for(lambda: not group_of(int(pid)), "the end of the guard", 10.0)
+
+
+def group_of(pid: int) -> set[int]:
+    """Living processes of the session that it leads."""
+    return {row.pid for row in read_table().values() if row.session == pid and row.state != "Z"}
+
+
 def _pids_at_the_death_of(script: str, tmp_path: Path) -> list[int]:
     """Kill a supervisor's process once its training process has printed pids; these."""
     script = PREAMBLE + script
@@ -284,3 +341,28 @@ def test_an_error_in_whoever_listens_ends_it(tmp_path: Path) -> None:
     exited = heard.get(timeout=60)
     assert supervisor.join(10)
     assert (exited.signal, "KeyError: 'lost'" in exited.cause) == ("SIGKILL", True)
+
+
+IGNORES_CHILDREN = """
+import os, queue, signal, sys
+from pathlib import Path
+from rubato.launch.supervisor import ChildPlan, ChildSupervisor
+from tests.watched_child import START
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+script = "import subprocess; from rubato.launch.tether import guard_group; guard_group();"
+script += "print(subprocess.Popen(['sleep', '60']).pid)"
+heard = queue.SimpleQueue()
+ChildSupervisor(ChildPlan(START, "n", Path("."), dict(os.environ), (sys.executable, "-c", script)), heard.put).start()
+for _ in range(3):
+    print(getattr(event := heard.get(timeout=30), "line", event))
+"""
+
+
+def test_where_the_kernel_takes_its_end_away_that_is_told_and_its_group_ends() -> None:
+    command = [sys.executable, "-c", IGNORES_CHILDREN]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60, check=True
+    )
+    _, sleeper, exited = done.stdout.splitlines()
+    assert "could not be watched: ChildProcessError" in exited
+    wait_gone(int(sleeper))
