@@ -66,10 +66,10 @@ class ControlServer:
         with connection.makefile("rwb") as stream:
             try:
                 reply = self._answer(json.loads(stream.readline(1 << 16)))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                reply = {"error": f"the request does not hold: {error}"}
             except RubatoError as error:
                 reply = {"error": str(error)}
+            except Exception as error:  # whatever it sends (an infinite count, a thousand brackets): others ask, too
+                reply = {"error": f"the request does not hold: {error}"}
             stream.write(json.dumps(reply).encode() + b"\n")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,19 @@ def test_a_run_that_never_was_or_has_ended(tmp_path: Path) -> None:
     server.close()
     with pytest.raises((FileNotFoundError, ConnectionError)):
         ask_run(tmp_path, {"verb": "hello"})
+
+
+@pytest.mark.parametrize("line", ['{"verb": "scale", "workers": Infinity}', "[" * 60_000])
+def test_no_request_ends_the_conversation(tmp_path: Path, line: str) -> None:
+    def scale(request: dict[str, object]) -> dict[str, object]:
+        return {"workers": int(request["workers"])}  # type: ignore[call-overload]
+
+    server = ControlServer(tmp_path, scale)
+    (tmp_path / RUN_FILE).write_text(json.dumps({"socket": str(server.path)}))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(server.path))
+        connection.sendall(line.encode() + b"\n")
+        assert b"does not hold" in connection.recv(1 << 16)
+    assert ask_run(tmp_path, {"verb": "scale", "workers": 3}) == {"workers": 3}
+    server.close()
