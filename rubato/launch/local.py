@@ -301,8 +301,12 @@ class LocalFleet:
         start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation)
         variables = share_of_slot(self._take_slot(incarnation), self._devices, self._devices_each)
         plan = replace(self._plan, start=start, variables=variables)
-        supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
-        supervisor.start()
+        try:
+            supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
+            supervisor.start()
+        except (OSError, RuntimeError) as error:  # no more descriptors, or threads: those that train go on
+            cause = f"the training process could not be started: {error}"
+            self._deliver(wire.Exited(incarnation, None, None, cause=cause))
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
         """End a process."""

@@ -49,11 +49,13 @@ class Pump:
         self._beat_at = 0.0
         self._deliver = deliver
         self._on_nonsense = on_nonsense
-        self._control, self.child_end = socket.socketpair()
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        with contextlib.ExitStack() as held:
+            self._control, self.child_end = map(held.enter_context, socket.socketpair())
+            self._wake_reader, self._wake_writer = map(held.enter_context, socket.socketpair())
+            self._selector = held.enter_context(selectors.DefaultSelector())
+            self._held = held.pop_all()
         for end in (self._control, self._wake_reader, self._wake_writer):
             end.setblocking(False)
-        self._selector = selectors.DefaultSelector()
         self._outgoing: deque[bytes] = deque()
         self._incoming = bytearray()
         self._splitters: dict[Stream, LineSplitter] = {"stdout": LineSplitter(), "stderr": LineSplitter()}
@@ -87,9 +89,7 @@ class Pump:
         self._wake()
         if self._thread is not None:
             self._thread.join()
-        for end in (self._control, self.child_end, self._wake_reader, self._wake_writer):
-            end.close()
-        self._selector.close()
+        self._held.close()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):

@@ -81,9 +81,8 @@ class ChildSupervisor:
             held.callback(os.close, self._progress_fd)
             self._word = ProgressWord(self._progress_fd)
             held.callback(self._word.close)
-            self._guarded, guard = socket.socketpair()  # closing `guard`, whoever does, kills the process's group
-            held.callback(self._guarded.close)
-            held.callback(guard.close)
+            # When the other end is closed, by whomever, the process's group is killed.
+            self._guarded, _ = map(held.enter_context, socket.socketpair())
             self._pump = Pump(self.incarnation, self._hear, self.kill, self._beat)
             held.callback(self._pump.finish, 0.0)
             self._stacks = StackAnswers(self.incarnation, self._tell, self._signal_process)

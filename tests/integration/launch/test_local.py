@@ -6,6 +6,7 @@ import io
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from rubato.wire.cluster import Failure, Outcome
 from rubato.wire.reasons import Reason
 from rubato.wire.spec import CheckpointSpec, LimitsSpec, parse_spec, spec_to_json
 from rubato.wire.storage import parse_storage
+from tests.waiting import wait_for
 
 TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
 
@@ -312,6 +314,45 @@ def test_each_worker_sees_a_device_of_its_own_and_a_replacement_that_of_the_lost
         assert next_of(OutputLine).line == "6"
     finally:
         fleet.close()
+
+
+@contextlib.contextmanager
+def few_descriptors(left: int) -> Iterator[None]:
+    """This process may open no more than so many meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        while left > 0:
+            os.close(held.pop())
+            left -= 1
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for one in held:
+            os.close(one)
+
+
+def test_a_worker_for_which_there_are_no_descriptors_is_an_exit_and_holds_none(tmp_path: Path) -> None:
+    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    start = wire.Start(1, "toy", "", "", spec_to_json(spec()), "127.0.0.1", "")
+    command = (sys.executable, "-S", "-c", "")
+    fleet = LocalFleet(ChildPlan(start, "here", tmp_path, {}, command), said.put)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for left in range(10):
+        with few_descriptors(left):
+            fleet.spawn("w1", f"1.{left}")
+            exited = said.get(timeout=30)
+        assert "could not be started: [Errno 24]" in exited.cause
+        wait_for(lambda: sorted(Path("/proc/self/fd").iterdir()) == before, f"what it held after {left}", 10.0)
+    fleet.spawn("w1", "1.100")
+    while not isinstance(exited := said.get(timeout=30), wire.Exited):
+        pass
+    assert exited.exit_code == 0
+    fleet.close()
 
 
 DEAF = """
