@@ -22,7 +22,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from jobs.door import DoorWatch
 from jobs.names import NAMESPACE, parse_listing, worker_name
 from jobs.supervisor import MAX_POLL_S, AttachReply, PollReply, WorkerOrder, WorkerProcesses, WorkerSupervisor
-from rubato.cli.keeper.process_table import boot_id, is_alive
+from rubato.cli.keeper import process_table
 from rubato.errors import StaleAttempt
 from rubato.launch.host import Post
 from rubato.wire import worker as wire
@@ -316,9 +316,9 @@ class WorkerLink:
         self.poll()
 
     def _pass_on(self, event: Any) -> None:
-        if isinstance(event, wire.Exited):
-            self._finish()
         self._fleet.post(event)
+        if isinstance(event, wire.Exited):
+            self._finish()  # may raise what Ray raises: the end is told by then
 
     def _finish(self) -> None:
         """The training process is gone for sure: free the slot."""
@@ -384,15 +384,10 @@ class WorkerLink:
 
 def wait_until_gone(processes: WorkerProcesses | None, timeout_s: float = CONFIRM_S) -> bool:
     """Wait until a worker's processes are gone, as far as that can be seen from this host."""
-    if processes is None or processes.boot_id != boot_id():
+    if processes is None or processes.boot_id != process_table.boot_id():
         return False
-    deadline = time.monotonic() + timeout_s
-    watched = [process for process in (processes.supervisor, processes.child) if process is not None]
-    while any(is_alive(process) for process in watched):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    watched = (processes.supervisor, processes.child)
+    return not process_table.wait_until_gone([one for one in watched if one is not None], timeout_s)
 
 
 def _wait_for_all(calls: list[Any]) -> dict[Any, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import ray
 from ray._private.label_utils import validate_label_selector
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RaySystemError
 
 from jobs import fleet as fleet_module
 from jobs.fleet import RayFleet, placement_options
-from jobs.supervisor import WorkerOrder
+from jobs.outbox import Numbered
+from jobs.supervisor import PollReply, WorkerOrder, WorkerProcesses
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
 
@@ -158,3 +159,18 @@ def test_an_error_that_nobody_foresaw_is_told_and_ends_the_talk(watched: Watched
     watched.ray.error = KeyError("unforeseen")
     watched.fleet.spawn("w1", "1.1")
     assert watched.has_failed.wait(PATIENCE_S)
+
+
+def test_an_end_is_told_even_where_ray_cannot_take_the_actor_away(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RaySystemError("the cluster fails")
+
+    monkeypatch.setattr(ray, "kill", fail)
+    (actor,) = watched.spawn("1.1")
+    end = wire.Exited("1.1", 0, None)
+    actor.answer.set_result(PollReply((Numbered(1, end),), WorkerProcesses("", None, None)))
+    assert watched.exits(1) == [end]
+    watched.spawn("1.2")
+    assert not watched.has_failed.is_set()
