@@ -62,7 +62,7 @@ class Agent:
 
     def run(self) -> None:
         """Sync for ever. Leaves with the first Ray error."""
-        pause_s = RETRY_FIRST_S
+        pause_s, is_away = RETRY_FIRST_S, False
         while True:
             actors = observe_actors()
             request = SyncRequest(
@@ -75,11 +75,16 @@ class Agent:
             )
             try:
                 reply = self._link.sync(self._cluster_id, request)
-            except Unreachable:
+            except Unreachable as error:
+                if not is_away:
+                    say(f"no word from the service at {self._url} ({error}); asking until there is one")
+                is_away = True
                 time.sleep(pause_s * random.uniform(0.8, 1.2))
                 pause_s = min(RETRY_MAX_S, pause_s * 2)
                 continue
-            pause_s = RETRY_FIRST_S
+            if is_away:
+                say("the service answers again")
+            pause_s, is_away = RETRY_FIRST_S, False
             if reply.acting:
                 self._ended.clear()
                 self._act(reply)

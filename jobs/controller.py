@@ -36,6 +36,8 @@ DESIRED_WAIT_S = 25.0
 RETRY_S = 1.0
 CRASH_PAUSE_S = 2.0
 """Ray starts a crashed controller again at once: not in a tight loop, please."""
+MAX_CAUSE = 500
+"""Characters of an error that nobody foresaw."""
 BEGIN_AGAIN_S = 30.0
 """Between attempts that could not begin here."""
 
@@ -77,8 +79,8 @@ class JobController:
         with ServiceLink(self._url, acquired.token) as link, ServiceLink(self._url, acquired.token) as poll_link:
             try:
                 leader = Leader(self._job_id, acquired, self._url, link, poll_link)
-            except RubatoError as error:
-                say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {error}")
+            except Exception as error:  # whatever it is: to crash would only begin it again
+                say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {_describe(error)}")
                 if acquired.attempt > 1:  # it was led before: maybe another node can
                     time.sleep(BEGIN_AGAIN_S)
                     raise
@@ -161,6 +163,14 @@ class Leader:
 
     def _follow_wishes(self) -> None:
         """Long polls for what the user wants; each also renews the lease."""
+        try:
+            self._follow_until_over()
+        except Exception:
+            # The reports would keep the lease, and no wish would be heard any more.
+            traceback.print_exc()
+            crash()
+
+    def _follow_until_over(self) -> None:
         version = self._acquired.desired.version
         while not self._is_over.is_set():
             try:
@@ -179,20 +189,28 @@ class Leader:
                     self._host.post(wish_of(wishes))
 
 
-def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: RubatoError) -> None:
+def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: Exception) -> None:
     """The job fails where this machine cannot lead it: another attempt here would do no better."""
     reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, lambda: None, crash)
     restarts, scalings = acquired.restarts, acquired.scalings
     reporter.observe(Observed("starting", "", 0, 0, 0, acquired.resume_step, None, restarts, scalings), ())
-    message = f"The controller could not begin: {error}"
+    message = f"The controller could not begin: {_describe(error)}"
     reporter.end(Outcome("failed", failure=Failure("infrastructure", Reason.START_FAILED, message)))
     reporter.start()
     reporter.wait_acknowledged()
 
 
+def _describe(error: Exception) -> str:
+    """What is not ours in one line: a driver that cannot be loaded may tell a hundred."""
+    if isinstance(error, RubatoError):
+        return str(error)
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:MAX_CAUSE]}"
+
+
 def acquire(url: str, ticket: str, job_id: str, process: ProcessIdentity) -> Acquired | None:
     """Ask for an attempt until it is granted; None where the job is not to run."""
-    gone = 0
+    gone, is_away = 0, False
     with ServiceLink(url, ticket) as link:
         while True:
             try:
@@ -205,7 +223,10 @@ def acquire(url: str, ticket: str, job_id: str, process: ProcessIdentity) -> Acq
                     gone = held.attempt
                     continue
                 time.sleep(min(max(held.retry_after_s, 0.1), RETRY_S))
-            except Unreachable:
+            except Unreachable as error:
+                if not is_away:
+                    say(f"{job_id}: no word from the service at {url} ({error}); asking until there is one")
+                is_away = True
                 time.sleep(RETRY_S)
 
 

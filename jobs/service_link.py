@@ -127,7 +127,7 @@ class ServiceLink:
                 with target.open("wb") as file:
                     for chunk in response.iter_bytes(_CHUNK_BYTES):
                         file.write(chunk)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             raise Unreachable(f"the service does not answer: {error}") from error
 
     def secrets(self, job_id: str) -> dict[str, str]:
@@ -138,7 +138,10 @@ class ServiceLink:
             NotWanted: one of them is not there; the message says what to do.
         """
         reply = self._call("GET", f"/jobs/{job_id}/secrets")
-        return {str(name): str(value) for name, value in reply["secrets"].items()}
+        try:
+            return {str(name): str(value) for name, value in reply["secrets"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Unreachable("what answers at the service's address tells no secrets") from error
 
     def _call(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> Any:
         content = None if body is None else encode(body)
@@ -146,7 +149,7 @@ class ServiceLink:
         timeout = httpx.Timeout(TIMEOUT_S + wait_s, connect=CONNECT_TIMEOUT_S)
         try:
             response = self._http.request(method, path, content=content, headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             raise Unreachable(f"the service does not answer: {error}") from error
         if response.status_code != 200:
             raise _error_of(response)

@@ -40,3 +40,17 @@ def test_the_end_of_a_controller_is_told_until_it_is_heard(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="that is all"):
         agent.run()
     assert service.heard == [(ControllerSeen("job_1", "gone", 3),)] * 3 + [()]
+
+
+def test_each_outage_of_the_service_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "observe_actors", list)
+    monkeypatch.setattr(module, "observe_nodes", tuple)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    away, there = [Unreachable("HTTP 502")] * 3, SyncReply(1, acting=False)
+    service: Any = Service(there, *away, there, *away)
+    with pytest.raises(RuntimeError, match="that is all"):
+        Agent(service, "default", "http://wrong").run()
+    outage = "agent: no word from the service at http://wrong (HTTP 502); asking until there is one"
+    assert capsys.readouterr().err.splitlines() == [outage, "agent: the service answers again", outage]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
 
 from jobs import controller as module
-from jobs.controller import JobController, Leader
+from jobs.controller import JobController, Leader, acquire
+from jobs.service_link import Unreachable
 from rubato.errors import UserError
 from rubato.wire.cluster import Acquired, Desired, ProcessIdentity, Report, ReportReply
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
@@ -42,9 +44,20 @@ def acquired(**spec: Any) -> Acquired:
     return Acquired(1, "token", "digits", {**good, **spec}, "/storage", Desired(1, "run", 1), resume_step=7)
 
 
-def test_an_attempt_that_cannot_begin_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UserError("storage s3:// needs a package"), "begin: storage s3:// needs a package"),
+        (TypeError("missing 'host'"), "begin: TypeError: missing 'host'"),
+        (OSError("no libhdfs\n" + "dlopen failed\n" * 100), "begin: OSError: no libhdfs"),
+        (RuntimeError(), "begin: RuntimeError: "),
+    ],
+)
+def test_an_attempt_that_cannot_begin_fails_the_job(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
     def fail(*_: Any) -> None:
-        raise UserError("storage s3:// needs a package")
+        raise error
 
     links.clear()
     monkeypatch.setattr(module, "ServiceLink", Link)
@@ -57,7 +70,7 @@ def test_an_attempt_that_cannot_begin_fails_the_job(monkeypatch: pytest.MonkeyPa
     assert outcome is not None
     assert outcome.failure is not None
     assert (outcome.state, outcome.failure.reason) == ("failed", "start_failed")
-    assert "needs a package" in outcome.failure.message
+    assert outcome.failure.message.endswith(told)
     assert links[0].taken[-1].observed.step == 7
 
 
@@ -67,3 +80,34 @@ def test_what_a_newer_service_says_of_a_job_is_passed_over() -> None:
     leader = Leader("job_1", dataclasses.replace(acquired(), spec=spec), "http://service", Link("", ""), Link("", ""))  # type: ignore[arg-type]
     leader._archive.close()
     leader._fleet.close()
+
+
+def test_wishes_that_are_heard_no_more_end_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Astray(Link):
+        def desired(self, *_: Any) -> None:
+            raise KeyError("unforeseen")
+
+    has_crashed = threading.Event()
+    monkeypatch.setattr(module, "crash", has_crashed.set)
+    leader = Leader("job_1", acquired(), "http://service", Link("", ""), Astray("", ""))  # type: ignore[arg-type]
+    leader._follow_wishes()
+    assert has_crashed.is_set()
+    leader._archive.close()
+    leader._fleet.close()
+
+
+def test_a_service_that_cannot_be_asked_for_an_attempt_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Away(Link):
+        def acquire(self, *_: Any) -> Acquired:
+            if len(asked) < 3:
+                asked.append(self)
+                raise Unreachable("HTTP 502")
+            return acquired()
+
+    asked: list[Link] = []
+    monkeypatch.setattr(module, "ServiceLink", Away)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    assert acquire("http://wrong", "ticket", "job_1", PROCESS) == acquired()
+    assert capsys.readouterr().err.count("no word from the service at http://wrong (HTTP 502)") == 1

@@ -93,3 +93,19 @@ def test_a_package_comes_as_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "p.zip").read_bytes() == b"zip" * 1000
     with pytest.raises(NotWanted):
         answering(404, {"code": "not_found", "detail": "gone"}).fetch_package("a" * 64, tmp_path / "q.zip")
+
+
+def test_what_a_proxy_garbles_is_unreachable(tmp_path: Path) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=iter([b"no gzip"]))
+
+    with pytest.raises(Unreachable):
+        link(handler).desired("job_1", 0, 0.0)
+    with pytest.raises(Unreachable):
+        link(handler).fetch_package("a" * 64, tmp_path / "package.zip")
+
+
+@pytest.mark.parametrize("body", [{}, [], {"secrets": None}])
+def test_secrets_from_somebody_else_are_none(body: Any) -> None:
+    with pytest.raises(Unreachable, match="tells no secrets"):
+        answering(200, body).secrets("job_1")
