@@ -33,6 +33,8 @@ DEAD_MAN_S = 60.0
 """Silence of all controllers after which nobody leads this worker any more."""
 SNAPSHOT_WAIT_S = 10.0
 """How long a training process may take to describe itself: code in C may hold its interpreter for seconds."""
+STALL_PAUSES = 5
+"""A gap between two looks of the dead man's switch that says this process was stopped or starved, in its pauses."""
 MAX_POLL_S = 10.0
 FETCH_TRIES = 5
 FRESH_STRIPE_S = 15.0
@@ -283,11 +285,16 @@ class WorkerSupervisor:
         return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process, self._door)
 
     def _watch(self) -> None:
-        """The dead man's switch."""
+        """The dead man's switch. Time in which this process itself was stopped is nobody's silence."""
+        pause_s = min(1.0, self._order.dead_man_s / 10)
+        looked_at = time.monotonic()
         while True:
-            time.sleep(min(1.0, self._order.dead_man_s / 10))
+            time.sleep(pause_s)
             with self._lock:
-                silence = time.monotonic() - self._heard_at
+                now = time.monotonic()
+                if now - looked_at > STALL_PAUSES * pause_s:
+                    self._heard_at = min(now, self._heard_at + now - looked_at)
+                looked_at, silence = now, now - self._heard_at
             if silence > self._order.dead_man_s:
                 break
         self._kill(f"no controller was heard for {silence:.0f} s")

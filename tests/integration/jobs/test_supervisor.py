@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rubato.cli.keeper.process_table import identify
 from rubato.errors import StaleAttempt
 from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
+from tests.stopping import stopped
 
 TOY = (sys.executable, str(Path(__file__).parents[1] / "launch" / "toy_child.py"))
 START = wire.Start(1, "job", "w1.1", "1.1", {"config": {"steps": 10**6, "step_s": 0.01}}, "", "")
@@ -211,6 +213,42 @@ def test_hearing_no_controller_it_ends_its_process_and_itself(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert identify(int(done.stdout)) is None
     assert not list(tmp_path.glob("rubato-*/workers/*")), "its folder went too"
+
+
+STOPPED = """
+import sys
+from dataclasses import replace
+from jobs import supervisor as module
+from tests.integration.jobs.test_supervisor import ORDER
+module._own_place = lambda: ("127.0.0.1", "host", "node")
+one = module.WorkerSupervisor(replace(ORDER, dead_man_s=2.0))
+for line in sys.stdin:
+    print(len(one.poll(1, 0, 0.1).events), flush=True)
+one.kill(1, "the test is over")
+"""
+
+
+def test_the_time_in_which_it_was_stopped_is_no_silence(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    environment = {"TMPDIR": str(tmp_path), "PATH": "/bin"}
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def poll() -> bytes:
+            process.stdin.write(b"poll\n")
+            process.stdin.flush()
+            return bytes(process.stdout.readline())
+
+        assert poll()
+        with stopped(process.pid):
+            time.sleep(3.0)
+        time.sleep(0.7)  # it looks, and has not been polled yet
+        assert poll(), "it had ended itself"
+        process.stdin.close()
+        process.wait(30)
 
 
 def wait(condition: Callable[[], Any]) -> None:
