@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -184,11 +185,14 @@ class WorkerSupervisor:
                 if self._kill_wish:
                     self._child.kill(self._kill_wish)
                 self._child.start()
-        except (RubatoError, OSError) as error:
-            cause = self._kill_wish or f"it could not be prepared: {error}"
+        except Exception as error:  # whatever it is: somebody waits for a word of it
+            if not isinstance(error, (RubatoError, OSError)):
+                traceback.print_exc()
+            what = str(error) if isinstance(error, RubatoError) else f"{type(error).__name__}: {error}"
+            cause = self._kill_wish or f"it could not be prepared: {what}"
             self._take(wire.Exited(start.incarnation, None, None, cause=cause))
 
-    def _prepare(self) -> tuple[Path, dict[str, str]]:
+    def _prepare(self, folder: WorkerFolder) -> tuple[Path, dict[str, str]]:
         """The code, and the secrets: these only ever lie in memory, here and in the training process."""
         order, job_id = self._order, self._order.start.job_id
         with ServiceLink(order.url, order.token) as link:

@@ -187,6 +187,28 @@ def test_code_that_cannot_be_had_is_an_exit_with_the_cause(make: Any, monkeypatc
     assert "does not answer" in exited.cause
 
 
+def test_what_nobody_foresaw_is_an_exit_with_the_cause(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("secrets")
+
+    monkeypatch.setattr(module, "child_environment", fail)
+    exited = Controller(make()).until_kind(wire.Exited)
+    assert exited.cause == "it could not be prepared: KeyError: 'secrets'"
+
+
+def test_without_a_thread_for_its_process_it_says_so(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("life"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    exited = Controller(make()).until_kind(wire.Exited)
+    assert "RuntimeError: can't start new thread" in exited.cause
+
+
 DEAD_MAN = """
 import sys
 from dataclasses import replace
