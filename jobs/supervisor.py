@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from jobs.door import DoorAddress, open_door
 from jobs.outbox import Event, Numbered, Outbox
-from jobs.package import prepare_code, remove_code
+from jobs.package import WorkerFolder
 from jobs.service_link import Fenced, NotWanted, Refused, ServiceLink
 from rubato.cli.keeper.process_table import boot_id, identify
 from rubato.errors import RubatoError, StaleAttempt
@@ -103,7 +103,7 @@ class WorkerSupervisor:
         self._heard_at = time.monotonic()
         self._command_seq = 0
         self._child: ChildSupervisor | None = None
-        self._code: Path | None = None
+        self._folder: WorkerFolder | None = None
         self._kill_wish = ""
         self._spawned: wire.Spawned | None = None
         self._has_hello = False
@@ -168,7 +168,8 @@ class WorkerSupervisor:
     def _begin(self) -> None:
         start = self._order.start
         try:
-            code, secrets = self._prepare()
+            folder = self._folder = WorkerFolder(f"{start.job_id}-{start.incarnation}")
+            code, secrets = self._prepare(folder)
             environment = child_environment(
                 os.environ, working_dir=code, job_env=self._order.job_env, secrets=secrets, keep_pythonpath=False
             )
@@ -191,15 +192,15 @@ class WorkerSupervisor:
             what = str(error) if isinstance(error, RubatoError) else f"{type(error).__name__}: {error}"
             cause = self._kill_wish or f"it could not be prepared: {what}"
             self._take(wire.Exited(start.incarnation, None, None, cause=cause))
+            return
+        folder.sweep()
 
     def _prepare(self, folder: WorkerFolder) -> tuple[Path, dict[str, str]]:
         """The code, and the secrets: these only ever lie in memory, here and in the training process."""
         order, job_id = self._order, self._order.start.job_id
         with ServiceLink(order.url, order.token) as link:
-            self._code = self._patiently(
-                lambda: prepare_code(order.package, f"{job_id}-{order.start.incarnation}", link.fetch_package)
-            )
-            return self._code, self._patiently(lambda: link.secrets(job_id)) if order.has_secrets else {}
+            code = self._patiently(lambda: folder.prepare(order.package, link.fetch_package))
+            return code, self._patiently(lambda: link.secrets(job_id)) if order.has_secrets else {}
 
     def _patiently(self, fetch: Callable[[], T]) -> T:
         for number in range(1, FETCH_TRIES):
@@ -215,6 +216,8 @@ class WorkerSupervisor:
 
     def _take(self, event: Event) -> None:
         """Something the process said, or its end; called by one thread at a time."""
+        if isinstance(event, wire.Exited):
+            self._remove_folder()  # whoever hears of the end has this process killed
         with self._lock:
             match event:
                 case wire.Spawned():
@@ -236,8 +239,6 @@ class WorkerSupervisor:
             if isinstance(event, wire.Snapshot):
                 self._snapshot = (seq, event)
             self._lock.notify_all()
-        if isinstance(event, wire.Exited) and self._code is not None:
-            remove_code(self._code)
 
     def _kill(self, because: str, *, with_stacks: bool = False) -> None:
         with self._lock:
@@ -304,9 +305,12 @@ class WorkerSupervisor:
         self._kill(f"no controller was heard for {silence:.0f} s")
         if self._child is not None:
             self._child.join(10.0)
-        if self._code is not None:
-            remove_code(self._code)
+        self._remove_folder()
         os._exit(0)
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.remove()
 
 
 def _door_at(host: str) -> DoorAddress | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -78,7 +79,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         wait(lambda supervisor=supervisor: supervisor.attach(99).snapshot is None)
 
 
-def test_a_worker_from_its_start_to_its_end(make: Any, tmp_path: Path) -> None:
+def test_a_worker_from_its_start_to_its_end(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: (time.sleep(0.3), rmtree(path, **options)))
     controller = Controller(make())
     controller.train()
     spawned = next(event for event in controller.seen if isinstance(event, wire.Spawned))
@@ -89,7 +92,7 @@ def test_a_worker_from_its_start_to_its_end(make: Any, tmp_path: Path) -> None:
     exited = controller.until_kind(wire.Exited)
     assert exited.signal == "SIGKILL"
     assert identify(spawned.pid) is None
-    wait(lambda: not (tmp_path / "workers" / "job-1.1").exists())
+    assert list((tmp_path / "workers").iterdir()) == [], "whoever hears of the end kills the supervisor at once"
 
 
 def test_a_command_that_comes_twice_counts_once(make: Any) -> None:
