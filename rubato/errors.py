@@ -1,4 +1,4 @@
-"""Every exception that Rubato raises, in one tree.
+"""The exceptions of Rubato, in one tree.
 
 RubatoError
 |- UserError                 something the user can mend; the message says how
@@ -19,6 +19,10 @@ RubatoError
 `- CheckpointError           a checkpoint cannot be written, or fails its hashes
    |- CheckpointCorrupt      the bytes on storage are not those the manifest names
    `- StorageUnreachable     the storage does not answer, or not to us: nothing is known of what lies there
+
+Beside it stands LeaveTraining, which ends user code where this worker's part is over: no Exception, for programs catch
+those. Below RubatoError, too, is what never leaves its own part of the code, and stands there: `launch/forkserver`, and
+how the service answers a cluster (`jobs/service_link`).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Ending:
     def _is_saved(self) -> bool:
         """The state at the end is on storage, or cannot be."""
         job = self._job
-        return not job.terms.saves or max(job.ledger.committed_step, self._unsaved_step) >= job.step
+        return max(job.ledger.committed_step, self._unsaved_step) >= job.step
 
     def _is_given_up(self, now: float) -> bool:
         """Whether a pause does without the checkpoint that it waits for, its grace being over. Says so."""

@@ -27,8 +27,6 @@ class Terms:
     backoff_factor: float = 2.0
     backoff_max_s: float = 300.0
     stop_grace_s: float = 30.0
-    saves: bool = True
-    """Whether there is a storage to save checkpoints to."""
     checkpoint_every_s: float | None = 30.0
     """None: no checkpoints by time."""
     adapts_interval: bool = False
@@ -41,11 +39,11 @@ class Terms:
     """Whether the result must be the same bits, whoever computes."""
 
     @classmethod
-    def of(cls, job_id: str, attempt: int, spec: JobSpec, *, saves: bool = True) -> Terms:
-        """From a job spec. `saves`: whether there is a storage to save to."""
+    def of(cls, job_id: str, attempt: int, spec: JobSpec) -> Terms:
+        """From a job spec."""
         timeout, every = spec.limits.hang_timeout, spec.checkpoint.every
         every_s = min(30.0, spec.checkpoint.max_interval) if every == "auto" else every
-        goes_by_time = saves and spec.checkpoint.every_steps is None
+        goes_by_time = spec.checkpoint.every_steps is None
         return cls(
             job_id=job_id,
             attempt=attempt,
@@ -58,7 +56,6 @@ class Terms:
             backoff_factor=spec.restart.backoff.factor,
             backoff_max_s=spec.restart.backoff.max,
             stop_grace_s=spec.limits.stop_grace,
-            saves=saves,
             checkpoint_every_s=every_s if goes_by_time else None,
             adapts_interval=goes_by_time and every == "auto",
             longest_interval_s=spec.checkpoint.max_interval,
