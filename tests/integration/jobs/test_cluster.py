@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from jobs.package import scratch_root
+from rubato.cli.keeper.process_table import read_table
 from tests.running_home import STEPS, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,15 +33,24 @@ def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(
     assert before[0].worker_id not in [one.worker_id for one in replaced]
     # The supervisor goes, and its training process with it.
     assert replaced[1].supervisor_pid is not None
+    assert replaced[1].pid is not None
+    assert len(session_of(replaced[1].pid)) == 2, "the training process and the guard of its group"
     os.kill(replaced[1].supervisor_pid, signal.SIGKILL)
     job.wait_events("worker.lost", 2)
+    job.wait(lambda: not session_of(replaced[1].pid), "the end of the guard")
     job.wait_members(3)
+    job.wait(lambda: len(list((scratch_root() / "workers").glob(f"{job.id}-*.lock"))) == 3, "the end of its folder")
     job.check(digest)
     formed = [(event.data["cause"], event.data["workers"]) for event in job.formed()]
     assert formed[:2] == [("start", 1), ("scale_up", 3)]
     assert {cause for cause, _ in formed[2:]} == {"recovery", "replace"}
     assert running.client.job(job.id).raw["scalings"] == 1
     assert running.client.checkpoints(job.id)[0].step == STEPS
+
+
+def session_of(pid: int) -> list[int]:
+    """Living processes of the session that it leads or led."""
+    return [row.pid for row in read_table().values() if row.session == pid and row.state != "Z"]
 
 
 def test_a_spare_worker_takes_the_place_of_one_that_is_killed(
