@@ -329,13 +329,15 @@ def as_program(main: Callable[[], Any]) -> Callable[[Run], None]:
     def train(run: Run) -> None:
         script = Script(run)
         plain, arguments = DataLoader.__iter__, sys.argv
+        # A partial, or an object that is called, has no code of its own.
+        file = getattr(getattr(main, "__code__", None), "co_filename", arguments[0])
 
         def iterate(loader: Any) -> Any:
             return script.batches(loader) if script.is_training() else plain(loader)
 
         _present.append(script)
         DataLoader.__iter__ = iterate  # type: ignore[method-assign]
-        sys.argv = [main.__code__.co_filename, *command_line(run.config)]
+        sys.argv = [file, *command_line(run.config)]
         try:
             main()
             script.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -355,6 +356,17 @@ def test_the_config_is_the_scripts_command_line(monkeypatch: pytest.MonkeyPatch)
     before = list(sys.argv)
     run_script(main, epochs=1)
     assert (seen, sys.argv) == ([["--epochs", "1"]], before)
+
+
+def test_a_partial_and_an_object_that_is_called_are_scripts_too() -> None:
+    class Called:
+        def __call__(self) -> None:
+            passes(1)()
+
+    plain = DataLoader.__iter__
+    for main in (functools.partial(lambda count: passes(count)(), 1), Called()):
+        run_script(main, epochs=1)
+        assert DataLoader.__iter__ is plain
 
 
 def test_a_function_without_arguments_is_a_horovod_scripts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
