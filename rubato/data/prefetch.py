@@ -125,7 +125,8 @@ class Prefetcher:
         self._last_number = self._losses = self._failures = 0
         self._payload: tuple[int, ...] = _pack_payload(self.source)
         for _ in range(self.count):
-            self._spawn()
+            if not self._has_spawned():
+                break
 
     # --- what the engine calls ----------------------------------------------------------------------------------------
 
@@ -267,8 +268,8 @@ class Prefetcher:
         if self._losses >= MAX_LOSSES:
             self._give_up(f"{self._losses} processes were lost without delivering anything, the last because {cause}")
             return
-        self.tell(EventKind.PREFETCH_LOST, f"the prefetch process {reader.child.pid} was replaced: {cause}")
-        self._spawn()
+        if self._has_spawned():
+            self.tell(EventKind.PREFETCH_LOST, f"the prefetch process {reader.child.pid} was replaced: {cause}")
 
     def _only_here(self, key: Key, failure: str) -> None:
         """A process could not read what this one could: tell it, and stop asking if that is the rule."""
@@ -283,9 +284,19 @@ class Prefetcher:
         self.tell(EventKind.PREFETCH_OFF, f"samples are not read ahead any more: {cause}")
         self.close()
 
+    def _has_spawned(self) -> bool:
+        """Start a process; where this machine starts none, reading ahead is given up."""
+        try:
+            self._spawn()
+        except OSError as error:  # no memory, processes or descriptors are left
+            self._give_up(f"no process could be started: {error.strerror or error}")
+            return False
+        return True
+
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as undo, theirs:
+            undo.callback(ours.close)
             passed = (theirs.fileno(), *self._payload)
             environment = {
                 **os.environ,
@@ -298,6 +309,7 @@ class Prefetcher:
                 env=environment,
                 pass_fds=passed,
             )
+            undo.pop_all()
         self._last_number += 1
         self._readers[self._last_number] = _Reader(self._last_number, child, ours)
 

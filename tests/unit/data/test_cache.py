@@ -177,9 +177,7 @@ def test_a_folder_that_takes_nothing_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [300, 9000])
-def test_a_full_disk_takes_nothing_and_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_a_full_disk_takes_nothing_and_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """A small file is still in the buffer when it is given up, and closing it writes again."""
 
     def on_full_disk(prefix: str, dir: Path) -> tuple[int, str]:

@@ -262,6 +262,38 @@ def test_processes_that_cannot_start_are_given_up(monkeypatch: pytest.MonkeyPatc
         check(reading.read())
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def refuse_to_start(*_: Any, **__: Any) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+def test_a_machine_that_starts_no_process_reads_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = open_descriptors()
+    monkeypatch.setattr(subprocess, "Popen", refuse_to_start)
+    with Reading(Noisy()) as reading:
+        check(reading.read())
+        assert reading.told == [
+            (
+                EventKind.PREFETCH_OFF,
+                "samples are not read ahead any more: no process could be started: Resource temporarily unavailable",
+            )
+        ]
+        assert open_descriptors() == before
+
+
+def test_a_machine_that_starts_no_process_for_a_lost_one_reads_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reading(Noisy()) as reading:
+        reading.warm()
+        monkeypatch.setattr(subprocess, "Popen", refuse_to_start)
+        os.kill(reading.ahead.pids[0], signal.SIGKILL)
+        reading.wait(lambda: EventKind.PREFETCH_OFF in reading.kinds)
+        assert reading.kinds == [EventKind.PREFETCH_OFF]
+        check(reading.read())
+
+
 def test_a_process_inherits_no_socket_and_no_file_of_the_job(tmp_path: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     server.set_inheritable(True)
