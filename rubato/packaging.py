@@ -7,6 +7,7 @@ the folder in place in one stroke: there is never half a package under the targe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from rubato.errors import PackageError
 from rubato.wire.zip_directory import lists_too_much
@@ -78,14 +80,15 @@ def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_L
     """Pack `folder` into the zip `target`, leaving out what `.rubatoignore` and the built-in list name.
 
     Raises:
-        PackageError: the folder holds a link or a special file, or more than the limits allow.
+        PackageError: the folder holds a link or a special file, or more than the limits allow, or cannot be read; or
+            the disk of `target` takes no more.
     """
     if not folder.is_dir():
         raise PackageError(f"{folder} is no folder")
     rules = read_ignore_rules(folder)
     unpacked = 0
     count = 0
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with _writing(target), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, path in _walk(folder, "", rules):
             count += 1
             if count > limits.files:
@@ -105,28 +108,51 @@ def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_L
 def _pack_file(archive: zipfile.ZipFile, name: str, path: Path, room_bytes: int) -> int:
     """Add one file; returns its size."""
     size = 0
-    try:
+    with _reading(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(descriptor, "rb") as source:
-            mode = 0o755 if os.fstat(descriptor).st_mode & 0o100 else 0o644
-            entry = zipfile.ZipInfo(name, _DATE)
-            entry.create_system = 3  # Unix, wherever it is packed.
-            entry.external_attr = (stat.S_IFREG | mode) << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w") as sink:
-                while chunk := source.read(_CHUNK_BYTES):
-                    size += len(chunk)
-                    if size > room_bytes:
-                        raise PackageError(f"the working folder is too large (at {name}); {_name_advice()}")
-                    sink.write(chunk)
+    with os.fdopen(descriptor, "rb") as source:
+        mode = 0o755 if os.fstat(descriptor).st_mode & 0o100 else 0o644
+        entry = zipfile.ZipInfo(name, _DATE)
+        entry.create_system = 3  # Unix, wherever it is packed.
+        entry.external_attr = (stat.S_IFREG | mode) << 16
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        with archive.open(entry, "w") as sink:
+            while chunk := _read_chunk(source, path):
+                size += len(chunk)
+                if size > room_bytes:
+                    raise PackageError(f"the working folder is too large (at {name}); {_name_advice()}")
+                sink.write(chunk)
+    return size
+
+
+def _read_chunk(source: BinaryIO, path: Path) -> bytes:
+    with _reading(path):
+        return source.read(_CHUNK_BYTES)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tells errors of what is packed from those of the disk that the package is written to."""
+    try:
+        yield
     except OSError as error:
         raise PackageError(f"cannot read {path}: {error.strerror}; mend it, or {_name_advice()}") from error
-    return size
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PackageError(
+            f"cannot write the package in {target.parent}: {error.strerror}; make room there, or name another folder "
+            "by TMPDIR"
+        ) from error
 
 
 def _walk(folder: Path, prefix: str, rules: tuple[IgnoreRule, ...]) -> Iterator[tuple[str, Path]]:
     """The files to pack, as (name, path), ordered by name."""
-    with os.scandir(folder) as listing:
+    with _reading(folder), os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     for entry in entries:
         name = f"{prefix}{entry.name}"

@@ -153,6 +153,28 @@ def test_a_missing_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
         pack_folder(tmp_path / "empty", tmp_path / "package.zip")
 
 
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_a_full_disk_below_the_package_is_not_taken_for_a_fault_of_the_folder(tmp_path: Path, size: int) -> None:
+    folder = fill(tmp_path / "work", {"train.py": random.Random(1).randbytes(size)})
+    (tmp_path / "package.zip").symlink_to("/dev/full")
+    with pytest.raises(PackageError, match=r"cannot write the package in .*: No space left on device; make room there"):
+        pack_folder(folder, tmp_path / "package.zip")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fill(tmp_path / "work", {"train.py": b"x"})
+    real = os.open
+
+    def refuse(path: Path, *arguments: int) -> int:
+        if path == folder / "train.py":
+            raise PermissionError(13, "Permission denied")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PackageError, match=r"cannot read .*train\.py: Permission denied; mend it, or name in"):
+        pack_folder(folder, tmp_path / "package.zip")
+
+
 # --- unpack ----------------------------------------------------------------------------------------------------
 
 
