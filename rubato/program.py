@@ -29,7 +29,7 @@ from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.session import Session
 from rubato.errors import CheckpointError, EntrypointError, UserError
-from rubato.launch.archive import check_root, check_terms, describe_damage, job_terms
+from rubato.launch.archive import check_root, check_terms, describe_damage, job_terms, next_attempt
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
@@ -162,15 +162,15 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
 
 def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tuple[str, int]:
     folder = open_folder(parse_storage(storage).absolute()) if storage is not None else None
+    attempt = 1
     if folder is not None:
-        within(due_s(), lambda: _look_at(folder, spec), f"looking at {folder}")
+        attempt = within(due_s(), lambda: _look_at(folder, spec), f"looking at {folder}")
     device = prepare_torch(spec)
-    start = wire.Start(1, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
+    start = wire.Start(attempt, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
     control = _Alone(start, spec, folder)
     session = Session(control, spec, device, start.host, ProgramCode(sys.modules[train.__module__]).digest)
     if folder is not None:
         session.resume_from = _find_latest(folder)
-        control.attempt_of(session.resume_from)
     run = Run(session)
     seed_all(spec.seed, "setup")
     train(run)
@@ -178,10 +178,12 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     return digest, session.step
 
 
-def _look_at(folder: Folder, spec: JobSpec) -> None:
+def _look_at(folder: Folder, spec: JobSpec) -> int:
+    """Make sure that a run may go on there; its attempt, so that its checkpoints come after all that lie there."""
     folder.prepare()
     check_root(folder)
     check_terms(folder, job_terms("local", spec))
+    return next_attempt(folder)
 
 
 def _find_latest(root: Folder) -> Folder | None:
@@ -238,11 +240,6 @@ class _Alone(Control):
         """Since the last line that was shown."""
         self._saved_at = time.monotonic()
 
-    def attempt_of(self, resumed: Folder | None) -> None:
-        """Checkpoints of this run come after those of the run that it goes on from."""
-        if resumed is not None:
-            self.attempt = int(resumed.name.split("-")[0]) + 1
-
     def say(self, message: wire.Message) -> None:
         """Act on what a controller would."""
         match message:
@@ -288,10 +285,14 @@ class _Alone(Control):
         )
         try:
             commit_manifest(self._root / part.folder, manifest)
+        except (CheckpointError, OSError) as error:
+            print(f"the checkpoint of step {part.step} was skipped: {error}", file=sys.stderr)
+            return
+        try:
             sweep(self._root, before=key_of(part.folder))
             prune(self._root, Retention.of(self._spec.checkpoint))
         except (CheckpointError, OSError) as error:
-            print(f"the checkpoint of step {part.step} was skipped: {error}", file=sys.stderr)
+            print(f"old checkpoints could not be cleared away: {error}", file=sys.stderr)
 
 
 _USUAL = frozenset(

@@ -20,7 +20,7 @@ import rubato
 from rubato import program
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.storage import LocalFolder
-from rubato.errors import EntrypointError
+from rubato.errors import EntrypointError, StorageUnreachable
 from rubato.launch.environment import child_environment
 from rubato.run import Run
 from rubato.wire.spec import JobSpec
@@ -114,6 +114,29 @@ def test_a_checkpoint_is_refused_in_place_of_its_folder(tmp_path: Path) -> None:
     rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"1-2 is itself a checkpoint: name the folder that it lies in"):
         rubato.main(train, [*SMALL, "--config", "steps=4", "--checkpoint-dir", str(tmp_path / "1-2")])
+
+
+def test_a_run_that_goes_on_past_a_damaged_checkpoint_saves_behind_it(tmp_path: Path) -> None:
+    """Else the damaged one would be the newest for long, and nothing would be deleted while it is."""
+    for steps in (2, 4):
+        rubato.main(train, [*SMALL, "--config", f"steps={steps}", "--checkpoint-dir", str(tmp_path)])
+    next((tmp_path / "2-4").glob("*.safetensors")).write_bytes(b"??")
+    rubato.main(train, [*SMALL, "--config", "steps=3", "--checkpoint-dir", str(tmp_path)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "2-4", "3-3"]
+
+
+def test_a_checkpoint_that_stands_is_not_told_as_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> list[str]:
+        raise StorageUnreachable("503 Slow Down")
+
+    monkeypatch.setattr(program, "prune", refuse)
+    rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
+    told = capsys.readouterr().err
+    assert "old checkpoints could not be cleared away: 503 Slow Down" in told
+    assert "skipped" not in told
+    assert (tmp_path / "1-2" / "manifest.json").exists()
 
 
 def test_a_crash_costs_what_came_after_the_last_checkpoint(
