@@ -17,7 +17,7 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError, not_found
 from service.events import append_event
 from service.jobs import find
-from service.models import AuditEntry, Checkpoint, Job
+from service.models import IS_NOT_FINAL, AuditEntry, Checkpoint, Job
 from service.notify import ALL_JOBS, job_topic, notify
 from service.pages import cut, read_pair
 from service.storage import ObjectFile
@@ -184,7 +184,7 @@ async def find_heir(session: AsyncSession, which: ColumnElement[bool], caller: P
     """That a job which has not ended begins from one of these checkpoints; of a foreign one no name is told."""
     origin = Job.spec["checkpoint"]["resume_from"].as_string()
     begins = select(Job.name, Job.project, Checkpoint.checkpoint_id).join(Checkpoint, Checkpoint.id == origin)
-    found = (await session.execute(begins.where(which, Job.status.not_in(FINAL)).limit(1))).first()
+    found = (await session.execute(begins.where(which, IS_NOT_FINAL).limit(1))).first()
     if found is None:
         return None
     name = found.name if caller.role_in(found.project) is not None else "A job of another project"

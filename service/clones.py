@@ -11,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.jobs import find, insert, read_spec
-from service.models import Checkpoint, Job
+from service.models import Checkpoint, Job, unindexed
 from service.requests import Asked, answer_once
 from service.updates import merge_patch
 
 LATEST = "latest"
 _LONGEST_BASE = 58
 """Of the 63 characters of a name, so that a number fits behind."""
+_NAMES_AT_ONCE, _MOST_NAMES_AT_ONCE = 16, 4096
 _LONGEST_ORIGIN_BYTES = 100
 """What a number behind the name and the id of a checkpoint add."""
 
@@ -71,12 +72,15 @@ def _size(spec: dict[str, Any]) -> int:
 async def _free_name(session: AsyncSession, name: str, project: str) -> str:
     """The name with the smallest number from 2 on that no job of the project has or had."""
     base = name[:_LONGEST_BASE].rstrip("-._")
-    taken = select(Job.name).where(Job.project == project, Job.name.startswith(f"{base}-", autoescape=True))
-    names = set((await session.scalars(taken)).all())
-    number = 2
-    while f"{base}-{number}" in names:
-        number += 1
-    return f"{base}-{number}"
+    first, count = 2, _NAMES_AT_ONCE
+    while True:
+        # Whole names, which an index finds; more at once from time to time, for who has very many.
+        names = [f"{base}-{number}" for number in range(first, first + count)]
+        taken = select(Job.name).where(unindexed(Job.project) == project, Job.name.in_(names))
+        left = set(names) - set((await session.scalars(taken)).all())
+        if left:
+            return next(name for name in names if name in left)
+        first, count = first + count, min(2 * count, _MOST_NAMES_AT_ONCE)
 
 
 async def _newest(session: AsyncSession, source: Job) -> str:

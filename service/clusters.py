@@ -20,7 +20,7 @@ from service.clock import to_rfc3339
 from service.context import Context
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
-from service.models import Attempt, Cluster, Job
+from service.models import IS_QUEUED, Attempt, Cluster, Job, unindexed
 from service.notify import RUN_LIST, SCHEDULER, notify
 from service.settings import Settings
 from service.states import WITH_CONTROLLER
@@ -75,9 +75,9 @@ async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
             Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
         )
         placed = placed.where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
-        queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(Job.status == "queued")
+        queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(IS_QUEUED)
         if caller.visible_projects is not None:
-            visible = Job.project.in_(sorted(caller.visible_projects))
+            visible = unindexed(Job.project).in_(sorted(caller.visible_projects))
             placed, queued = placed.where(visible), queued.where(visible)
         jobs = (await session.execute(placed)).all()
         in_order = queued.order_by(Job.queue_position.nulls_last(), Job.id).limit(SHOWN_OF_QUEUE)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import defer
 from rubato.errors import Finding, SpecError
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
-from rubato.wire.status import FINAL, Status
+from rubato.wire.status import Status
 from service import quotas
 from service.access import Principal, ProjectRole
 from service.context import Context
@@ -24,14 +24,12 @@ from service.events import append_event
 from service.history import list_json
 from service.ids import is_id, new_id
 from service.job_secrets import check_known
-from service.models import AuditEntry, Checkpoint, Job, Package, Project
+from service.models import IS_NOT_FINAL, AuditEntry, Checkpoint, Job, Package, Project, unindexed
 from service.notify import ALL_JOBS, SCHEDULER, notify
 from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
 from service.scheduling.sentences import UNSEEN
 from service.views import job_json
-
-NOT_FINAL_STATUSES = tuple(sorted(set(Status) - FINAL))
 
 
 def read_spec(data: Any) -> JobSpec:
@@ -178,7 +176,7 @@ async def find(
     if not with_deleted:
         statement = statement.where(Job.deleted_at.is_(None))
     if projects is not None:
-        statement = statement.where(Job.project.in_(sorted(projects)))
+        statement = statement.where(unindexed(Job.project).in_(sorted(projects)))
     if for_update:
         statement = statement.with_for_update()
     # NUL cannot stand in a text of PostgreSQL, nor in any name.
@@ -235,7 +233,7 @@ async def insert(
 
 
 async def _check_name_free(session: AsyncSession, spec: JobSpec) -> None:
-    taken = select(Job.id).where(Job.project == spec.project, Job.name == spec.name, Job.status.in_(NOT_FINAL_STATUSES))
+    taken = select(Job.id).where(Job.project == spec.project, Job.name == spec.name, IS_NOT_FINAL)
     if (await session.execute(taken)).first() is not None:
         raise ServiceError(
             ErrorKind.NAME_TAKEN,

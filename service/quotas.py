@@ -13,9 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding, SpecError
 from rubato.wire.spec import JobSpec
-from rubato.wire.status import Status
 from service.errors import ErrorKind, ServiceError, invalid_spec
-from service.models import Job, Project
+from service.models import IS_QUEUED, Job, Project, unindexed
 from service.states import WITH_CONTROLLER
 
 BOUNDED = frozenset({"scheduling.priority", "workers.min"})
@@ -73,11 +72,9 @@ async def read_use(session: AsyncSession, project: str) -> dict[str, Any]:
     granted = Job.granted_workers + Job.granted_standby
     held = Job.workers + Job.joining
     slots = select(func.sum(case((granted > held, granted), else_=held)))
-    placed = slots.where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER), Job.project == project)
+    placed = slots.where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER), unindexed(Job.project) == project)
     return {"slots": int(await session.scalar(placed) or 0), "queued": await _queued(session, project)}
 
 
 async def _queued(session: AsyncSession, project: str) -> int:
-    return int(
-        await session.scalar(select(func.count()).where(Job.status == str(Status.QUEUED), Job.project == project)) or 0
-    )
+    return int(await session.scalar(select(func.count()).where(IS_QUEUED, unindexed(Job.project) == project)) or 0)

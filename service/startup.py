@@ -12,7 +12,6 @@ from pathlib import Path
 import structlog
 from sqlalchemy import select
 
-from rubato.wire.status import FINAL
 from service.attempts import rearm_leases
 from service.auth import Authority, Role, load_key
 from service.backup.swap import settle_restore
@@ -23,7 +22,7 @@ from service.heartbeat import Heartbeat
 from service.job_secrets import Redactors
 from service.limits import Limits
 from service.logs import LogPosition, LogStore
-from service.models import Job
+from service.models import IS_NOT_FINAL, Job
 from service.notify import Hub
 from service.packages import OLDEST_UPLOAD_S, PackageStore
 from service.readiness import Examiner
@@ -136,7 +135,7 @@ async def _prepare(context: Context) -> str:
 
 async def _cut_log_tails(context: Context) -> None:
     """Remove log lines that were appended but whose batch was never acknowledged; it will be sent again."""
-    statement = select(Job.id, Job.log_segment, Job.log_offset).where(Job.status.not_in(FINAL))
+    statement = select(Job.id, Job.log_segment, Job.log_offset).where(IS_NOT_FINAL)
     async with context.database.read() as session:
         rows = (await session.execute(statement)).all()
     for job_id, segment, offset in rows:

@@ -16,7 +16,7 @@ from rubato.wire.status import Status
 from service.clusters import is_online
 from service.context import Context
 from service.counters import REGISTRY
-from service.models import Cluster, Job
+from service.models import IS_ENDED, IS_NOT_FINAL, IS_QUEUED, Cluster, Job
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -35,13 +35,14 @@ async def expose(context: Context) -> bytes:
 
 async def _gauges(session: AsyncSession, context: Context) -> list[tuple[str, str, list[str], dict[Any, float]]]:
     now = context.clock()
-    counts = await session.execute(
-        select(Job.status, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.status)
-    )
-    jobs = {(str(status),): 0.0 for status in Status} | {(status,): float(count) for status, count in counts}
+    jobs = {(str(status),): 0.0 for status in Status}
+    for some in (IS_ENDED, IS_NOT_FINAL):
+        counted = select(Job.status, func.count()).where(Job.deleted_at.is_(None), some).group_by(Job.status)
+        jobs |= {(status,): float(count) for status, count in await session.execute(counted)}
     sums = select(func.sum(Job.workers), func.sum(Job.joining), func.sum(Job.desired_workers))
-    working = (await session.execute(sums.where(Job.status.in_(("running", "recovering", "pausing"))))).one()
-    oldest = await session.scalar(select(func.min(Job.queued_at)).where(Job.status == "queued"))
+    is_working = Job.placed_at.is_not(None) & Job.status.in_(("running", "recovering", "pausing"))
+    working = (await session.execute(sums.where(is_working))).one()
+    oldest = await session.scalar(select(func.min(Job.queued_at)).where(IS_QUEUED))
     deleted = await session.scalar(select(func.count()).where(Job.deleted_at.is_not(None)))
     clusters = (await session.scalars(select(Cluster))).all()
     online = {(cluster.id,): float(is_online(cluster, context.settings, now)) for cluster in clusters}

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, select
-from sqlalchemy.orm import defer
+from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from service.access import Principal
 from service.context import Context
 from service.history import list_json
-from service.models import Job
+from service.models import Job, unindexed
 from service.pages import cut
 from service.views import job_json
 
@@ -33,7 +33,7 @@ class JobWatch:
     async def snapshot(self) -> tuple[list[dict[str, Any]], str | None]:
         """The newest jobs, and the cursor of the page after them; None: these are all."""
         self._since = self._context.clock()
-        newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None), *self._visible())
+        newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None), *self._among(Job.project))
         statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS + 1)
         async with self._context.database.read() as session:
             rows = (await session.scalars(statement)).all()
@@ -46,7 +46,8 @@ class JobWatch:
         """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""
         assert self._since is not None, "take a snapshot first"
         looked_at = self._context.clock()
-        recent = select(Job.id, Job.revision).where(Job.updated_at >= self._since - MARGIN, *self._visible())
+        visible = self._among(unindexed(Job.project))
+        recent = select(Job.id, Job.revision).where(Job.updated_at >= self._since - MARGIN, *visible)
         async with self._context.database.read() as session:
             # Nearly all of these were told already: they are not read in full.
             rows = await session.execute(recent)
@@ -57,5 +58,5 @@ class JobWatch:
         self._told.update({job.id: job.revision for job in jobs})
         return [("job", job_json(job)) if job.deleted_at is None else ("deleted", {"id": job.id}) for job in jobs]
 
-    def _visible(self) -> list[ColumnElement[bool]]:
-        return [] if self._projects is None else [Job.project.in_(sorted(self._projects))]
+    def _among(self, project: ColumnElement[str] | InstrumentedAttribute[str]) -> list[ColumnElement[bool]]:
+        return [] if self._projects is None else [project.in_(sorted(self._projects))]

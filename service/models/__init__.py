@@ -12,7 +12,11 @@ from service.models.clusters import (
 )
 from service.models.jobs import (
     DELETED,
+    ENDED,
     HISTORIES,
+    IS_ENDED,
+    IS_NOT_FINAL,
+    IS_QUEUED,
     NOT_FINAL,
     PLACED,
     POSITIONED,
@@ -26,6 +30,7 @@ from service.models.jobs import (
     MetricRollup,
     Package,
     WorkerActionRow,
+    unindexed,
 )
 from service.models.people import (
     AttemptSecret,
@@ -45,7 +50,11 @@ from service.models.webhooks import (
 
 __all__ = [
     "DELETED",
+    "ENDED",
     "HISTORIES",
+    "IS_ENDED",
+    "IS_NOT_FINAL",
+    "IS_QUEUED",
     "NAMING",
     "NOT_FINAL",
     "PLACED",
@@ -76,4 +85,5 @@ __all__ = [
     "User",
     "Webhook",
     "WorkerActionRow",
+    "unindexed",
 ]

@@ -6,19 +6,23 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     ForeignKey,
     Index,
     String,
     UniqueConstraint,
     false,
+    literal_column,
     text,
 )
-from sqlalchemy.orm import Mapped, mapped_column, validates
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column, validates
 
 from service.models.base import Base
 from service.scheduling.view import ranked_at
 
-NOT_FINAL = "status NOT IN ('succeeded', 'failed', 'cancelled')"
+_FINAL = ("'succeeded'", "'failed'", "'cancelled'")
+NOT_FINAL = f"status NOT IN ({', '.join(_FINAL)})"
+ENDED = f"status IN ({', '.join(_FINAL)})"
 QUEUED = "status = 'queued'"
 TIMED = "deadline_at IS NOT NULL"
 POSITIONED = "queue_position IS NOT NULL"
@@ -170,12 +174,9 @@ class Job(Base):
             sqlite_where=text(TIMED),
             postgresql_where=text(TIMED),
         ),
-        Index(
-            "ix_jobs_placed_at",
-            "placed_at",
-            sqlite_where=text(PLACED),
-            postgresql_where=text(PLACED),
-        ),
+        Index("ix_jobs_placed_id", "id", sqlite_where=text(PLACED), postgresql_where=text(PLACED)),
+        # Of all that have ended only their number is asked for: it is counted in the index.
+        Index("ix_jobs_ended", "status", "deleted_at", sqlite_where=text(ENDED), postgresql_where=text(ENDED)),
         Index(
             "ix_jobs_queue_position",
             "queue_position",
@@ -198,6 +199,21 @@ class Job(Base):
         if priority is not None and queued_at is not None:
             self.ranked_at = ranked_at(priority, queued_at)
         return value
+
+
+# With literals: a planner that sees parameters cannot know that a partial index serves.
+IS_QUEUED: ColumnElement[bool] = Job.status == literal_column("'queued'")
+IS_ENDED: ColumnElement[bool] = Job.status.in_([literal_column(status) for status in _FINAL])
+IS_NOT_FINAL: ColumnElement[bool] = Job.status.not_in([literal_column(status) for status in _FINAL])
+
+
+def unindexed(column: InstrumentedAttribute[str]) -> ColumnElement[str]:
+    """The same text, for which no index is used.
+
+    SQLite keeps no statistics of the table: where a project is asked for beside something rarer, it would look at all
+    jobs of the project that there ever were.
+    """
+    return column + literal_column("''")
 
 
 class Attempt(Base):

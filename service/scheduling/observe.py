@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Row, Select, literal_column, select, tuple_
+from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.clusters import is_on_node, is_online
 from service.context import Context
-from service.models import Attempt, Cluster, Job, Project
+from service.models import IS_QUEUED, Attempt, Cluster, Job, Project
 from service.scheduling.capacity import ClusterView, NodeView, Shape
 from service.scheduling.guard import Passed, pass_over
 from service.scheduling.measure import measured_rates
@@ -22,8 +22,6 @@ from service.states import WITH_CONTROLLER
 T = TypeVar("T")
 
 LEAVING = ("pausing", "stopping")
-IS_QUEUED = Job.status == literal_column("'queued'")
-"""With a literal: a planner that sees a parameter cannot know that the partial index of the queue serves."""
 
 # Only what is decided from: a spec is some kilobytes of JSON, and the queue may be long.
 _COMMON = (

@@ -12,9 +12,8 @@ from service.clock import optional_rfc3339, parse_rfc3339, to_rfc3339
 from service.context import Context
 from service.ids import is_id
 from service.jobs import find_visible
-from service.models import Job, Moment
+from service.models import IS_QUEUED, Job, Moment
 from service.pages import bad_cursor, cut
-from service.scheduling.observe import IS_QUEUED
 from service.states import WITH_CONTROLLER
 
 _ORDER = (Job.ranked_at, Job.id)

@@ -216,6 +216,14 @@ async def test_a_clone_is_the_same_job_but_for_what_was_said(bench: Bench) -> No
     assert (await bench.post("/jobs/digits/clone", 201, {"overrides": {"name": "mine"}}))["name"] == "mine"
 
 
+async def test_a_clone_of_a_job_with_many_clones_gets_the_first_number_that_is_free(bench: Bench) -> None:
+    await bench.submit()
+    for number in (*range(2, 20), *range(21, 24)):
+        await bench.submit(f"digits-{number}")
+    await bench.submit("digits-20x")
+    assert [(await bench.post("/jobs/digits/clone", 201, {}))["name"] for _ in range(2)] == ["digits-20", "digits-24"]
+
+
 async def test_a_clone_begins_from_a_checkpoint(bench: Bench) -> None:
     controller = await bench.start()
     refused = await bench.post("/jobs/digits/clone", 409, {"from_checkpoint": "latest"})
