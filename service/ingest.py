@@ -1,11 +1,13 @@
-"""Fenced ingest: everything a report carries is stored in one transaction with the cursor that acknowledges it."""
+"""Fenced ingest: everything a report carries is stored in one transaction with the cursor that acknowledges it.
+
+Its log lines lie in files, which are written before: see `service.log_writes`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-import threading
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.errors import Finding
-from rubato.wire.cluster import EventReport, LogLine, MetricRow, Outcome, Report, ReportReply
+from rubato.wire.cluster import EventReport, MetricRow, Outcome, Report, ReportReply
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
@@ -29,6 +31,7 @@ from service.errors import ErrorKind, ServiceError
 from service.events import append_event, append_reported
 from service.ids import new_id
 from service.jobs import find
+from service.log_writes import Written, beyond, limit_of_logs, written
 from service.logs import LogPosition
 from service.metrics import finite, store_metrics
 from service.models import Attempt, Checkpoint, Job
@@ -47,35 +50,59 @@ async def ingest(context: Context, job_id: str, report: Report, principal: Princ
     """Store a batch, once.
 
     Raises:
-        ServiceError: forbidden, fenced, invalid_request (a batch out of order, numbers no database holds).
+        ServiceError: forbidden, fenced, invalid_request (a batch out of order, numbers no database holds), not_ready
+            (the disk of the logs).
     """
     if principal.job_id != job_id:
         raise ServiceError(ErrorKind.FORBIDDEN, "The token is for another job.")
     _check_numbers(report)
     # Before anything of it is looked at: what is not in the report any more can be stored, shown and sent.
     report = await _redacted(context, report, principal)
-    now = context.clock()
-    async with context.database.write() as session:
-        job = await find(session, job_id, for_update=True)
-        attempt = await session.get(Attempt, (job.id, principal.attempt))
-        assert attempt is not None, "the attempt was found by its token"
-        if report.attempt != principal.attempt or attempt.outcome == "superseded":
-            raise fenced(job, report.attempt)
-        if report.batch <= attempt.last_batch:
-            # Stored before; its reply was lost. True after the outcome too: the controller waits for this very reply.
-            if job.is_attempt_live and job.attempt == attempt.number:
-                job.lease_expires_at = now + context.settings.lease
-            return ReportReply(ack=report.batch, time=to_rfc3339(now))
-        if attempt.number != job.attempt or not job.is_attempt_live:
-            raise fenced(job, report.attempt)
-        if report.batch != attempt.last_batch + 1:
-            raise ServiceError(
-                ErrorKind.INVALID_REQUEST,
-                f"batch {report.batch} came before {attempt.last_batch + 1}; send unacknowledged batches in order.",
-                extra={"expected_batch": attempt.last_batch + 1},
-            )
-        await _store(context, session, job, attempt, report, now)
+
+    async def look(session: AsyncSession) -> Job | None:
+        job, _, is_next = await _find_batch(session, job_id, report, principal)
+        return job if is_next else None
+
+    async with (
+        written(context, job_id, principal.attempt, report.logs, look) as lines,
+        context.database.write() as session,
+    ):
+        # Only here: for the writer's turn, and for a disk, it may have waited for long.
+        now = context.clock()
+        job, attempt, is_next = await _find_batch(session, job_id, report, principal)
+        if is_next:
+            await _store(context, session, job, attempt, report, lines, now)
+        elif job.is_attempt_live and job.attempt == attempt.number:
+            # Stored before; its reply was lost.
+            job.lease_expires_at = now + context.settings.lease
         return ReportReply(ack=report.batch, time=to_rfc3339(now))
+
+
+async def _find_batch(
+    session: AsyncSession, job_id: str, report: Report, principal: Principal
+) -> tuple[Job, Attempt, bool]:
+    """The job and its attempt, and whether the batch is the next one; False: it was stored before.
+
+    Raises:
+        ServiceError: fenced, invalid_request (a batch out of order).
+    """
+    job = await find(session, job_id, for_update=True)
+    attempt = await session.get(Attempt, (job.id, principal.attempt))
+    assert attempt is not None, "the attempt was found by its token"
+    if report.attempt != principal.attempt or attempt.outcome == "superseded":
+        raise fenced(job, report.attempt)
+    if report.batch <= attempt.last_batch:
+        # Acknowledged after the outcome, too: the controller waits for this very reply.
+        return job, attempt, False
+    if attempt.number != job.attempt or not job.is_attempt_live:
+        raise fenced(job, report.attempt)
+    if report.batch != attempt.last_batch + 1:
+        raise ServiceError(
+            ErrorKind.INVALID_REQUEST,
+            f"batch {report.batch} came before {attempt.last_batch + 1}; send unacknowledged batches in order.",
+            extra={"expected_batch": attempt.last_batch + 1},
+        )
+    return job, attempt, True
 
 
 async def _redacted(context: Context, report: Report, principal: Principal) -> Report:
@@ -86,7 +113,13 @@ async def _redacted(context: Context, report: Report, principal: Principal) -> R
 
 
 async def _store(
-    context: Context, session: AsyncSession, job: Job, attempt: Attempt, report: Report, now: datetime
+    context: Context,
+    session: AsyncSession,
+    job: Job,
+    attempt: Attempt,
+    report: Report,
+    lines: Written | None,
+    now: datetime,
 ) -> None:
     fresh = _fresh_events(report.events, attempt.last_seq)
     attempt.last_batch = report.batch
@@ -107,7 +140,7 @@ async def _store(
     for event in fresh:
         await _apply_checkpoint_event(session, job, attempt.number, event, now)
     await _store_metrics(context, session, job, attempt.number, report, now)
-    await _append_logs(context, session, job, attempt.number, report, now)
+    await _count_logs(context, session, job, report, lines, now)
     await take_answers(session, job, report.answers, report.workers, now)
     await settle_status(session, job, now=now)
     job.message = report.observed.reason or job.message
@@ -196,44 +229,25 @@ async def _store_metrics(
     job.latest_metrics = finite(max(report.metrics, key=lambda row: row.step).values)
 
 
-async def _append_logs(
-    context: Context, session: AsyncSession, job: Job, attempt: int, report: Report, now: datetime
+async def _count_logs(
+    context: Context, session: AsyncSession, job: Job, report: Report, lines: Written | None, now: datetime
 ) -> None:
-    """The lines, as far as the quota of a job goes; where it ends, one line says so."""
-    lines, limit = report.logs, context.settings.max_job_log_bytes
-    if lines and job.log_bytes >= limit:
-        told = f"{limit} bytes of log lines"
-        last = LogLine("service", None, to_rfc3339(now), "system", f"{_beyond(told)}; the job goes on.")
-        lines = () if job.log_lines_dropped else (last,)
-        if lines:
-            await _tell_quota(session, job, "logs", told, limit, now)
-        job.log_lines_dropped += len(report.logs)
-    if not lines:
+    """Let the lines that were written count."""
+    if not report.logs:
         return
-    at = LogPosition(job.log_segment, job.log_offset)
-    is_given_up = threading.Event()
-    try:
-        # In a thread: the sync of a slow disk must not stop every other request.
-        end = await asyncio.to_thread(context.logs.append, job.id, at, attempt, lines, is_given_up)
-    except BlockingIOError:
-        raise ServiceError(
-            ErrorKind.NOT_READY, "The disk of the service's logs is still busy with an earlier batch; send it again."
-        ) from None
-    except asyncio.CancelledError:
-        # The transaction took too long: the batch will come again, and then this one must not be written any more.
-        is_given_up.set()
-        raise
-    job.log_segment, job.log_offset = end.segment, end.offset
-    job.log_bytes += end.offset - (at.offset if end.segment == at.segment else 0)
-
-
-def _beyond(told: str) -> str:
-    return f"{told} of this job are stored, which is its quota: further ones are dropped"
+    if lines is None or lines.at != LogPosition(job.log_segment, job.log_offset):
+        raise ServiceError(ErrorKind.NOT_READY, "The log of the job was written by another one; send it again.")
+    if lines.num_dropped and not job.log_lines_dropped:
+        limit = context.settings.max_job_log_bytes
+        await _tell_quota(session, job, "logs", limit_of_logs(limit), limit, now)
+    job.log_lines_dropped += lines.num_dropped
+    job.log_segment, job.log_offset = lines.end.segment, lines.end.offset
+    job.log_bytes += lines.num_bytes
 
 
 async def _tell_quota(session: AsyncSession, job: Job, what: str, told: str, limit: int, now: datetime) -> None:
     data = {"what": what, "limit": limit}
-    await append_event(session, job, EventKind.QUOTA_REACHED, f"{_beyond(told)}.", now=now, data=data)
+    await append_event(session, job, EventKind.QUOTA_REACHED, f"{beyond(told)}.", now=now, data=data)
 
 
 async def _apply_checkpoint_event(

@@ -2,7 +2,7 @@
 
 A batch is appended and synced, then the transaction that acknowledges it commits the new offset. After a crash in
 between the file is longer than the offset says: the next append cuts it there, so nothing is doubled and nothing
-acknowledged is lost. Readers never look behind the committed offset.
+acknowledged is lost. Readers never look behind the committed offset. Who appends when: see `service.log_writes`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import bisect
 import fcntl
 import json
+import math
 import os
 import re
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +29,8 @@ MAX_SCAN_BYTES = 64 * 1024 * 1024
 """A filtered tail gives up behind so much text, and a filtered read says where to go on."""
 DISORDER = timedelta(minutes=1)
 """So much may a line be older than one before it: workers report by themselves, and each has a clock of its own."""
+LOCK = ".lock"
+"""In each job's folder."""
 _BLOCK_BYTES = 256 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _quoted = json.encoder.encode_basestring
@@ -83,22 +86,31 @@ class LogStore:
         self._folder = folder
         self._segment_bytes = segment_bytes
 
+    def hold(self, job_id: str) -> int:
+        """Keep all others, also of other processes, from appending to a log, until the descriptor given is closed.
+
+        Raises:
+            BlockingIOError: somebody holds it.
+        """
+        folder = self._folder / job_id
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
     def append(
-        self,
-        job_id: str,
-        at: LogPosition,
-        attempt: int,
-        lines: Sequence[LogLine],
-        is_given_up: threading.Event | None = None,
+        self, job_id: str, at: LogPosition, attempt: int, lines: Sequence[LogLine], due: float = math.inf
     ) -> LogPosition:
         """Write lines behind the committed position and sync them; gives the position to commit.
 
-        A disk may hold it up for longer than anybody waits, and the same batch then comes again, also at another
-        replica. So the file is locked while it is written: none of the two writes over what the other one has written.
-        What was given up before it had the lock writes nothing.
+        Whoever appends holds the log. `due`, on the monotonic clock: later nothing is written.
 
         Raises:
-            BlockingIOError: an append before is still under way.
+            TimeoutError: it is due.
         """
         if not lines:
             return at
@@ -109,9 +121,8 @@ class LogStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_given_up is not None and is_given_up.is_set():
-                return at
+            if time.monotonic() > due:
+                raise TimeoutError(f"an append to {path.name} of {job_id} came too late")
             os.ftruncate(descriptor, at.offset)
             with os.fdopen(os.dup(descriptor), "r+b") as stream:
                 stream.seek(at.offset)
@@ -141,10 +152,11 @@ class LogStore:
         folder = self._folder / job_id
         if not folder.is_dir():
             return 0
-        segments = sorted(folder.iterdir())[:limit]
+        segments = sorted(path for path in folder.iterdir() if path.name != LOCK)[:limit]
         for segment in segments:
             segment.unlink(missing_ok=True)
         if not segments:
+            (folder / LOCK).unlink(missing_ok=True)
             folder.rmdir()
         return len(segments)
 

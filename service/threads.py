@@ -1,4 +1,4 @@
-"""Threads for long reads, apart from those in which reports are written: a search or a download stops no job."""
+"""Threads for what may take long, apart from each other: a search, a download or a slow disk stops nothing else."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ SEARCHES = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="search")
 """Through logs, up to 64 MiB of text each."""
 DOWNLOADS = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="download")
 """From object stores, which may be slow."""
+APPENDS = ThreadPoolExecutor(2 * NUM_THREADS, thread_name_prefix="append")
+"""To logs: each waits for its disk."""
 
 
 async def run_in(threads: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +11,12 @@ import pytest
 
 from api.tails import all_jobs
 from rubato.wire.codec import to_json
-from service import database, logs
 from service.access import service_itself
 from tests.integration.service.test_people import make_user
 from tests.pickle_bomb import PickleBomb
 from tests.simulated_controller import bearer, log_line, metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from tests.integration.service.conftest import Bench, MakeBench
 
@@ -190,50 +186,3 @@ async def test_a_job_beyond_its_quota_of_metrics_still_shows_the_newest_values(
         assert (job["metrics"], job["metric_rows_dropped"]) == ({"loss": 0.3}, 20)
         kinds = [event["kind"] for event in (await bench.get("/jobs/digits/events"))["items"]]
         assert kinds.count("quota.reached") == 1
-
-
-@pytest.fixture
-def stalled(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """The disk of the logs stands still in the first write: (it does, it goes on)."""
-    entered, released = threading.Event(), threading.Event()
-    real: Callable[[int], None] = os.fdatasync
-
-    def stall(descriptor: int) -> None:
-        if not entered.is_set():
-            entered.set()
-            released.wait()
-        real(descriptor)
-
-    monkeypatch.setattr(logs.os, "fdatasync", stall)
-    return entered, released
-
-
-async def test_a_disk_that_stalls_longer_than_a_transaction_keeps_the_order_of_lines(
-    make_bench: MakeBench,
-    new_postgres: Callable[[], str],
-    monkeypatch: pytest.MonkeyPatch,
-    stalled: tuple[threading.Event, threading.Event],
-) -> None:
-    entered, released = stalled
-    async with make_bench(new_postgres()) as bench:
-        controller = await bench.start()
-        report = controller.next_report(logs=(log_line("one"), log_line("two")))
-        try:
-            with monkeypatch.context() as patched:
-                patched.setattr(database, "ANSWER_TIMEOUT_S", 4.0)
-                while not entered.is_set():  # a slow machine may not come so far in the time
-                    first = await controller.send(report)
-                    assert first.status_code == 503, first.text
-            # It is sent again, while the first one still hangs in the disk.
-            again = await controller.send(report)
-            assert (again.status_code, again.json()["code"]) == (503, "not_ready"), again.text
-            assert again.headers["retry-after"]
-        finally:
-            released.set()
-        response = await controller.send(report)
-        while response.status_code == 503:  # the first one is on its way out of the disk
-            response = await controller.send(report)
-        assert response.status_code == 200
-        await controller.report(logs=(log_line("three"),))
-        lines = (await bench.get("/jobs/digits/logs"))["items"]
-        assert [line["line"] for line in lines] == ["one", "two", "three"]

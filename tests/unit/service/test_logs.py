@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -220,40 +220,37 @@ def test_a_time_that_cannot_be_read_hides_no_line(store: LogStore, time: str) ->
     assert texts(store.read("job", store.find("job", end, NOON), end, 10, wanted)[0]) == ["odd", "even"]
 
 
-def test_what_was_given_up_writes_nothing_any_more(tmp_path: Path) -> None:
-    """Its disk stood still before the file was open: meanwhile the batch came again, and another one."""
+def test_what_comes_too_late_writes_nothing_any_more(tmp_path: Path) -> None:
+    """It stood still before the file was open: meanwhile the batch came again, and another one."""
     store = LogStore(tmp_path, 10_000)
-    given_up = threading.Event()
-    given_up.set()
     end = store.append("job", START, 1, [line("one")])
     end = store.append("job", end, 1, [line("two")])
-    assert store.append("job", START, 1, [line("one")], given_up) == START
+    with pytest.raises(TimeoutError, match="too late"):
+        store.append("job", START, 1, [line("one")], time.monotonic())
     assert [item["line"] for item in store.tail("job", end, 10, LogFilter())[0]] == ["one", "two"]
 
 
-def test_two_appends_at_once_do_not_write_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LogStore(tmp_path, 10_000)
-    entered, released = threading.Event(), threading.Event()
-    real = os.fdatasync
+def test_a_log_is_held_by_one_until_all_its_descriptors_are_closed(tmp_path: Path) -> None:
+    first, second = LogStore(tmp_path, 10_000), LogStore(tmp_path, 10_000)
+    held = first.hold("job")
+    for store in (first, second):
+        with pytest.raises(BlockingIOError):
+            store.hold("job")
+    os.close(second.hold("another"))
+    copy = os.dup(held)
+    os.close(held)
+    with pytest.raises(BlockingIOError):
+        second.hold("job")
+    os.close(copy)
+    os.close(second.hold("job"))
 
-    def stall(descriptor: int) -> None:
-        entered.set()
-        released.wait()
-        real(descriptor)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("service.logs.os.fdatasync", stall)
-        slow = threading.Thread(target=store.append, args=("job", START, 1, [line("one")]))
-        slow.start()
-        assert entered.wait(60)
-        try:
-            with pytest.raises(BlockingIOError):
-                store.append("job", START, 1, [line("one")])
-        finally:
-            released.set()
-            slow.join()
-    end = store.append("job", START, 1, [line("one"), line("two")])
-    assert [item["line"] for item in store.tail("job", end, 10, LogFilter())[0]] == ["one", "two"]
+def test_a_log_is_removed_with_its_lock(store: LogStore, tmp_path: Path) -> None:
+    write(store, 50)
+    os.close(store.hold("job"))
+    segments = len(list((tmp_path / "job").glob("*.jsonl")))
+    assert [store.remove("job", segments) for _ in range(3)] == [segments, 0, 0]
+    assert not (tmp_path / "job").exists()
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.integers(0, 9))
