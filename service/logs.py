@@ -117,7 +117,6 @@ class LogStore:
         data = _encode(lines, attempt)
         at = self._rotate(job_id, at)
         path = self._path(job_id, at.segment)
-        is_new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -130,8 +129,10 @@ class LogStore:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
-        if is_new:
-            _sync_folder(path.parent)
+        if at.offset == 0:
+            # Not only where the file is new: it may be left of a crash before this.
+            for folder in (path.parent, self._folder):
+                _sync_folder(folder)
         return LogPosition(at.segment, at.offset + len(data))
 
     def cut_tail(self, job_id: str, at: LogPosition) -> int:

@@ -245,6 +245,28 @@ def test_a_log_is_held_by_one_until_all_its_descriptors_are_closed(tmp_path: Pat
     os.close(second.hold("job"))
 
 
+def test_the_names_of_a_first_segment_are_synced_also_after_a_crash_before_that(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose name never reached the disk is gone after a power cut, with lines that were acknowledged."""
+    synced: list[str] = []
+
+    def note(folder: Path) -> None:
+        synced.append(folder.name)
+
+    def die(_: Path) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr("service.logs._sync_folder", die)
+    with pytest.raises(SystemExit):
+        store.append("job", START, 1, [line("one")])
+    monkeypatch.setattr("service.logs._sync_folder", note)
+    end = store.append("job", START, 1, [line("one")])
+    assert synced == ["job", tmp_path.name]
+    store.append("job", end, 1, [line("two")])
+    assert len(synced) == 2, "once a segment"
+
+
 def test_a_log_is_removed_with_its_lock(store: LogStore, tmp_path: Path) -> None:
     write(store, 50)
     os.close(store.hold("job"))
