@@ -40,14 +40,16 @@ async def acquire(context: Context, request: AcquireRequest, principal: Principa
     if principal.job_id != request.job_id:
         raise ServiceError(ErrorKind.FORBIDDEN, "The ticket is for another job.")
     _check_numbers(request.process)
-    now = context.clock()
+    asked_at = context.clock()
     async with context.database.write() as session:
+        now = context.clock()
         job = await find(session, request.job_id, for_update=True)
         if Status(job.status) not in WITH_CONTROLLER:
             raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is {job.status}; no controller is wanted.")
         predecessor = await session.get(Attempt, (job.id, job.attempt))
         if job.is_attempt_live and predecessor is not None:
-            _check_predecessor_gone(context, job, predecessor, request, now)
+            # As of before the writer's turn: while this request waited for it, so did the predecessor's reports.
+            _check_predecessor_gone(context, job, predecessor, request, asked_at)
             predecessor.ended_at = now
             predecessor.outcome = "superseded"
         return await _grant(context, session, job, request.process, now)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Database:
         # SQLite has one writer at a time anyway. Waiting for it here instead of in SQLite's busy handler is fair, and a
         # writer that never meets SQLITE_BUSY needs no retries.
         self._write_turn: asyncio.Lock | None = asyncio.Lock() if self.is_sqlite else None
+        self._writing_since: float | None = None
         if self.is_sqlite:
             connect = partial(open_connection, url)
             self._writer = create_async_engine(url, async_creator=connect, pool_size=1, max_overflow=0)
@@ -164,11 +165,25 @@ class Database:
             DatabaseLost: the file of SQLite is gone or damaged; nothing of it is acknowledged.
         """
         if self._write_turn is not None:
-            async with self._write_turn, self._transaction() as session:
+            async with self._write_turn, self._timed(), self._transaction() as session:
                 yield session
         else:
             async with self._in_time(), self._transaction() as session:
                 yield session
+
+    @property
+    def writing_for(self) -> timedelta:
+        """How long SQLite's one writer has been at its transaction, of which nobody has seen anything yet."""
+        since = self._writing_since
+        return timedelta(0) if since is None else timedelta(seconds=time.monotonic() - since)
+
+    @asynccontextmanager
+    async def _timed(self) -> AsyncIterator[None]:
+        self._writing_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._writing_since = None
 
     async def now(self) -> datetime | None:
         """What the clock of the server says; None: a file has none."""

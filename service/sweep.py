@@ -96,7 +96,7 @@ class Sweeper:
                 await self._try(self._remove(job_id, deleted_at, now, keeps_checkpoints=keeps_checkpoints), job_id)
             for retention in self._retentions:
                 for job_id in await self._outlived(retention, now):
-                    await self._try(self._drop(job_id, retention, now), job_id)
+                    await self._try(self._drop(job_id, retention), job_id)
         finally:
             SWEEPS.observe(time.perf_counter() - began)
 
@@ -137,10 +137,11 @@ class Sweeper:
             await session.execute(gone.execution_options(synchronize_session=False))
         SWEPT.labels("jobs").inc()
 
-    async def _drop(self, job_id: str, retention: Retention, now: datetime) -> None:
+    async def _drop(self, job_id: str, retention: Retention) -> None:
         """What the retention no longer keeps of a job."""
         await retention.remove(job_id)
         async with self._transaction() as session:
+            now = self._context.clock()
             done = {retention.dropped_at: now, Job.updated_at: now, Job.revision: Job.revision + 1}
             mark = update(Job).where(Job.id == job_id).values(done)
             await session.execute(mark.execution_options(synchronize_session=False))

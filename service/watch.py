@@ -17,7 +17,8 @@ from service.views import job_json
 
 SNAPSHOT_JOBS = 200
 MARGIN = timedelta(seconds=15)
-"""A row carries the time its transaction began; one that began earlier may commit later by so much."""
+"""A row carries the time its transaction began; one that began earlier may commit later by so much. SQLite sets no
+limit to a transaction, but has one at a time: how long that has been under way is looked back over besides."""
 
 
 class JobWatch:
@@ -32,7 +33,7 @@ class JobWatch:
 
     async def snapshot(self) -> tuple[list[dict[str, Any]], str | None]:
         """The newest jobs, and the cursor of the page after them; None: these are all."""
-        self._since = self._context.clock()
+        self._since = self._context.clock() - self._context.database.writing_for
         newest = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None), *self._among(Job.project))
         statement = newest.order_by(Job.id.desc()).limit(SNAPSHOT_JOBS + 1)
         async with self._context.database.read() as session:
@@ -45,7 +46,7 @@ class JobWatch:
     async def changes(self) -> list[tuple[Literal["job", "deleted"], dict[str, Any]]]:
         """The jobs that changed since the last call, in the order of their change; of deleted ones the id alone."""
         assert self._since is not None, "take a snapshot first"
-        looked_at = self._context.clock()
+        looked_at = self._context.clock() - self._context.database.writing_for
         visible = self._among(unindexed(Job.project))
         recent = select(Job.id, Job.revision).where(Job.updated_at >= self._since - MARGIN, *visible)
         async with self._context.database.read() as session:

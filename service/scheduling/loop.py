@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.attempts import rearm_leases
 from service.context import Context
-from service.heartbeat import decide_skew
+from service.heartbeat import ABSENCE_S, decide_skew
 from service.leases import take_lease
 from service.models import Session, StoredReply
 from service.nodes import has_drains, settle_drains
@@ -35,6 +35,8 @@ LEASE_NAME = "scheduler"
 QUEUE_INTERVAL_S = 5.0
 HOUSEKEEPING_S = 600.0
 REPLY_LIFETIME = timedelta(hours=24)
+LATE = timedelta(seconds=ABSENCE_S)
+"""Nothing is judged by a moment so long ago, and no row carries it: watchers look back for no longer than 15 s."""
 WINDOW = 64
 """So many of the queue are looked at: those behind may go first only once they come into it."""
 MAX_WINDOW = 1024
@@ -131,7 +133,7 @@ class SchedulingLoop:
         if lapses or drains:
             # By itself: a plan that fails must not take back what time alone has brought about.
             async with self._context.database.write() as session:
-                if not await take_lease(session, LEASE_NAME, self._holder, now):
+                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._holder, now):
                     return
                 if drains:
                     await settle_drains(session, now)  # first: it locks clusters, which come before jobs
@@ -142,10 +144,14 @@ class SchedulingLoop:
             if not (changes or fallen):
                 return
             async with self._context.database.write() as session:
-                if not await take_lease(session, LEASE_NAME, self._holder, now):
+                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._holder, now):
                     return
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)
+
+    def _is_late(self, now: datetime) -> bool:
+        """The turn to write came so long after the look that reports waited as well: the next round knows of that."""
+        return self._context.clock() - now > LATE
 
     async def _plan(self, session: AsyncSession, now: datetime) -> tuple[list[Decision], tuple[str, ...]]:
         """What a round would change, and which queued jobs it does not look at any more."""

@@ -17,7 +17,6 @@ from tests.pickle_bomb import PickleBomb
 from tests.simulated_controller import bearer, log_line, metric
 
 if TYPE_CHECKING:
-
     from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
