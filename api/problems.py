@@ -11,7 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -82,6 +82,7 @@ TITLE: dict[ErrorKind, str] = {
     K.INTERNAL: "Internal error",
 }
 RETRY_AFTER_S = 2
+SILENT = "The database does not answer; try again shortly."
 
 
 def problem(
@@ -128,9 +129,12 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case HTTPException():
             kind, detail = _http_kind(error, request)
             headers = dict(error.headers or {})
-        case OperationalError() | InterfaceError() | PoolTimeoutError() | DatabaseSilent():
+        case DBAPIError() if (refusal := why_refused(error)) is not None:
             log.error("database_unavailable", error=str(error).splitlines()[0])
-            kind, detail = K.NOT_READY, "The database does not answer; try again shortly."
+            kind, detail = K.NOT_READY, refusal
+        case PoolTimeoutError() | DatabaseSilent():
+            log.error("database_unavailable", error=str(error).splitlines()[0])
+            kind, detail = K.NOT_READY, SILENT
         case DatabaseLost():
             log.critical("database_lost", error=str(error))
             kind, detail = K.NOT_READY, "The database is gone or damaged: the service stops. Its log says what to do."
@@ -139,6 +143,12 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             log.error("disk_full", error=str(error))
             kind, detail = K.NOT_READY, "The disk of the service is full; what was sent is not stored. Make room there."
+        case OSError(errno=errno.EROFS | errno.EIO | errno.ESTALE):
+            log.error("disk_refused", error=str(error))
+            kind, detail = (
+                K.NOT_READY,
+                f"The disk of the service takes nothing ({error.strerror}); mend it, then retry.",
+            )
         case _:
             log.error("unhandled_error", exc_info=error)
     if kind is K.UNAUTHENTICATED:
@@ -154,6 +164,19 @@ def problem_for(request: Request, error: Exception) -> JSONResponse:
         extra=extra,
         headers=headers,
     )
+
+
+def why_refused(error: DBAPIError) -> str | None:
+    """Why the database took nothing, for whoever sent it; None: it is not the database's state that is at fault."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None)
+    match state:
+        case "53100" | "SQLITE_FULL":
+            return "The disk of the database is full; what was sent is not stored. Make room there."
+        case "25006" | "SQLITE_READONLY":
+            return "The database takes no changes now: it is read-only, or a standby. What was sent is not stored."
+        case "25P03" | "25P04":  # it ended a transaction that had waited for the service
+            return SILENT
+    return SILENT if isinstance(error, OperationalError | InterfaceError) else None
 
 
 def install_problems(app: FastAPI) -> None:

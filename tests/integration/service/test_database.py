@@ -197,6 +197,36 @@ async def test_a_lost_postgres_connection_is_replaced(make_bench: MakeBench, new
         assert (await bench.job("digits"))["status"] == "queued"
 
 
+async def refused(bench: Bench, because: str) -> None:
+    large = {f"NAME_{number}": "x" * 3_000 for number in range(60)}
+    spec = {"name": "another", "recipe": "image-classifier", "env": large}
+    response = await bench.client.post("/api/v1/jobs", json=spec)
+    assert (response.status_code, response.json()["code"]) == (503, "not_ready"), response.text
+    assert because in response.json()["detail"]
+    assert response.headers["retry-after"]
+
+
+async def test_a_postgres_that_takes_no_changes_says_so(make_bench: MakeBench, new_postgres: Callable[[], str]) -> None:
+    """After a fail-over to a standby, or where a provider shuts it for its disk."""
+    async with make_bench(new_postgres()) as bench:
+        await bench.submit()
+        async with bench.context.database.write() as session:
+            name = (await session.execute(text("SELECT current_database()"))).scalar_one()
+            await session.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+        await bench.context.database._writer.dispose()  # as connections are new after a fail-over
+        await refused(bench, "takes no changes")
+        assert (await bench.job("digits"))["status"] == "queued"
+
+
+async def test_a_full_sqlite_says_so(make_bench: MakeBench) -> None:
+    async with make_bench() as bench:
+        await bench.submit()
+        async with bench.context.database.write() as session:
+            await session.execute(text("PRAGMA max_page_count = 1"))
+        await refused(bench, "is full")
+        assert (await bench.job("digits"))["status"] == "queued"
+
+
 async def test_a_replica_that_stops_inside_a_transaction_loses_its_locks(
     new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
