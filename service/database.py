@@ -43,6 +43,8 @@ APPLICATION_NAME = "rubato service"
 ANSWER_TIMEOUT_S = 12.0
 """Longest transaction, with its wait for a connection. A PostgreSQL that stands still, or whose host is gone without a
 word, does not keep its own limit for statements."""
+_ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
+"""Errors are logged, and what statements carry may be secret: environments, addresses of webhooks."""
 
 
 class HomeInUse(Exception):
@@ -72,8 +74,8 @@ class Database:
         self._writing_since: float | None = None
         if self.is_sqlite:
             connect = partial(open_connection, url)
-            self._writer = create_async_engine(url, async_creator=connect, pool_size=1, max_overflow=0)
-            self._reader = create_async_engine(url, async_creator=connect, pool_size=SQLITE_READERS, max_overflow=0)
+            self._writer = create_async_engine(url, async_creator=connect, pool_size=1, **_ALWAYS)
+            self._reader = create_async_engine(url, async_creator=connect, pool_size=SQLITE_READERS, **_ALWAYS)
             _configure_sqlite(self._writer, begin="BEGIN IMMEDIATE")
             _configure_sqlite(self._reader, begin="BEGIN")
         else:
@@ -81,6 +83,7 @@ class Database:
                 url,
                 pool_size=POSTGRES_CONNECTIONS,
                 connect_args=_postgres_arguments(),
+                **_ALWAYS,
             )
             _ping_idle(self._writer)
 

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from rubato.errors import UserError
 from service import database as database_module
-from service.database import Database, HomeInUse
+from service.database import Database, DatabaseSilent, HomeInUse
 from service.migrations import upgrade
 from service.migrations.upgrade import alembic_config, head_revision
 from service.models import Base, Package
@@ -258,6 +258,40 @@ async def test_each_end_of_a_connection_finds_the_other_gone(new_postgres: Calla
     await database.close()
     assert (asked["keepalives"], asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("1", "10", "25000")
     assert "-c tcp_keepalives_idle=10 " in asked["options"]
+
+
+async def test_no_more_connections_are_made_than_the_documents_say(
+    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "POSTGRES_CONNECTIONS", 2)
+    database = Database(new_postgres(), Hub(1))
+
+    async def ask() -> int:
+        async with database.read() as session:
+            return int((await session.execute(text("SELECT 1"))).scalar_one())
+
+    async with database.read() as first, database.read() as second:
+        for session in (first, second):
+            await session.execute(text("SELECT 1"))
+        monkeypatch.setattr(database_module, "ANSWER_TIMEOUT_S", 0.5)
+        with pytest.raises(DatabaseSilent):
+            await ask()
+    monkeypatch.setattr(database_module, "ANSWER_TIMEOUT_S", 12.0)
+    assert await ask() == 1
+    await database.close()
+
+
+async def test_an_error_does_not_tell_what_was_to_be_written(database: Database) -> None:
+    """It goes into the log: specs have environments, and addresses of webhooks are secrets."""
+
+    async def store() -> None:
+        async with database.write() as session:
+            session.add(Package(sha256="a" * 64, bytes=1, num_files=1, created_at=datetime.now(UTC)))
+
+    await store()
+    with pytest.raises(DBAPIError, match="hidden") as raised:
+        await store()
+    assert f"'{'a' * 64}'" not in str(raised.value)
 
 
 @asynccontextmanager
