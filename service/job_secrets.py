@@ -99,6 +99,10 @@ async def give(session: AsyncSession, job: Job, attempt: int) -> None:
         return
     asked = select(Secret).where(Secret.project == job.project, Secret.name.in_(names))
     for secret in (await session.scalars(asked)).all():
+        # Of a value that many attempts were given one row stays: a controller may crash for ever.
+        same = (AttemptSecret.name == secret.name, AttemptSecret.key_id == secret.key_id)
+        before = delete(AttemptSecret).where(AttemptSecret.job_id == job.id, *same)
+        await session.execute(before.where(AttemptSecret.sealed == secret.sealed))
         session.add(
             AttemptSecret(job_id=job.id, attempt=attempt, name=secret.name, key_id=secret.key_id, sealed=secret.sealed)
         )

@@ -16,14 +16,14 @@ from sqlalchemy import delete, func, select
 
 from rubato.wire.cluster import Failure, Outcome, ProcessIdentity, Report
 from service.job_secrets import MAX_JOB_BYTES
-from service.models import AttemptSecret, Base, Project, Secret
+from service.models import Attempt, AttemptSecret, Base, Project, Secret
 from service.project_secrets import MAX_CHARS
 from service.redaction import WITHHELD, Redactor
 from service.rotation import seal_anew
 from service.vault import KEY_FILE, Sealed, Vault
 from tests.integration.service.test_people import make_user
 from tests.integration.service.test_removal import blocked_or_done
-from tests.simulated_controller import SimulatedController, bearer, log_line
+from tests.simulated_controller import SimulatedController, bearer, log_line, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -338,6 +338,27 @@ async def test_keys_are_rotated_by_restarts(keyed: Any) -> None:
         assert (await fetch(controller)).json()["secrets"] == {"TOKEN": CANARY}
 
 
+async def test_a_job_that_crashes_for_ever_takes_no_more_room_with_each_attempt(bench: Bench) -> None:
+    await put(bench.client, CANARY)
+    controller = await bench.start(secrets=["TOKEN"])
+    for number in range(1, 5):
+        await controller.report(worker_reports=(worker(number),))
+        await controller.acquire(gone=number)
+        if number == 3:
+            await put(bench.client, LATER)
+        (shown,) = (await bench.get("/jobs/digits/workers"))["items"]
+        assert shown["worker_id"] == f"w{number}", "those of the last report are there until the next one"
+    assert (await fetch(controller)).json() == {"secrets": {"TOKEN": LATER}}
+    await controller.report(worker_reports=(worker(9),), logs=(log_line(f"{CANARY} and {LATER}"),))
+    async with bench.context.database.read() as session:
+        given = (await session.execute(select(AttemptSecret.attempt).order_by(AttemptSecret.attempt))).scalars().all()
+        workers = (await session.execute(select(Attempt.workers).order_by(Attempt.number))).scalars().all()
+    assert list(given) == [4, 5], "of each value that its workers may hold, one"
+    assert [len(reported) for reported in workers] == [0, 0, 0, 0, 1]
+    (line,) = (await bench.get("/jobs/digits/logs"))["items"]
+    assert line["line"] == "[secret TOKEN] and [secret TOKEN]"
+
+
 async def test_a_value_cannot_be_set_while_it_is_sealed_anew(
     make_bench: MakeBench, new_postgres: Callable[[], str]
 ) -> None:
@@ -366,8 +387,10 @@ async def test_attempts_that_were_given_the_same_have_the_same_after_a_rotation(
     async with keyed(OLD) as bench:
         await put(bench.client, CANARY)
         controller = await bench.start(secrets=["TOKEN"])
-        process = ProcessIdentity("node-1", "boot-1", 1, 1)
-        await SimulatedController(bench.client, controller.job_id, controller.ticket, process=process).acquire(gone=1)
+        async with bench.context.database.write() as session:
+            [row] = (await session.scalars(select(AttemptSecret))).all()
+            values = {"job_id": controller.job_id, "name": row.name, "key_id": row.key_id, "sealed": row.sealed}
+            session.add(AttemptSecret(**values, attempt=2))  # as releases before this one left it
     async with keyed(NEW, OLD) as bench, bench.context.database.read() as session:
         given = (await session.scalars(select(AttemptSecret.sealed))).all()
     assert len(given) == 2
