@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,6 +18,10 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.models import Job, StoredReply
 from service.views import edition
+
+REPLY_LIFETIME = timedelta(hours=24)
+ROWS = 1_000
+"""Deleted in one transaction: replies may be large, and others wait for the writer's turn."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,17 @@ async def answer_once(
         if stored is None:
             raise
         return stored
+
+
+async def forget_old_replies(session: AsyncSession, now: datetime) -> bool:
+    """Remove some of the replies that nobody asks for any more, the oldest first; gives whether more may be left."""
+    is_old = StoredReply.created_at < now - REPLY_LIFETIME
+    end = await session.scalar(
+        select(StoredReply.created_at).where(is_old).order_by(StoredReply.created_at).limit(1).offset(ROWS - 1)
+    )
+    gone = delete(StoredReply).where(is_old if end is None else StoredReply.created_at <= end)
+    await session.execute(gone.execution_options(synchronize_session=False))
+    return end is not None
 
 
 async def _answer(

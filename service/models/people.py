@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     String,
@@ -124,6 +125,8 @@ class StoredReply(Base):
     body_sha256: Mapped[str] = mapped_column(String(64))
     reply: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
+
+    __table_args__ = (Index("ix_stored_replies_created_at", "created_at"),)
 
 
 class AuditEntry(Base):

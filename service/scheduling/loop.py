@@ -20,9 +20,10 @@ from service.attempts import rearm_leases
 from service.context import Context
 from service.heartbeat import ABSENCE_S, decide_skew
 from service.leases import take_lease
-from service.models import Session, StoredReply
+from service.models import Session
 from service.nodes import has_drains, settle_drains
 from service.notify import SCHEDULER
+from service.requests import forget_old_replies
 from service.scheduling.apply import apply_decisions, changes_among
 from service.scheduling.capacity import largest_fit
 from service.scheduling.guard import Passed, decide_around
@@ -34,7 +35,6 @@ from service.states import IllegalTransition
 LEASE_NAME = "scheduler"
 QUEUE_INTERVAL_S = 5.0
 HOUSEKEEPING_S = 600.0
-REPLY_LIFETIME = timedelta(hours=24)
 LATE = timedelta(seconds=ABSENCE_S)
 """Nothing is judged by a moment so long ago, and no row carries it: watchers look back for no longer than 15 s."""
 WINDOW = 64
@@ -178,7 +178,10 @@ class SchedulingLoop:
         now = self._context.clock()
         async with self._context.database.write() as session:
             await session.execute(delete(Session).where(Session.expires_at < now))
-            await session.execute(delete(StoredReply).where(StoredReply.created_at < now - REPLY_LIFETIME))
+        has_more = True
+        while has_more:
+            async with self._context.database.write() as session:
+                has_more = await forget_old_replies(session, now)
 
 
 def _changes(seen: Seen, decisions: list[Decision], passed: Passed) -> list[Decision]:

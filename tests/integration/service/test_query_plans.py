@@ -32,23 +32,27 @@ MEMBER = Principal(Role.USER, "ann", user_id="user_1", projects={"default": Proj
 
 @dataclass
 class Recorder:
-    """The statements that were made about jobs."""
+    """The statements that were made about a table."""
 
+    about: str
     statements: list[tuple[str, Any]] = field(default_factory=list)
 
     def note(self, _c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, has_many: bool) -> None:
-        if statement.startswith(("SELECT", "UPDATE", "DELETE")) and "jobs" in statement:
+        if statement.startswith(("SELECT", "UPDATE", "DELETE")) and self.about in statement:
             self.statements.append((statement, parameters[0] if has_many else parameters))
 
-    def slow(self, file: Path) -> list[str]:
-        """Steps of their plans that look at jobs which have ended long ago."""
+    def plans(self, file: Path) -> list[list[str]]:
+        """The steps of each, as SQLite would take them."""
         with closing(sqlite3.connect(file)) as database:
             return [
-                f"{step}: {statement[-400:]}"
+                [step for *_, step in database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
                 for statement, parameters in self.statements
-                for *_, step in database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-                if _walks(step)
             ]
+
+    def slow(self, file: Path) -> list[str]:
+        """Steps that look at jobs which have ended long ago."""
+        plans = zip(self.plans(file), self.statements, strict=True)
+        return [f"{step}: {made[-400:]}" for plan, (made, _) in plans for step in plan if _walks(step)]
 
 
 def _walks(step: str) -> bool:
@@ -62,8 +66,8 @@ def _walks(step: str) -> bool:
 
 
 @contextmanager
-def recorded() -> Iterator[Recorder]:
-    recorder = Recorder()
+def recorded(about: str = "jobs") -> Iterator[Recorder]:
+    recorder = Recorder(about)
     event.listen(Engine, "before_cursor_execute", recorder.note)
     try:
         yield recorder

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import select
+
+from service import requests
+from service.models import StoredReply
+from tests.integration.service.test_query_plans import recorded
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -50,6 +55,32 @@ async def test_the_same_key_gives_the_same_reply(bench: Bench) -> None:
     other = await bench.client.post("/api/v1/jobs", json={**SPEC, "seed": 1}, headers=key)
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert len((await bench.get("/jobs"))["items"]) == 1
+
+
+async def test_old_replies_are_forgotten_some_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ROWS", 3)
+
+    async def keys() -> list[str]:
+        async with bench.context.database.read() as session:
+            return list(await session.scalars(select(StoredReply.key).order_by(StoredReply.key)))
+
+    for number in range(8):
+        key = {"Idempotency-Key": f"key-{number}"}
+        await bench.client.post("/api/v1/jobs", json={**SPEC, "name": f"job-{number}"}, headers=key)
+        bench.clock.advance(3600)
+    bench.clock.advance(17 * 3600)  # the first one was stored 25 hours ago
+    with recorded(about="stored_replies") as recorder:
+        await bench.loop._clean_up()
+    assert await keys() == [f"key-{number}" for number in range(1, 8)]
+    if bench.context.database.is_sqlite:
+        for plan in recorder.plans(bench.settings.home / "rubato.db"):
+            assert any("ix_stored_replies_created_at" in step for step in plan), plan
+    bench.clock.advance(5 * 3600)
+    bench.loop._cleaned_at = 0
+    with recorded(about="stored_replies") as recorder:
+        await bench.loop._clean_up()
+    assert await keys() == ["key-6", "key-7"]
+    assert sum(statement.startswith("DELETE") for statement, _ in recorder.statements) == 2
 
 
 async def test_a_name_is_free_again_once_its_job_has_ended(bench: Bench) -> None:
