@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -12,8 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -28,6 +25,7 @@ from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
 from rubato.engine.session import Session
+from rubato.entrypoint import load_function
 from rubato.errors import CheckpointError, EntrypointError, UserError
 from rubato.launch.archive import check_root, check_terms, describe_damage, job_terms, next_attempt
 from rubato.recipes import find_recipe
@@ -75,12 +73,7 @@ def load_entrypoint(spec: JobSpec) -> tuple[TrainFunction, ProgramCode]:
     else:
         target, _, name = (spec.entrypoint or "").partition(":")
         name = name or "train"
-    module = _load_file(Path(target)) if target.endswith(".py") else _load_module(target)
-    function = getattr(module, name, None)
-    if not callable(function):
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        there = f"it has {', '.join(public[:8])}" if public else "it defines none"
-        raise EntrypointError(f"{target} has no function {name!r} ({there}); the entrypoint is FILE:FUNCTION")
+    function, module = load_function(target, name)
     return _accepting_run(function, f"{target}:{name}"), ProgramCode(module)
 
 
@@ -98,38 +91,6 @@ def _accepting_run(function: Callable[..., Any], where: str) -> TrainFunction:
             "needs `import rubato.hvd as hvd` in place of its own import"
         )
     return importlib.import_module("rubato.hvd.script").as_program(function)  # type: ignore[no-any-return]
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        near = ", ".join(sorted(str(one) for one in Path().glob("*.py"))[:8]) or "no Python file"
-        raise EntrypointError(
-            f"there is no file {path} in the working folder ({near} there); see entrypoint in the spec"
-        )
-    _look_first_in(path.resolve().parent)
-    name = path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # as an import would: pickling and forked loaders look the module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def _look_first_in(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _load_module(name: str) -> ModuleType:
-    _look_first_in(Path.cwd())  # PYTHONPATH cannot name a folder with a colon in its path
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and name.startswith(error.name):
-            raise EntrypointError(f"there is no module {name!r} in the working folder or installed") from error
-        raise
 
 
 def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:

@@ -133,10 +133,12 @@ def _traceback_of(error: BaseException) -> str:
 
 def _is_ours(file: str) -> bool:
     """Whether a frame only leads to the user's code."""
-    from rubato import program
+    from rubato import entrypoint, program
 
     script = str(Path(program.__file__).parent / "hvd" / "script.py")
-    return file in (__file__, program.__file__, script, importlib.__file__) or file.startswith("<frozen importlib")
+    return file in (__file__, entrypoint.__file__, program.__file__, script, importlib.__file__) or file.startswith(
+        "<frozen importlib"
+    )
 
 
 if __name__ == "__main__":
