@@ -11,6 +11,7 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.options import parse_assignments
 from rubato.cli.output import fail, note
 from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
+from rubato.errors import UserError
 from rubato.home import Home
 from rubato.wire.spec import parse_spec
 from rubato.wire.storage import parse_storage
@@ -59,6 +60,8 @@ def run(
         if value is not None:
             settings_given.setdefault(path, str(value))
     spec = parse_spec(apply_settings(data, settings_given))
+    if spec.backend != "rubato":
+        raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
     folder = draft.folder / (spec.working_dir or ".")
     code = run_local(
         spec,

@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from rubato.errors import Finding, SpecError
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.ray_train import ray_train_rules
 from rubato.wire.units import parse_duration_s, parse_size_bytes
 
 Autoscale = Literal["off", "capacity", "goodput"]
 NonFinite = Literal["deliver", "skip", "fail"]
 Device = Literal["auto", "cpu", "cuda"]
+Backend = Literal["rubato", "ray_train"]
 
 MAX_WORKERS = 4096
 MIN_SHARE, MAX_SHARE = 0.0001, 100_000
@@ -303,6 +305,8 @@ class JobSpec:
     """The project the job belongs to."""
     labels: dict[str, str] = field(default_factory=dict)
     """Free key-value marks to filter by."""
+    backend: Backend = "rubato"
+    """`ray_train`: the entrypoint is a train function for Ray Train's TorchTrainer; see `docs/how-to/ray-train.md`."""
     entrypoint: str | None = None
     """`train.py:train` or `package.module:train`: file or module, then the function (default `train`)."""
     recipe: str | None = None
@@ -312,7 +316,7 @@ class JobSpec:
     package: str | None = None
     """SHA-256 of the packed working folder: `rubato submit` sets it, and `Client.upload_folder` returns it."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Handed to the function as `run.config`."""
+    """Handed to the function as `run.config`; with `backend: ray_train` as its `config`."""
     workers: WorkersSpec = WorkersSpec()
     """How many workers, and between which bounds."""
     resources_per_worker: ResourcesSpec = ResourcesSpec()
@@ -389,13 +393,15 @@ class JobSpec:
             ),
             (not self.notifications, "notifications", "not supported by this release"),
             (
-                self.batch.num_microbatches == "auto" or self.batch.num_microbatches >= self.workers.upper,
+                self.backend != "rubato"
+                or self.batch.num_microbatches == "auto"
+                or self.batch.num_microbatches >= self.workers.upper,
                 "batch.num_microbatches",
                 f"must be at least workers.max ({self.workers.upper}), else workers would have nothing to do; "
                 f"got {self.batch.num_microbatches}; lower workers.max or cut the batch finer",
             ),
             (
-                self.batch.global_size >= self.workers.upper,
+                self.backend != "rubato" or self.batch.global_size >= self.workers.upper,
                 "batch.global_size",
                 f"must be at least workers.max ({self.workers.upper}), got {self.batch.global_size}",
             ),
@@ -416,6 +422,7 @@ class JobSpec:
                 (is_secret_name(name), "secrets", f"{name[:80]!r} is not a valid environment variable name")
                 for name in self.secrets
             ),
+            *ray_train_rules(self),
         )
 
     @property
@@ -444,6 +451,8 @@ def parse_spec(data: Any, *, strict: bool = True) -> JobSpec:
 
 def spec_to_json(spec: JobSpec) -> dict[str, Any]:
     """The spec as plain JSON types, with `num_microbatches` resolved so that the record names it."""
+    if spec.backend != "rubato":
+        return dict(to_json(spec))
     resolved = replace(spec, batch=replace(spec.batch, num_microbatches=spec.num_microbatches))
     return dict(to_json(resolved))
 

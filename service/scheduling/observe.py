@@ -22,6 +22,8 @@ from service.states import WITH_CONTROLLER
 T = TypeVar("T")
 
 LEAVING = ("pausing", "stopping")
+FINE = 2**25
+"""So many pieces that each worker more has fewer of them, whatever the count."""
 
 # Only what is decided from: a spec is some kilobytes of JSON, and the queue may be long.
 _COMMON = (
@@ -179,9 +181,16 @@ def _common(row: Row[Any]) -> dict[str, Any]:
         "priority": row.priority,
         "is_preemptible": row.is_preemptible is not False,
         "autoscale": row.autoscale or "off",
-        "num_microbatches": int(row.num_microbatches or row.max_workers),
+        "num_microbatches": _pieces(row.num_microbatches, row.max_workers),
         "project": row.project,
     }
+
+
+def _pieces(resolved: str | None, max_workers: int) -> int:
+    """In how many pieces a step is shared out. Only jobs whose program cuts its own batch have it not resolved: there
+    every worker more makes a step shorter.
+    """
+    return FINE if resolved == "auto" else int(resolved or max_workers)
 
 
 def _waiting(row: Row[Any], *, has_place: bool) -> Waiting:
