@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 import ray
 
 from jobs.fleet import RayFleet
 from jobs.names import NAMESPACE, controller_name
+from jobs.ray_train.leader import RayTrainLeader
 from jobs.reporter import Reporter, ReportLink
 from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink, Unreachable
 from jobs.supervisor import WorkerOrder
+from jobs.wishes import follow_wishes
 from rubato.checkpoint.storage import open_folder
 from rubato.cli.keeper.process_table import boot_id, identify
 from rubato.engine.coordinator import Coordinator, Terms, Wish
@@ -32,7 +35,6 @@ from rubato.wire.reasons import Reason
 from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.storage import StorageUri, parse_storage
 
-DESIRED_WAIT_S = 25.0
 RETRY_S = 1.0
 CRASH_PAUSE_S = 2.0
 """Ray starts a crashed controller again at once: not in a tight loop, please."""
@@ -51,11 +53,18 @@ class JobController:
         self._url = url
         self._attempt = 0
         self._process = own_process()
+        self._ray_train: RayTrainLeader | None = None
         threading.Thread(target=self._run, name="lead", daemon=True).start()
 
     def identity(self) -> tuple[ProcessIdentity, int]:
         """Which process this is, and the attempt it holds (0: none yet)."""
         return self._process, self._attempt
+
+    def hear(self, attempt: int, run: int, source: str, first_seq: int, messages: tuple[Any, ...]) -> bool:
+        """What processes of Ray Train say: whether their run counts (see `jobs.ray_train.line`)."""
+        if self._ray_train is None:
+            return attempt >= self._attempt  # this one has only just begun
+        return self._ray_train.hear(attempt, run, source, first_seq, messages)
 
     def leave(self) -> None:
         """End the actor for good: any other end is a crash to Ray, which starts it again."""
@@ -78,7 +87,7 @@ class JobController:
         say(f"{self._job_id}: attempt {acquired.attempt}")
         with ServiceLink(self._url, acquired.token) as link, ServiceLink(self._url, acquired.token) as poll_link:
             try:
-                leader = Leader(self._job_id, acquired, self._url, link, poll_link)
+                leader = self._leader_of(acquired, link, poll_link)
             except Exception as error:  # whatever it is: to crash would only begin it again
                 say(f"{self._job_id}: attempt {acquired.attempt} could not begin: {_describe(error)}")
                 if acquired.attempt > 1:  # it was led before: maybe another node can
@@ -87,6 +96,12 @@ class JobController:
                 report_no_start(link, self._job_id, acquired, error)
             else:
                 leader.lead()
+
+    def _leader_of(self, acquired: Acquired, link: ServiceLink, poll_link: ServiceLink) -> Leader | RayTrainLeader:
+        if acquired.spec.get("backend", "rubato") == "rubato":
+            return Leader(self._job_id, acquired, self._url, link, poll_link)
+        self._ray_train = RayTrainLeader(self._job_id, acquired, link, poll_link, crash)
+        return self._ray_train
 
 
 class Leader:
@@ -162,31 +177,23 @@ class Leader:
         self._reporter.close()
 
     def _follow_wishes(self) -> None:
-        """Long polls for what the user wants; each also renews the lease."""
         try:
-            self._follow_until_over()
+            follow_wishes(
+                self._poll_link,
+                self._job_id,
+                self._acquired.desired.version,
+                self._is_over,
+                self._take_wishes,
+                self._let_go,
+            )
         except Exception:
             # The reports would keep the lease, and no wish would be heard any more.
             traceback.print_exc()
             crash()
 
-    def _follow_until_over(self) -> None:
-        version = self._acquired.desired.version
-        while not self._is_over.is_set():
-            try:
-                wishes = self._poll_link.desired(self._job_id, version, DESIRED_WAIT_S)
-            except (Fenced, NotWanted):
-                # Also the answer once the outcome is stored: there is nothing left to lose then.
-                if not self._is_over.is_set():
-                    self._let_go()
-                return
-            except RubatoError:
-                self._is_over.wait(RETRY_S)
-            else:
-                if wishes.version != version:
-                    version = wishes.version
-                    self._fleet.avoid(wishes.avoid_nodes)
-                    self._host.post(wish_of(wishes))
+    def _take_wishes(self, wishes: Desired) -> None:
+        self._fleet.avoid(wishes.avoid_nodes)
+        self._host.post(wish_of(wishes))
 
 
 def report_no_start(link: ReportLink, job_id: str, acquired: Acquired, error: Exception) -> None:

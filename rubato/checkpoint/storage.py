@@ -197,6 +197,11 @@ class ObjectFolder:
         return cls(uri, filesystem)
 
     @property
+    def place(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the path in it."""
+        return self._filesystem, self._root
+
+    @property
     def name(self) -> str:
         """See `Folder`, also for what follows."""
         return self.uri.name

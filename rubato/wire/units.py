@@ -53,6 +53,7 @@ def parse_size_bytes(value: object) -> int:
     raise ValueError(f"{value!r} is no size; {advice}")
 
 
-def utc_timestamp() -> str:
-    """Now, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def utc_timestamp(at: float | None = None) -> str:
+    """Now, or a moment in seconds since 1970, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
+    moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""`backend: ray_train`: a job whose program is a train function of Ray Train, run as it is (ADR 40)."""

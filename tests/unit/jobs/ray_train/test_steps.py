@@ -1,0 +1,87 @@
+"""Steps of Ray Train: counted from the beginning, and on from the step of the checkpoint that a group begins with."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.ray_train.steps import NO_SNAPSHOT, Record, Snapshot, StepCount, decode_records, encode_records
+
+
+def snapshot(kept: list[str], index: int) -> Snapshot:
+    return Snapshot(kept[-1] if kept else None, tuple(kept), index)
+
+
+def test_a_snapshot_of_ray_train_is_read() -> None:
+    newest = {"checkpoint_dir_name": "b", "metrics": {}}
+    text = json.dumps(
+        {
+            "checkpoint_results": [{"checkpoint_dir_name": "a", "metrics": {}}, newest],
+            "latest_checkpoint_result": newest,
+            "current_report_index": 7,
+        }
+    )
+    assert Snapshot.parse(text) == Snapshot("b", ("a", "b"), 7)
+    empty = json.dumps({"checkpoint_results": [], "latest_checkpoint_result": None, "current_report_index": 2})
+    assert Snapshot.parse(empty) == Snapshot(None, (), 2)
+
+
+def test_a_group_goes_on_behind_the_newest_checkpoint() -> None:
+    count = StepCount(1, (), NO_SNAPSHOT)
+    assert count.begin_group() == 0
+    assert [count.report(), count.report()] == [1, 2]
+    count.keep("a", snapshot(["a"], 2))
+    assert count.report() == 3
+    assert count.begin_group() == 2
+    assert count.report() == 3
+    later = StepCount(2, count.records, snapshot(["a"], 4))
+    assert later.begin_group() == 2
+
+
+def test_what_is_deleted_is_told_once_and_an_id_that_was_made_again_is_not() -> None:
+    count = StepCount(1, (), NO_SNAPSHOT)
+    count.report()
+    made, deleted = count.keep("a", snapshot(["a"], 1))
+    assert (made.checkpoint_id, deleted) == ("1-1", ())
+    count.report()
+    assert count.keep("b", snapshot(["a", "b"], 2))[1] == ()
+    count.report()
+    assert count.keep("c", snapshot(["b", "c"], 3))[1] == ("1-1",)
+    count.newest_step = 1  # the job went back
+    count.begin_group()
+    count.report()
+    made, deleted = count.keep("d", snapshot(["c", "d"], 5))
+    assert (made.checkpoint_id, deleted) == ("1-2", ())
+
+
+def test_without_the_record_of_the_newest_its_step_follows_from_the_reports_since() -> None:
+    records = (Record("a", 4, 6, "1-4"),)
+    assert StepCount(2, records, snapshot(["a", "b"], 8)).step == 6
+    assert StepCount(2, (), snapshot(["b"], 3)).step == 3
+
+
+@given(st.lists(st.sampled_from(["report", "save", "group"]), max_size=40), st.integers(1, 3))
+def test_steps_rise_by_one_and_fall_back_to_a_checkpoint_only(moves: list[str], num_to_keep: int) -> None:
+    count, kept, index = StepCount(1, (), NO_SNAPSHOT), [], 0
+    listed: set[str] = set()
+    for number, move in enumerate(moves):
+        before = count.step
+        if move == "group":
+            count.begin_group()
+            assert count.step == count.newest_step <= before
+            continue
+        index += 1
+        assert count.report() == before + 1
+        if move == "save":
+            kept = [*kept, f"folder-{number}"][-num_to_keep:]
+            made, deleted = count.keep(kept[-1], snapshot(kept, index))
+            listed = (listed | {made.checkpoint_id}) - set(deleted)
+            assert listed == {record.checkpoint_id for record in count.records}
+            assert count.newest_step == count.step
+    assert decode_records(encode_records(count.records).decode()) == count.records
+
+
+def test_records_that_do_not_hold_are_none() -> None:
+    assert decode_records("") == decode_records("[1]") == decode_records('[{"folder": "a"}]') == ()
