@@ -85,6 +85,8 @@ class Job(JobItem):
     spec: JsonObject
     spec_given: list[str]
     """Which of its fields differ from the defaults, such as `workers.initial`."""
+    scaling_restarts: bool
+    """Another number of workers restarts the job from its newest checkpoint (`backend: ray_train`)."""
     etag: str
     """Of what people may change; also in the header ETag."""
     log_bytes: int

@@ -20,6 +20,7 @@ from service.jobs import find
 from service.models import IS_NOT_FINAL, AuditEntry, Checkpoint, Job
 from service.notify import ALL_JOBS, job_topic, notify
 from service.pages import cut, read_pair
+from service.restarts import refuse_foreign
 from service.storage import ObjectFile
 from service.views import checkpoint_json
 
@@ -98,6 +99,7 @@ async def set_pinned(context: Context, checkpoint_id: str, *, is_pinned: bool, a
     """
     async with context.database.read() as session:
         found = await _find(session, checkpoint_id)
+        refuse_foreign(await session.get_one(Job, found.job_id), found, "pinned")
 
     def change(folder: storage.StoredFolder) -> tuple[bool, bool]:
         was_pinned = folder.exists(PIN_NAME)
@@ -130,7 +132,7 @@ async def delete(context: Context, checkpoint_id: str, *, caller: Principal) -> 
     async with context.database.write() as session:
         found = await _find(session, checkpoint_id)
         # Locked against jobs that are just submitted: they begin from it and keep it, or they find the mark.
-        await find(session, found.job_id, for_update=True)
+        refuse_foreign(await find(session, found.job_id, for_update=True), found, "deleted by hand")
         await _refuse_needed(session, found, caller)
         await _mark(session, found, context.clock())
     # The files before the row: what is left where this is cut short can still be found, and deleted again.

@@ -297,6 +297,8 @@ def _other_terms(maker: dict[str, Any], spec: JobSpec) -> list[Finding]:
         made = parse_spec(maker)
     except SpecError:
         return []  # of a former release; the controller compares with the manifest
+    if made.backend != spec.backend:
+        return [Finding("checkpoint.resume_from", "Ray Train made the checkpoint, which only its own job goes on from")]
     pairs = [
         ("seed", made.seed, spec.seed),
         ("batch.global_size", made.batch.global_size, spec.batch.global_size),

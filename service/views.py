@@ -7,6 +7,7 @@ from typing import Any
 from rubato.wire.reasons import advice_for
 from service.clock import optional_rfc3339, to_rfc3339
 from service.models import HISTORIES, Attempt, Checkpoint, Job
+from service.restarts import restarts_to_scale
 from service.spec_origin import given_fields
 from service.tags import tag_of
 
@@ -49,6 +50,7 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
     }
     if with_spec:
         shown["spec"] = job.spec
+        shown["scaling_restarts"] = restarts_to_scale(job)
         shown["spec_given"] = given_fields(job.spec)
         shown["log_bytes"] = job.log_bytes
         shown["log_lines_dropped"] = job.log_lines_dropped

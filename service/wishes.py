@@ -21,9 +21,10 @@ from service.jobs import find
 from service.models import AuditEntry, Cluster, Event, Job
 from service.notify import ALL_JOBS, SCHEDULER, desired_topic, job_topic, notify
 from service.requests import Asked, answer_once, check_edition
+from service.restarts import restart_note, restarts_to_scale
 from service.scheduling.capacity import largest_fit
 from service.scheduling.observe import cluster_view, shape_of
-from service.states import settle_status
+from service.states import WITH_CONTROLLER, settle_status
 from service.views import job_json
 
 
@@ -56,7 +57,9 @@ async def scale(context: Context, reference: str, workers: int, *, asked: Asked)
         before = job.desired_workers
         job.desired_workers = workers
         job.wished_at = now
-        message = f"{asked.actor} asked for {workers} workers instead of {before}."
+        note = await restart_note(session, job) if job.status in WITH_CONTROLLER else None
+        message = " ".join(filter(None, (f"{asked.actor} asked for {workers} workers instead of {before}.", note)))
+        job.message = note or job.message
         data = {"from": before, "to": workers, "by": asked.actor}
         await record_wish(session, job, EventKind.SCALE_REQUESTED, message, data, actor=asked.actor, now=now)
         await explain_capacity(session, job)
@@ -159,6 +162,11 @@ async def request_checkpoint(context: Context, reference: str, *, asked: Asked) 
             raise ServiceError(
                 ErrorKind.CONFLICT,
                 f"{job.name} is {job.status}; a checkpoint is possible while it is {', '.join(possible)}.",
+            )
+        if restarts_to_scale(job):
+            raise ServiceError(
+                ErrorKind.CONFLICT,
+                f"{job.name} runs under Ray Train, where the program alone decides when it reports a checkpoint.",
             )
         job.checkpoint_request += 1
         message = f"{asked.actor} asked for a checkpoint."

@@ -11,6 +11,7 @@ from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put_json, stdout_console, tell
 from rubato.cli.pin import UndoOption, pin_by_id
 from rubato.cli.render import checkpoint_table
+from rubato.errors import UserError
 
 app = typer.Typer(
     name="checkpoints",
@@ -45,6 +46,11 @@ def download(
     """Bring all files of a checkpoint here; `rubato export FOLDER` makes a model of them."""
     with connect(url) as client:
         found = client.checkpoint_of(checkpoint_id)
+        if not found.files:
+            raise UserError(
+                f"{checkpoint_id} lists no files: Ray Train made it. The event that tells of it names its folder on "
+                "the storage"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         for number, file in enumerate(found.files, start=1):
             note(f"Downloading {file['name']} ({number} of {len(found.files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")

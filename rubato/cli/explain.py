@@ -90,6 +90,8 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         parsed = parse_spec(spec)
     except SpecError:  # of a service of another release
         return []
+    if parsed.backend == "ray_train":
+        return ["  Ray Train runs it: another number of workers restarts it from its newest checkpoint"]
     total, count = parsed.batch.global_size, parsed.num_microbatches
     step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
     if not parsed.reproducible:

@@ -183,7 +183,8 @@ def tell_end(job: Job) -> None:
     if job.status == "succeeded":
         result = job.result or {}
         note(f"{job.name} succeeded at step {result.get('step', job.step)}, {describe_facts(job)}")
-        note(f"digest {result.get('digest', '-')}")
+        if result.get("digest"):
+            note(f"digest {result['digest']}")
         return
     note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
     for title, value in describe_failure({**(job.failure or {}), "message": None}):

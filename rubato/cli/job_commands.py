@@ -155,6 +155,8 @@ def scale(
         after = last_position(client, found.id) if wait else 0
         wished = client.scale(found.id, workers)
         code = ExitCode.OK
+        if wished.scaling_restarts and wished.desired_workers != found.desired_workers:
+            note(wished.message or "")
         if wished.desired_workers == found.desired_workers and wished.workers == workers:
             note(f"{wished.name} has {workers} workers already.")
         elif wait:

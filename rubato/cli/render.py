@@ -124,6 +124,8 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     ]
     if job.message:
         lines.insert(3, ("why", job.message))
+    if job.scaling_restarts:
+        lines.append(("backend", "ray_train: scaling restarts the job from its newest checkpoint"))
     if job.joining:
         lines.insert(4, ("joining", str(job.joining)))
     if job.scheduling and not job.is_final and not job.queue:
@@ -139,7 +141,9 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
         lines.append(("too old", f"{', '.join(job.dropped)}: not kept so long"))
     lines += [(name, format_number(value)) for name, value in (job.metrics or {}).items()]
     if job.result:
-        lines += [("result step", str(job.result.get("step"))), ("digest", str(job.result.get("digest")))]
+        lines.append(("result step", str(job.result.get("step"))))
+        if job.result.get("digest"):
+            lines.append(("digest", str(job.result.get("digest"))))
     failure = job.failure or {}
     if failure.get("message") == job.message:
         failure = {**failure, "message": None}  # It stands above, as the reason of the status.

@@ -188,6 +188,8 @@ class Job:
     dropped: tuple[str, ...] = ()
     """Of `logs`, `metrics` and `events` what the service's retention has removed."""
     spec: dict[str, Any] | None = None
+    scaling_restarts: bool = False
+    """Another number of workers restarts the job from its newest checkpoint."""
     etag: str | None = None
     """Names what people may change of the job as it was read; `Client.update` takes it as `if_match`."""
     raw: dict[str, Any] = field(default_factory=dict)

@@ -83,6 +83,8 @@ export interface Job {
   /** Of a list: some steps, rising, and the loss there. */
   loss_history?: [step: number, loss: number][];
   spec?: unknown;
+  /** Another number of workers restarts the job from its newest checkpoint. */
+  scaling_restarts?: boolean;
   /** Paths of the spec that differ from the defaults. */
   spec_given?: string[];
 }

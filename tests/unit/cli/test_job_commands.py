@@ -209,6 +209,14 @@ def test_scale_without_wait_returns_at_once(service: FakeService, rubato: Rubato
     assert "Asked for 4 workers" in done.err
 
 
+def test_scale_of_a_job_that_is_restarted_for_it_says_so(service: FakeService, rubato: Rubato) -> None:
+    told = "That restarts the job from its newest checkpoint (step 3): steps since then are computed again."
+    service.on("GET", "/jobs/digits", job())
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4, scaling_restarts=True, message=told), 202))
+    done = rubato("scale", "digits", "4")
+    assert (done.code, done.err.splitlines()[0]) == (0, told)
+
+
 def test_scale_to_what_is_there_already(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits", job())
     service.on("GET", "/jobs/job_1/events", log_with([], ""))

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../live/api";
-import { scaleNote } from "../state/events";
+import { restartNote, scaleNote } from "../state/events";
 import type { Job, JobEvent } from "../wire";
 import { Icon } from "./Icon";
 import { useSay } from "./Toasts";
@@ -47,6 +47,7 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
     }
   };
   const note = scaleNote(job, events);
+  const cost = restartNote(job, events);
   const hasBounds = job.min_workers < job.max_workers;
   return (
     <form class="stepper" onSubmit={(event) => void scale(event)}>
@@ -100,6 +101,7 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
         ) : (
           <span class="soft">
             {hasBounds ? `${job.min_workers} to ${job.max_workers}` : "fixed by the spec"}
+            {hasBounds && cost && `. ${cost}`}
           </span>
         )}
       </p>

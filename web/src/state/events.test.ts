@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, makeEvent, makeJob } from "../testing";
-import { describeJob, lastPause, scaleNote, sinceOf, toneOf } from "./events";
+import { describeJob, lastPause, restartNote, scaleNote, sinceOf, toneOf } from "./events";
 
 const requested = makeEvent(5, "job.scale_requested");
 const waiting = makeEvent(6, "capacity.waiting", { data: { wanted: 4, granted: 2 } });
@@ -30,6 +30,16 @@ describe("scaleNote", () => {
     expect(scaleNote(job, [requested, waiting])).toContain("2 → 4, 1 joining, waiting for 1 slot:");
     const later = makeEvent(7, "job.scale_requested");
     expect(scaleNote({ ...job, joining: 0 }, [requested, waiting, later])).toBe("2 → 4, joining…");
+  });
+});
+
+describe("restartNote", () => {
+  it("says what scaling costs a job that is restarted for it, and nothing of others", () => {
+    const saved = makeEvent(7, "checkpoint.committed", { step: 12 });
+    expect(restartNote(makeJob(), [saved])).toBeNull();
+    const job = makeJob({ scaling_restarts: true });
+    expect(restartNote(job, [])).toContain("from its beginning");
+    expect(restartNote(job, [saved])).toContain("from its newest checkpoint (step 12)");
   });
 });
 

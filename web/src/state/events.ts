@@ -1,6 +1,6 @@
 /** What can be read from a job's events. Pure. */
 
-import { plural, sentence } from "../text/format";
+import { formatCount, plural, sentence } from "../text/format";
 import type { Job, JobEvent } from "../wire";
 
 /** When the job came to its present status. */
@@ -66,6 +66,15 @@ export function toneOf(event: JobEvent): EventTone {
   if (BAD.has(event.kind)) return "bad";
   if (CHANGE.has(event.kind)) return "change";
   return GOOD.has(event.kind) ? "good" : "plain";
+}
+
+/** What another number of workers costs a job that is restarted for it; null where nobody is. */
+export function restartNote(job: Job, events: readonly JobEvent[]): string | null {
+  if (!job.scaling_restarts) return null;
+  const newest = events.findLast((event) => event.kind === "checkpoint.committed")?.step;
+  if (newest === undefined || newest === null)
+    return "Scaling restarts the job from its beginning: it has reported no checkpoint yet.";
+  return `Scaling restarts the job from its newest checkpoint (step ${formatCount(newest)}); later steps are computed again.`;
 }
 
 /** What stands between the wish and the workers, in a sentence; null where nothing does. */

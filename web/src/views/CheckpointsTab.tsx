@@ -42,6 +42,7 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
           key={checkpoint.id}
           checkpoint={checkpoint}
           jobId={job.id}
+          isOurs={!job.scaling_restarts}
           now={now}
           onChange={reload}
         />
@@ -53,11 +54,13 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
 interface CheckpointCardProps {
   checkpoint: Checkpoint;
   jobId: string;
+  /** Ray Train keeps and deletes its own. */
+  isOurs: boolean;
   now: number;
   onChange: () => void;
 }
 
-function CheckpointCard({ checkpoint, jobId, now, onChange }: CheckpointCardProps) {
+function CheckpointCard({ checkpoint, jobId, isOurs, now, onChange }: CheckpointCardProps) {
   return (
     <li class="card checkpoint" data-checkpoint={checkpoint.id}>
       <div>
@@ -71,7 +74,11 @@ function CheckpointCard({ checkpoint, jobId, now, onChange }: CheckpointCardProp
           {typeof checkpoint.metrics?.loss === "number" && ` · loss ${formatValue(checkpoint.metrics.loss)}`}
         </p>
         <code class="soft">{checkpoint.id}</code>
-        <CheckpointActions checkpoint={checkpoint} jobId={jobId} onChange={onChange} />
+        {isOurs ? (
+          <CheckpointActions checkpoint={checkpoint} jobId={jobId} onChange={onChange} />
+        ) : (
+          <p class="soft">Kept by Ray Train; its event names the folder.</p>
+        )}
       </div>
       <ul class="files">
         {checkpoint.files.map((file) => (

@@ -19,6 +19,9 @@ const CAN: Record<Verb, readonly Status[]> = {
   cancel: ["queued", "starting", "running", "recovering", "pausing", "paused", "stopping"],
 };
 
+/** Ray Train's programs report their checkpoints when they want to. */
+const PAUSED_FROM_NEWEST = "Asked to pause. The job will go on from its newest checkpoint.";
+
 const DONE: Record<Verb, string> = {
   pause: "Asked to pause. The job first writes a checkpoint.",
   resume: "Asked to resume.",
@@ -30,7 +33,11 @@ const DONE: Record<Verb, string> = {
 export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void }) {
   const { isBusy, act } = useAct();
   const send = (verb: Verb, body: object = {}) =>
-    void act(() => post<Job>(`/jobs/${job.id}/${verb}`, body), DONE[verb], onJob);
+    void act(
+      () => post<Job>(`/jobs/${job.id}/${verb}`, body),
+      verb === "pause" && job.scaling_restarts ? PAUSED_FROM_NEWEST : DONE[verb],
+      onJob,
+    );
   const button = (verb: Verb, label: string, icon: IconName) => (
     <button
       type="button"
@@ -48,7 +55,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
           {CAN.resume.includes(job.status)
             ? button("resume", "Resume", "play")
             : button("pause", "Pause", "pause")}
-          {button("checkpoint", "Checkpoint", "save")}
+          {!job.scaling_restarts && button("checkpoint", "Checkpoint", "save")}
         </>
       )}
       <a class="button" href={comparePath({ jobs: [job.id] })}>

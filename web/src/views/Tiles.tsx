@@ -59,7 +59,7 @@ export function Tiles({ job, rows, events, now }: TilesProps) {
           {pause ? formatDuration(pause.seconds) : "–"}
         </Tile>
       </dl>
-      {job.result && <Digest digest={job.result.digest} />}
+      {job.result?.digest && <Digest digest={job.result.digest} />}
     </>
   );
 }

@@ -1,0 +1,45 @@
+"""Jobs that another system trains: a change of their workers is a restart, and their checkpoints are not ours."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from service.errors import ErrorKind, ServiceError
+from service.models import Checkpoint, Job
+
+
+def restarts_to_scale(job: Job) -> bool:
+    """Whether another number of workers restarts the job."""
+    return bool(job.spec.get("backend", "rubato") == "ray_train")
+
+
+async def restart_note(session: AsyncSession, job: Job) -> str | None:
+    """What a change of the workers costs the job, in a sentence; None: nothing but a pause."""
+    if not restarts_to_scale(job):
+        return None
+    newest = (
+        select(Checkpoint.step)
+        .where(Checkpoint.job_id == job.id, Checkpoint.deleted_at.is_(None))
+        .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
+        .limit(1)
+    )
+    step = await session.scalar(newest)
+    if step is None:
+        return "That restarts the job from its beginning: it has reported no checkpoint yet."
+    return f"That restarts the job from its newest checkpoint (step {step}): steps since then are computed again."
+
+
+def refuse_foreign(job: Job, checkpoint: Checkpoint, verb: str) -> None:
+    """Refuse what only Rubato's own checkpoints allow.
+
+    Raises:
+        ServiceError: conflict.
+    """
+    if restarts_to_scale(job):
+        raise ServiceError(
+            ErrorKind.CONFLICT,
+            f"Checkpoint {checkpoint.checkpoint_id} cannot be {verb}: Ray Train made it, and keeps and deletes its "
+            "checkpoints as checkpoint.keep_last or keep_best of the spec says. The event that tells of it names its "
+            "folder on the storage.",
+        )
