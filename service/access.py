@@ -78,8 +78,3 @@ class Principal:
     def has_anywhere(self, needed: ProjectRole) -> bool:
         """Whether there is a project with at least this role."""
         return self.is_admin or any(role.includes(needed) for role in self.projects.values())
-
-
-def service_itself() -> Principal:
-    """The caller of what the service does on its own account."""
-    return Principal(Role.ADMIN, "service")

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from rubato.wire.codec import to_json
-from service.access import service_itself
 from service.history import MOST_ROWS, POINTS, level_of
 from service.models import Job, Metric, MetricRollup
 from service.rollups import BASE, FACTOR
 from service.rollups import width as width_of
 from service.watch import JobWatch
+from tests.callers import an_admin
 from tests.simulated_controller import bearer, metric
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def test_a_list_shows_the_course_of_each_loss_in_few_points(bench: Bench) 
         assert [loss for _, loss in course] == sorted((loss for _, loss in course), reverse=True)
         for step, loss in course[1:]:
             assert loss == pytest.approx(losses[step], rel=0.2)
-    [watched], _ = await JobWatch(bench.context, service_itself(), with_history=True).snapshot()
+    [watched], _ = await JobWatch(bench.context, an_admin(), with_history=True).snapshot()
     assert [list(point) for point in watched["loss_history"]] == course
     again = STEPS // 2
     await controller.report(metrics=(metric(again, loss=0.5),), step=again)
@@ -222,7 +222,7 @@ async def test_a_million_steps_cost_a_thousand_rows(bench: Bench) -> None:
 async def test_watchers_read_only_what_changed(bench: Bench) -> None:
     first = await bench.submit("first")
     await bench.submit("second")
-    watch = JobWatch(bench.context, service_itself())
+    watch = JobWatch(bench.context, an_admin())
     await watch.snapshot()
     read: list[str] = []
 

@@ -46,7 +46,7 @@ from rubato.wire.cluster import (
 )
 from rubato.wire.status import FINAL, Status
 from service import jobs, wishes, workers
-from service.access import Principal, Role, service_itself
+from service.access import Principal, Role
 from service.attempts import acquire, desired, rearm_leases
 from service.errors import ErrorKind, ServiceError
 from service.ingest import ingest
@@ -54,6 +54,7 @@ from service.models import Event, Job, WorkerActionRow
 from service.requests import Asked
 from service.settings import Settings
 from service.startup import run_service
+from tests.callers import an_admin
 from tests.integration.service.protocol_models import (
     AT_COMMIT,
     EFFECTS,
@@ -80,7 +81,7 @@ class Protocol(Played):
     def begin(self) -> None:
         name = f"job-{next(self.bench.names)}"
         spec = jobs.read_spec({"name": name, "recipe": "image-classifier", "workers": {"initial": 2, "max": 4}})
-        self.job_id = self.call(jobs.submit(self.context, spec, asked=Asked(service_itself())))["id"]
+        self.job_id = self.call(jobs.submit(self.context, spec, asked=Asked(an_admin())))["id"]
         self.pids = itertools.count(100)
         self.controllers: list[Controller] = []
         self.places: list[Controller | None] = [None, None]
@@ -329,7 +330,7 @@ class Protocol(Played):
     )
     def somebody_acts_on_a_worker(self, kind: Any, worker: int, key: int, after: int | None) -> None:
         before = self.job()
-        asked = Asked(service_itself(), f"{self.job_id}-{kind}-{worker}-{key}")
+        asked = Asked(an_admin(), f"{self.job_id}-{kind}-{worker}-{key}")
         try:
             acted = self.cut(workers.act(self.context, self.job_id, f"w{worker}", kind, asked=asked), after)
         except ServiceError as error:
@@ -351,7 +352,7 @@ class Protocol(Played):
         if chance < 3:  # else nearly every run would end soon
             return
         try:
-            self.call(wishes.cancel(self.context, self.job_id, force=False, asked=Asked(service_itself())))
+            self.call(wishes.cancel(self.context, self.job_id, force=False, asked=Asked(an_admin())))
         except ServiceError as error:
             expect(error, ErrorKind.JOB_FINAL)
         else:

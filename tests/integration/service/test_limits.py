@@ -11,7 +11,7 @@ import pytest
 
 from api.tails import all_jobs
 from rubato.wire.codec import to_json
-from service.access import service_itself
+from tests.callers import an_admin
 from tests.integration.service.test_people import make_user
 from tests.pickle_bomb import PickleBomb
 from tests.simulated_controller import bearer, log_line, metric
@@ -57,7 +57,7 @@ async def test_one_who_asks_too_often_is_in_nobody_else_s_way(make_bench: MakeBe
 async def test_streams_are_counted_and_given_back(make_bench: MakeBench) -> None:
     async with make_bench(streams_per_user=2) as bench:
         job = await bench.submit()
-        caller = service_itself()
+        caller = an_admin()
         streams = [all_jobs(bench.context, caller).body_iterator.__aiter__() for _ in range(2)]
         for chunks in streams:
             await anext(chunks)

@@ -9,8 +9,8 @@ import pytest
 
 from rubato.wire.cluster import NodeReport, Outcome, Result
 from service import jobs
-from service.access import service_itself
 from service.scheduling import loop
+from tests.callers import an_admin
 from tests.integration.service.test_people import make_user
 from tests.integration.service.test_removal import blocked_or_done
 from tests.simulated_controller import worker
@@ -189,7 +189,7 @@ async def test_a_project_is_not_deleted_under_a_job_that_is_just_submitted(bench
     await bench.post("/projects", 201, {"name": "other"})
     spec = jobs.read_spec({"name": "a", "recipe": "image-classifier", "project": "other"})
     async with bench.context.database.write() as session:
-        await jobs.insert(session, spec, caller=service_itself(), now=bench.clock())
+        await jobs.insert(session, spec, caller=an_admin(), now=bench.clock())
         deletion = asyncio.create_task(bench.client.delete("/api/v1/projects/other"))
         await blocked_or_done(bench, deletion)
     response = await deletion

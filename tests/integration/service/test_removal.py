@@ -15,12 +15,12 @@ from sqlalchemy.exc import OperationalError
 
 from rubato.wire.cluster import Outcome, Result
 from service import jobs, sweep
-from service.access import service_itself
 from service.logs import LogStore
 from service.models import Checkpoint, Event, Job, Metric, MetricRollup
 from service.storage import LocalStored
 from service.sweep import Sweeper
 from service.watch import JobWatch
+from tests.callers import an_admin
 from tests.integration.service.processes import ServiceProcess, controller_of, submit
 from tests.integration.service.test_people import make_user
 from tests.simulated_controller import bearer, log_line, metric
@@ -360,14 +360,14 @@ async def test_checkpoints_in_an_object_store_go_too(make_bench: MakeBench, tmp_
 
 async def test_watchers_hear_of_it(bench: Bench) -> None:
     job_id = await finished(bench)
-    watch = JobWatch(bench.context, service_itself())
+    watch = JobWatch(bench.context, an_admin())
     jobs, older = await watch.snapshot()
     assert [job["id"] for job in jobs] == [job_id]
     assert older is None
     await remove(bench, job_id, 204)
     assert await watch.changes() == [("deleted", {"id": job_id})]
     assert await watch.changes() == []
-    assert await JobWatch(bench.context, service_itself()).snapshot() == ([], None)
+    assert await JobWatch(bench.context, an_admin()).snapshot() == ([], None)
 
 
 async def blocked_or_done(bench: Bench, task: asyncio.Task[Any]) -> None:
@@ -394,7 +394,7 @@ async def test_a_job_that_is_just_submitted_keeps_its_origin(bench: Bench, what:
         {"name": "heir", "recipe": "image-classifier", "checkpoint": {"resume_from": checkpoint["id"]}}
     )
     async with bench.context.database.write() as session:
-        await jobs.insert(session, spec, caller=service_itself(), now=bench.clock())
+        await jobs.insert(session, spec, caller=an_admin(), now=bench.clock())
         deletion = asyncio.create_task(bench.client.delete(path))
         await blocked_or_done(bench, deletion)
     response = await deletion
