@@ -199,25 +199,27 @@ async def _apply_outcome(session: AsyncSession, job: Job, attempt: Attempt, outc
     reason: str | None = None
     because: str | None = None
     if outcome.state == "succeeded" and outcome.result is not None:
-        job.result = to_json(outcome.result)
         because = f"training ended at step {outcome.result.step}"
     if outcome.failure is not None and outcome.state in ("failed", "requeue"):
         reason = outcome.failure.reason[:64]
         because = outcome.failure.message.rstrip(".")
-    if outcome.failure is not None and outcome.state == "failed":
-        job.failure = to_json(outcome.failure)
     if outcome.state == "paused" and job.preempted_at is not None and job.desired_run == "run":
         reason = Reason.PREEMPTED.value
     if job.desired_run == "stop":
         reason, because = job.stop_reason or Reason.CANCELLED_BY_USER.value, None
     await session.flush()
     await settle_status(session, job, now=now, outcome=outcome.state, reason=reason, because=because)
+    # An acknowledged cancel wins over the outcome: a cancelled job has neither a result nor a failure.
+    if job.status == Status.SUCCEEDED and outcome.result is not None:
+        job.result = to_json(outcome.result)
+    if job.status == Status.FAILED and outcome.failure is not None:
+        job.failure = to_json(outcome.failure)
     job.message = _closing_message(job, outcome)
     notify(session, SCHEDULER, ALL_JOBS)
 
 
 def _closing_message(job: Job, outcome: Outcome) -> str:
-    if outcome.failure is not None:
+    if outcome.failure is not None and job.status != Status.CANCELLED:
         return outcome.failure.message
     if Status(job.status) in FINAL:
         return f"{job.status} at step {job.step}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rubato.wire.cluster import Failure, NodeReport, Outcome, Result
+from rubato.wire.cluster import Failure, NodeReport, Outcome, OutcomeState, Result
 from rubato.wire.codec import to_json
 from service import clusters
 from service.clock import to_rfc3339
@@ -209,6 +209,24 @@ async def test_without_a_controller_pause_and_cancel_need_nobody(bench: Bench) -
     assert (await bench.post("/jobs/second/cancel", 202))["status"] == "cancelled"
     refused = await late.try_acquire()
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+async def test_a_cancelled_job_has_neither_result_nor_failure(bench: Bench, state: OutcomeState) -> None:
+    controller = await bench.start()
+    await bench.post("/jobs/digits/cancel", 202)
+    failure = Failure(failure_class="user", reason="user_code_error", message="It broke.")
+    result = Result(step=1, digest=DIGEST)
+    parts = {"result": result} if state == "succeeded" else {"failure": failure}
+    await controller.report(step=1, outcome=Outcome(state=state, **parts))
+    job = await bench.job("digits")
+    assert (job["status"], job["reason"], job["result"], job["failure"]) == (
+        "cancelled",
+        "cancelled_by_user",
+        None,
+        None,
+    )
+    assert job["message"] == "cancelled at step 1"
 
 
 async def test_an_acknowledged_cancel_wins(bench: Bench) -> None:
