@@ -116,9 +116,8 @@ async def delete_project(context: Context, name: str, caller: Principal) -> None
     """
     async with context.database.write() as session:
         # Locked: a job that is submitted at this moment is waited for, and found.
-        locked = select(Project.name).where(Project.name == storable(name)).with_for_update()
-        # Of the exact name: what is not storable is none.
-        if storable(name) != name or (await session.execute(locked)).first() is None:
+        locked = select(Project.name).where(Project.name == name).with_for_update()
+        if not is_storable(name) or (await session.execute(locked)).first() is None:
             raise not_found("project", name[:80])
         in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
         if await session.scalar(in_it) is not None:
@@ -153,6 +152,7 @@ async def withdraw(context: Context, project: str, user: str, caller: Principal)
     """
     async with context.database.write() as session:
         found = await _user(session, user)
+        await find_project(session, project)
         gone = delete(Membership).where(Membership.user_id == found.id, Membership.project == project)
         if (await session.execute(gone.returning(Membership.user_id))).first() is None:
             raise not_found("member", user)
@@ -240,6 +240,11 @@ def storable(text: str) -> str:
     return text.replace("\x00", "")
 
 
+def is_storable(text: str) -> bool:
+    """Whether anything can have this name: what is found by it is also written about by it."""
+    return storable(text) == text
+
+
 async def find_token(session: AsyncSession, token_id: str, caller: Principal) -> Token:
     """A token that the caller may see: the own ones, an admin all.
 
@@ -258,7 +263,7 @@ async def find_project(session: AsyncSession, name: str, *, for_update: bool = F
     Raises:
         ServiceError: not_found.
     """
-    project = await session.get(Project, storable(name), with_for_update=for_update)
+    project = await session.get(Project, name, with_for_update=for_update) if is_storable(name) else None
     if project is None:
         raise not_found("project", name[:80])
     return project
@@ -270,14 +275,15 @@ async def find_lasting_project(session: AsyncSession, name: str) -> Project:
     Raises:
         ServiceError: not_found.
     """
-    project = await quotas.find_for_submit(session, name) if storable(name) == name else None
+    project = await quotas.find_for_submit(session, name) if is_storable(name) else None
     if project is None:
         raise not_found("project", name[:80])
     return project
 
 
 async def _user(session: AsyncSession, name: str) -> User:
-    user = (await session.scalars(select(User).where(User.name == storable(name)))).one_or_none()
+    found = select(User).where(User.name == name)
+    user = (await session.scalars(found)).one_or_none() if is_storable(name) else None
     if user is None:
         raise not_found("user", name[:80])
     return user

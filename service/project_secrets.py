@@ -16,7 +16,7 @@ from service.errors import ErrorKind, ServiceError, not_found
 from service.job_secrets import purpose_of
 from service.models import Secret
 from service.pages import cut
-from service.people import audit, find_lasting_project, find_project, storable
+from service.people import audit, find_lasting_project, find_project, is_storable, storable
 from service.redaction import MIN_CHARS, lines_of
 
 MAX_CHARS = 16 * 1024
@@ -53,7 +53,7 @@ async def list_secrets(
     Raises:
         ServiceError: not_found (the project).
     """
-    statement = select(Secret).where(Secret.project == storable(project)).order_by(Secret.name).limit(limit + 1)
+    statement = select(Secret).where(Secret.project == project).order_by(Secret.name).limit(limit + 1)
     if cursor is not None:
         statement = statement.where(Secret.name > storable(cursor))
     async with context.database.read() as session:
@@ -69,7 +69,9 @@ async def delete_secret(context: Context, project: str, name: str, caller: Princ
     Raises:
         ServiceError: not_found.
     """
-    found = (Secret.project == storable(project)) & (Secret.name == storable(name))
+    if not (is_storable(project) and is_storable(name)):
+        raise not_found("secret", name[:80])
+    found = (Secret.project == project) & (Secret.name == name)
     async with context.database.write() as session:
         if (await session.execute(delete(Secret).where(found).returning(Secret.name))).first() is None:
             raise not_found("secret", name[:80])

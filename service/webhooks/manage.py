@@ -18,7 +18,7 @@ from service.ids import is_id, new_id
 from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
 from service.pages import bad_cursor, cut
-from service.people import audit, check_name, find_project, storable
+from service.people import audit, check_name, find_project, is_storable, storable
 from service.webhooks.addresses import check_url
 from service.webhooks.outbox import delivery_row, purpose_of
 from service.webhooks.topics import TEST_KIND, Topic, trial_message
@@ -48,7 +48,7 @@ async def create(
     wanted = sorted(set(topics or Topic))
     async with context.database.write() as session:
         # Locked: two that are made at once must not have one name, nor be one too many.
-        if storable(project) != project or await session.get(Project, project, with_for_update=True) is None:
+        if not is_storable(project) or await session.get(Project, project, with_for_update=True) is None:
             raise not_found("project", project[:80])
         names = (await session.scalars(select(Webhook.name).where(Webhook.project == project))).all()
         if name in names:
@@ -80,7 +80,7 @@ async def list_webhooks(
     Raises:
         ServiceError: not_found (the project).
     """
-    statement = select(Webhook).where(Webhook.project == storable(project)).order_by(Webhook.name).limit(limit + 1)
+    statement = select(Webhook).where(Webhook.project == project).order_by(Webhook.name).limit(limit + 1)
     if cursor is not None:
         statement = statement.where(Webhook.name > storable(cursor))
     async with context.database.read() as session:
@@ -167,8 +167,9 @@ def delivery_json(delivery: Delivery) -> dict[str, Any]:
 
 
 async def _find(session: AsyncSession, project: str, name: str) -> Webhook:
-    found = select(Webhook).where(Webhook.project == storable(project), Webhook.name == storable(name))
-    webhook = (await session.scalars(found)).one_or_none()
+    found = select(Webhook).where(Webhook.project == project, Webhook.name == name)
+    are_storable = is_storable(project) and is_storable(name)
+    webhook = (await session.scalars(found)).one_or_none() if are_storable else None
     if webhook is None:
         raise not_found("webhook", name[:80])
     return webhook

@@ -382,6 +382,32 @@ async def test_a_project_with_jobs_stays(bench: Bench) -> None:
     assert (await bench.client.delete("/api/v1/projects/%00")).status_code == 404
 
 
+async def test_a_name_with_a_nul_is_nobody_s(bench: Bench) -> None:
+    await bench.post("/users", 201, {"name": "bob"})
+    await bench.client.put("/api/v1/projects/default/members/bob", json={"role": "viewer"})
+    for method, path, body in (
+        ("GET", "/projects/default%00", None),
+        ("PATCH", "/projects/default%00", {"description": "another"}),
+        ("PATCH", "/users/bob%00", {"is_disabled": True}),
+        ("PUT", "/projects/default%00/members/bob", {"role": "viewer"}),
+        ("PUT", "/projects/default/members/bob%00", {"role": "viewer"}),
+        ("DELETE", "/projects/default%00/members/bob", None),
+        ("DELETE", "/projects/default/members/bob%00", None),
+        ("GET", "/projects/default%00/secrets", None),
+        ("DELETE", "/projects/default%00/secrets/TOKEN", None),
+        ("DELETE", "/projects/default/secrets/TOKEN%00", None),
+        ("GET", "/projects/default%00/webhooks", None),
+        ("DELETE", "/projects/default%00/webhooks/chat", None),
+        ("GET", "/projects/default/webhooks/chat%00/deliveries", None),
+    ):
+        response = await bench.client.request(method, f"/api/v1{path}", json=body)
+        assert (response.status_code, response.json()["code"]) == (404, "not_found"), (method, path, response.text)
+    project = await bench.get("/projects/default")
+    assert project["description"] != "another"
+    assert project["members"] == [{"user": "bob", "role": "viewer"}]
+    assert (await bench.get("/users"))["items"][0]["disabled_at"] is None
+
+
 async def test_the_trail_names_who_did_what_page_by_page(bench: Bench) -> None:
     ada = await make_user(bench, "ada", default="editor")
     await ada.post("/api/v1/jobs", json={"name": "mine", "recipe": "image-classifier"})
