@@ -94,6 +94,7 @@ async def observe(
     clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
     online = {cluster.id: cluster for cluster in clusters if is_online(cluster, context.settings, now)}
     placed = (await session.execute(_placed_rows())).all()
+    held = {row.id for row in placed}
     head = (await session.execute(_queued_rows().order_by(Job.ranked_at, Job.id).limit(limit + 1))).all()
     overdue: list[Row[Any]] = []
     fallen: list[str] = []
@@ -112,7 +113,9 @@ async def observe(
         overdue = [row for row in await session.execute(late) if row.id not in seen]
         positioned = select(Job.id).where(Job.queue_position.is_not(None), IS_QUEUED)
         fallen = [job_id for job_id in await session.scalars(positioned) if job_id not in seen]
-    queued = [*head, *overdue]
+    # Whoever went back to the queue since `placed` was read, is looked at in the next round: it must not start beside
+    # what is decided about the slots that it held.
+    queued = [row for row in (*head, *overdue) if row.id not in held]
     told = {row.id: (None, row.scheduling) for row in placed}
     told |= {row.id: (row.queue_position, row.scheduling) for row in queued}
     passed: Passed = []

@@ -436,3 +436,22 @@ async def test_what_has_nan_is_kept_with_null_in_its_place(bench: Bench) -> None
     assert kept["data"]["deep"] == [1.0, {"loss": None}]
     (shown,) = (await bench.get("/jobs/digits/workers"))["items"]
     assert (shown["microbatches"], shown["microbatch_seconds"]) == (3, None)
+
+
+async def test_a_job_that_goes_back_to_the_queue_between_two_looks_is_seen_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await started(bench, "first", 1)
+    async with bench.context.database.read() as session:
+        execute = session.execute
+
+        async def with_a_requeue(statement: Any, **options: Any) -> Any:
+            rows = await execute(statement, **options)
+            if "LEFT OUTER JOIN attempts" in str(statement):
+                await controller.report(outcome=Outcome(state="requeue"))
+            return rows
+
+        monkeypatch.setattr(session, "execute", with_a_requeue)
+        seen = await observe(session, bench.context, bench.clock(), WINDOW)
+    assert (await bench.job("first"))["status"] == "queued"
+    assert [one.job_id for one in (*seen.view.placed, *seen.view.waiting)] == [controller.job_id]
