@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rubato.errors import Finding
 from rubato.wire.cluster import JobToRun, SyncReply, SyncRequest
 from rubato.wire.codec import to_json
 from service.access import Principal
@@ -20,6 +22,7 @@ from service.clock import to_rfc3339
 from service.context import Context
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError
+from service.leases import is_held
 from service.models import IS_QUEUED, Attempt, Cluster, Job, unindexed
 from service.notify import RUN_LIST, SCHEDULER, notify
 from service.settings import Settings
@@ -43,7 +46,12 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 async def sync(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
-    """Take the agent's view; answer when the list is newer than the one it acted on, or the wait is over."""
+    """Take the agent's view; answer when the list is newer than the one it acted on, or the wait is over.
+
+    Raises:
+        ServiceError: invalid_request (numbers that are not finite).
+    """
+    _check_numbers(request)
     reply = await _take_view(context, cluster_id, request)
     if reply.acting and reply.version != request.after:
         return reply
@@ -130,8 +138,8 @@ def cluster_json(cluster: Cluster, jobs: list[Any], settings: Settings, now: dat
 
 
 def is_online(cluster: Cluster, settings: Settings, now: datetime) -> bool:
-    """Whether an agent spoke lately."""
-    return now - cluster.last_seen <= settings.cluster_offline_after
+    """Whether an agent spoke lately. What was heard in the future was heard by a clock that has been set back since."""
+    return abs(now - cluster.last_seen) <= settings.cluster_offline_after
 
 
 def is_on_node(worker: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
@@ -142,6 +150,21 @@ def is_on_node(worker: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     return worker.get("node") in names
 
 
+def _check_numbers(request: SyncRequest) -> None:
+    """Refuse what no clock can count, and no JSON of a database holds."""
+    numbers: list[tuple[str, float | None]] = [("wait", request.wait)]
+    for index, node in enumerate(request.nodes):
+        names = ("cpu", "gpu", "cpu_used", "gpu_used", "drain_within_s")
+        numbers += [(f"nodes[{index}].{name}", getattr(node, name)) for name in names]
+    findings = [
+        Finding(path, f"must be finite, got {value}")
+        for path, value in numbers
+        if value is not None and not math.isfinite(value)
+    ]
+    if findings:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "The sync holds numbers that are not finite.", findings=findings)
+
+
 async def _take_view(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
     """Store what the acting agent saw; another agent only looks on."""
     now = context.clock()
@@ -150,7 +173,8 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
         if cluster is None:
             await _insert_cluster(session, cluster_id, request.agent_id, now)
             cluster = await session.get_one(Cluster, cluster_id, with_for_update=True)
-        if cluster.agent_id != request.agent_id and cluster.agent_lease_expires_at > now:
+        is_led = is_held(cluster.agent_lease_expires_at, now, context.settings.agent_lease)
+        if cluster.agent_id != request.agent_id and is_led:
             return _reply(context, cluster, request.agent_id, [])
         nodes = to_json(request.nodes)
         if _capacity(cluster.nodes) != _capacity(nodes) or not is_online(cluster, context.settings, now):

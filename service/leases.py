@@ -13,6 +13,15 @@ from service.models import Lease
 LIFETIME = timedelta(seconds=30)
 
 
+def is_held(until: datetime, now: datetime, lifetime: timedelta) -> bool:
+    """Whether a lease counts that was given for a lifetime.
+
+    One that ends much later than any can was written by a clock that has been set back since: it does not. Clocks of
+    replicas differ by less than another lifetime.
+    """
+    return now <= until <= now + 2 * lifetime
+
+
 async def take_lease(session: AsyncSession, name: str, holder: str, now: datetime) -> bool:
     """Whether the role is the holder's from now on: a second replica waits for the row and finds it taken."""
     ours = {"holder": holder, "expires_at": now + LIFETIME}

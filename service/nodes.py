@@ -30,6 +30,7 @@ from service.worker_actions import Listed, add_action, let_node_go, listed, with
 CORDONED, DRAINING = "cordoned", "draining"
 RAY = "ray"
 _LEAVING = ("pausing", "stopping")
+FAR_S = 1e9
 REPORTS_DIFFER = timedelta(seconds=5)
 """How far two reports of one deadline lie apart: each says how many seconds are left, and travels for a while."""
 
@@ -126,7 +127,8 @@ def _drained_by(cluster: Cluster, node: Mapping[str, Any]) -> str:
 
 def _due_at(cluster: Cluster, node: Mapping[str, Any]) -> datetime | None:
     left_s = node.get("drain_within_s") if node.get("draining") else None
-    return None if left_s is None else cluster.last_seen + timedelta(seconds=left_s)
+    # A deadline in millions of years is how Ray says that there is none; no date holds it.
+    return None if left_s is None or left_s > FAR_S else cluster.last_seen + timedelta(seconds=left_s)
 
 
 def node_json(

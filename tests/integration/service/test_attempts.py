@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select
 
+from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import ControllerSeen, Distrust, Outcome, ProcessIdentity, Result
 from rubato.wire.codec import to_json
 from service.models import Base
-from tests.simulated_controller import log_line, metric
+from tests.simulated_controller import bearer, log_line, metric
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -212,6 +215,31 @@ async def test_a_second_agent_looks_on_until_the_lease_of_the_first_ends(bench: 
     assert reply.acting
     assert [item.job_id for item in reply.run] == [controller.job_id]
     assert not (await first.sync()).acting
+
+
+async def test_no_agent_or_cluster_lives_on_by_a_clock_that_was_set_back(bench: Bench) -> None:
+    controller = await bench.start()
+    second = type(bench.agent)(bench.client, bench.agent.token, agent_id="agent-2")
+    bench.clock.advance(-7200)
+    assert (await bench.get("/cluster"))["clusters"][0]["status"] == "offline"
+    reply = await second.sync()
+    assert (reply.acting, [item.job_id for item in reply.run]) == (True, [controller.job_id])
+    assert (await bench.get("/cluster"))["clusters"][0]["status"] == "online"
+
+
+@pytest.mark.parametrize("wrong", [{"wait": math.nan}, {"wait": math.inf}, {"cpu": math.nan}, {"gpu_used": math.inf}])
+async def test_a_sync_with_numbers_that_no_clock_counts_is_refused(bench: Bench, wrong: dict[str, float]) -> None:
+    in_node = wrong.keys() - {"wait"}
+    node = {"node_id": "node-1", "address": "127.0.0.1", "cpu": 8} | (wrong if in_node else {})
+    body = {"agent_id": "a", "wire_version": WIRE_VERSION, "nodes": [node], "wait": 0} | ({} if in_node else wrong)
+    async with asyncio.timeout(30):
+        refused = await bench.client.post(
+            "/cluster/v1/clusters/default/sync",
+            content=json.dumps(body),
+            headers={**bearer(bench.agent.token), "Content-Type": "application/json"},
+        )
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert (await bench.get("/cluster"))["clusters"] == []
 
 
 async def test_a_restart_gives_every_attempt_a_whole_lease(make_bench: MakeBench, database_url: str) -> None:
