@@ -131,14 +131,10 @@ async def confirm_gone(session: AsyncSession, job_id: str, attempt: int) -> None
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
-async def rearm_leases(context: Context) -> None:
+async def rearm_leases(session: AsyncSession, now: datetime, lease: timedelta) -> None:
     """Give every live attempt a whole lease: the silence was the service's own (a restart, a jump of its clock)."""
-    now = context.clock()
-    async with context.database.write() as session:
-        statement = (
-            update(Job).where(Job.is_attempt_live.is_(True)).values(lease_expires_at=now + context.settings.lease)
-        )
-        await session.execute(statement.execution_options(synchronize_session=False))
+    statement = update(Job).where(Job.is_attempt_live.is_(True)).values(lease_expires_at=now + lease)
+    await session.execute(statement.execution_options(synchronize_session=False))
 
 
 async def list_attempts(session: AsyncSession, job_id: str, *, after: int, limit: int) -> list[Attempt]:

@@ -35,3 +35,5 @@ class Context:
     heartbeat: Heartbeat
     """Of the scheduling loop."""
     clock: Clock
+    holder: str
+    """What this process is called where it holds a role of which there is one among all replicas."""

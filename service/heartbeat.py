@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 ABSENCE_S = 5.0
 SKEW_S = 5.0
 """Replicas judge by their own clocks what others wrote by theirs: a lease of 30 s bears that, and NTP keeps to less."""
+
+
+SETTLING_S = 300.0
+"""A clock that is set wrong, or wakes up wrong, is commonly set right within minutes."""
+
+
+def decide_jump(wall_s: float, steady_s: float) -> str | None:
+    """Why the clock is not to be believed: it and the steady clock tell different times since a moment; None: it is."""
+    return f"the clock jumped by {wall_s - steady_s:.1f} s" if abs(wall_s - steady_s) > ABSENCE_S else None
 
 
 def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | None:
@@ -16,8 +25,8 @@ def decide_absence(wall_s: float, steady_s: float, interval_s: float) -> str | N
 
     A clock that was set, a machine that slept, a stopped process: the silence then says nothing of the controllers.
     """
-    if abs(wall_s - steady_s) > ABSENCE_S:
-        return f"the clock jumped by {wall_s - steady_s:.1f} s"
+    if (jump := decide_jump(wall_s, steady_s)) is not None:
+        return jump
     if steady_s - interval_s > ABSENCE_S:
         return f"the service stood still for {steady_s - interval_s:.1f} s"
     return None
@@ -39,6 +48,8 @@ class Heartbeat:
         self._clock = clock
         self._last: float | None = None
         self._vigil: tuple[datetime, float] | None = None
+        self._jumped_at: float | None = None
+        self._listens_since: float | None = None
         self.out_of_step: str | None = None
         """Why this clock is not to be trusted beside the database's; None: it is."""
         self.fault: str | None = None
@@ -54,9 +65,36 @@ class Heartbeat:
         """Seconds since the last beat; None: there was none."""
         return None if self._last is None else self._clock() - self._last
 
-    def look(self, now: datetime) -> None:
-        """Both clocks were looked at, and leases are right by them."""
-        self._vigil = (now, self._clock())
+    def look(self, now: datetime, *, is_anew: bool = False) -> None:
+        """Both clocks were looked at, and leases are right by them; `is_anew`: nobody may have listened before."""
+        steady = self._clock()
+        if self._jump_since_vigil(now) is not None:
+            self._jumped_at = steady
+        if self._listens_since is None or is_anew:
+            self._listens_since = steady
+        self._vigil = (now, steady)
+
+    def has_listened_for(self, duration: timedelta) -> bool:
+        """Whether who was silent for so long was silent to somebody who listened. True where no loop runs."""
+        return self._listens_since is None or self._clock() - self._listens_since >= duration.total_seconds()
+
+    def why_unsettled(self, now: datetime) -> str | None:
+        """Why nothing may be done by this clock that cannot be undone; None: it may.
+
+        Time limits and retention wait for minutes after a jump: a clock that was set a day ahead must not end in a
+        moment what has a day left.
+        """
+        if (because := self.out_of_step or self._jump_since_vigil(now)) is not None:
+            return because
+        if self._jumped_at is not None and self._clock() - self._jumped_at < SETTLING_S:
+            return f"the clock jumped less than {SETTLING_S:g} s ago"
+        return None
+
+    def _jump_since_vigil(self, now: datetime) -> str | None:
+        if self._vigil is None:
+            return None
+        wall, steady = self._vigil
+        return decide_jump((now - wall).total_seconds(), self._clock() - steady)
 
     def why_unsure(self, now: datetime, interval_s: float) -> str | None:
         """Why a lease that has run out may not be believed yet: it is not sure that anybody listened meanwhile.

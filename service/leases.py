@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, update
+from sqlalchemy import delete, or_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.database import insert_for
@@ -25,9 +25,15 @@ def is_held(until: datetime, now: datetime, lifetime: timedelta) -> bool:
 async def take_lease(session: AsyncSession, name: str, holder: str, now: datetime) -> bool:
     """Whether the role is the holder's from now on: a second replica waits for the row and finds it taken."""
     ours = {"holder": holder, "expires_at": now + LIFETIME}
-    free = or_(Lease.holder == holder, Lease.expires_at < now)
+    is_free = or_(Lease.expires_at < now, Lease.expires_at > now + 2 * LIFETIME)  # as `is_held` says
+    free = or_(Lease.holder == holder, is_free)
     taken = update(Lease).where(Lease.name == name, free).values(ours).returning(Lease.name)
     if (await session.execute(taken.execution_options(synchronize_session=False))).first() is not None:
         return True
     first = insert_for(session, Lease).values(name=name, **ours).on_conflict_do_nothing(index_elements=["name"])
     return (await session.execute(first.returning(Lease.name))).first() is not None
+
+
+async def release_leases(session: AsyncSession, holder: str | None = None) -> None:
+    """Free the roles of a holder that ends; None: all, where whoever held one is dead."""
+    await session.execute(delete(Lease) if holder is None else delete(Lease).where(Lease.holder == holder))

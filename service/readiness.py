@@ -13,8 +13,10 @@ from sqlalchemy import select, text, update
 
 from service.clusters import is_online
 from service.context import Context
+from service.leases import LIFETIME, is_held
 from service.migrations.upgrade import head_revision, knows_revision
 from service.models import AttemptSecret, Cluster, Lease, Secret, Webhook
+from service.scheduling.loop import LEASE_NAME as SCHEDULER_LEASE
 from service.vault import missing_key
 
 CHECK_S = 3.0
@@ -167,7 +169,12 @@ async def _look_at_scheduler(context: Context) -> Check:
     if fault is not None:
         detail = f"its last round failed ({fault}), {age:.1f} s ago; the service's log says more"
         return Check("scheduler", is_ok=False, detail=detail, is_required=False)
-    return Check("scheduler", is_ok=age < STALE_S, detail=f"its last round ended {age:.1f} s ago", is_required=False)
+    detail = f"its last round ended {age:.1f} s ago"
+    async with context.database.read() as session:
+        lease = await session.get(Lease, SCHEDULER_LEASE)
+    if lease is not None and lease.holder != context.holder and is_held(lease.expires_at, context.clock(), LIFETIME):
+        detail += "; another replica decides"
+    return Check("scheduler", is_ok=age < STALE_S, detail=detail, is_required=False)
 
 
 async def _look_at_agents(context: Context) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
-from service.attempts import rearm_leases
 from service.auth import Authority, Role, load_key
 from service.backup.swap import settle_restore
 from service.clock import Clock, utc_now
@@ -20,6 +21,7 @@ from service.context import Context
 from service.database import Database
 from service.heartbeat import Heartbeat
 from service.job_secrets import Redactors
+from service.leases import release_leases
 from service.limits import Limits
 from service.logs import LogPosition, LogStore
 from service.models import IS_NOT_FINAL, Job
@@ -32,6 +34,7 @@ from service.settings import Settings
 from service.storage import StorageDesk, open_store
 from service.sweep import Sweeper
 from service.vault import open_vault
+from service.vigil import rearm_unheard
 from service.webhooks.dispatch import Dispatcher
 from service.webhooks.outbox import ARE_ON
 from service.webhooks.sending import Sender
@@ -42,6 +45,9 @@ SCRAPER_TOKEN_FILE = "scraper-token"
 
 SAFETY_POLL_INTERVAL = timedelta(seconds=5)
 """Where every change is notified, looking again is only a safety net."""
+
+RELEASE_S = 2.0
+"""An end waits so long for the database: whoever stops services kills them soon."""
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +101,7 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             limits=Limits(settings.requests_per_second, settings.request_burst, settings.streams_per_user),
             heartbeat=Heartbeat(),
             clock=clock,
+            holder=secrets.token_hex(8),
         )
         login_code = await _prepare(context)
         scheduling = WatchedLoop(context)
@@ -111,8 +118,20 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
+            await _release_roles(context)
     finally:
         await database.close()
+
+
+async def _release_roles(context: Context) -> None:
+    """Let another replica schedule and sweep at once. Where the database does not answer, in half a minute."""
+    if context.settings.is_sqlite:
+        return
+    try:
+        async with asyncio.timeout(RELEASE_S), context.database.write() as session:
+            await release_leases(session, context.holder)
+    except (DBAPIError, OSError) as error:
+        log.warning("roles_not_released", error=repr(error)[:500])
 
 
 async def _prepare(context: Context) -> str:
@@ -125,7 +144,9 @@ async def _prepare(context: Context) -> str:
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
         code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
-    await rearm_leases(context)
+        if context.settings.is_sqlite:
+            await release_leases(session)  # the process before this one is dead, however it ended
+    await rearm_unheard(context)
     context.packages.remove_parts(0 if context.settings.is_sqlite else OLDEST_UPLOAD_S)
     if context.settings.is_sqlite:
         # Elsewhere another replica may be writing just there; whoever appends next cuts the file himself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, or_, select, update
@@ -9,24 +10,51 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
+from rubato.wire.status import Status
 from service.events import append_event
-from service.models import Attempt, Job
+from service.models import Attempt, Cluster, Job
 from service.notify import desired_topic, notify
-from service.states import WITH_CONTROLLER, settle_status
+from service.states import WITH_CONTROLLER, change_status, settle_status
 
 
-async def has_lapses(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> bool:
+@dataclass(frozen=True)
+class Terms:
+    """What time is judged by."""
+
+    now: datetime
+    forced_stop_after: timedelta
+    """Silence after which nobody is waited for."""
+    has_listened: bool
+    """For that long: agents could speak. What controllers could not tell meanwhile, their leases account for."""
+    is_settled: bool
+    """The clock has not jumped lately. Otherwise nothing is over by it that cannot be taken back."""
+
+    @property
+    def silent_since(self) -> datetime:
+        """Who was last heard before is given up."""
+        return self.now - self.forced_stop_after
+
+
+async def has_lapses(session: AsyncSession, terms: Terms) -> bool:
     """A look without the writer's turn: an idle service writes nothing."""
-    lapsed = or_(_is_silent(now), _is_given_up(now - forced_stop_after), _is_overdue(now))
+    lapses = [_is_silent(terms.now), _is_given_up(terms.silent_since)]
+    if terms.has_listened:
+        lapses.append(_is_stranded(terms.silent_since))
+    if terms.is_settled:
+        lapses.append(_is_overdue(terms.now))
+    lapsed = or_(*lapses)
     looked_for = select(Job.id).where(Job.placed_at.is_not(None), lapsed).limit(1)
     return (await session.execute(looked_for)).first() is not None
 
 
-async def apply_lapses(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> None:
+async def apply_lapses(session: AsyncSession, terms: Terms) -> None:
     """Bring them about."""
-    await _note_silent_controllers(session, now)
-    await _end_forced_stops(session, now, forced_stop_after)
-    await _stop_overdue(session, now)
+    await _note_silent_controllers(session, terms.now)
+    await _end_forced(session, terms)
+    if terms.has_listened:
+        await _queue_stranded(session, terms)
+    if terms.is_settled:
+        await _stop_overdue(session, terms.now)
 
 
 def _is_silent(now: datetime) -> ColumnElement[bool]:
@@ -34,8 +62,13 @@ def _is_silent(now: datetime) -> ColumnElement[bool]:
 
 
 def _is_given_up(since: datetime) -> ColumnElement[bool]:
-    is_stopping = Job.placed_at.is_not(None) & (Job.status == "stopping")
-    return is_stopping & Job.desired_force.is_(True) & (Job.lease_expires_at < since)
+    is_leaving = Job.placed_at.is_not(None) & Job.status.in_(("pausing", "stopping"))
+    return is_leaving & Job.desired_force.is_(True) & (Job.lease_expires_at < since)
+
+
+def _is_stranded(since: datetime) -> ColumnElement[bool]:
+    is_unbegun = Job.placed_at.is_not(None) & (Job.status == "starting") & Job.is_attempt_live.is_(False)
+    return is_unbegun & Job.cluster_id.in_(select(Cluster.id).where(Cluster.last_seen < since))
 
 
 def _is_overdue(now: datetime) -> ColumnElement[bool]:
@@ -49,21 +82,32 @@ async def _note_silent_controllers(session: AsyncSession, now: datetime) -> None
         await settle_status(session, job, now=now, reason=Reason.CONTROLLER_LOST.value)
 
 
-async def _end_forced_stops(session: AsyncSession, now: datetime, forced_stop_after: timedelta) -> None:
-    """A forced cancel on a silent cluster ends once the workers' dead-man's switch has run out."""
-    given_up = select(Job).where(_is_given_up(now - forced_stop_after)).order_by(Job.id).with_for_update()
+async def _end_forced(session: AsyncSession, terms: Terms) -> None:
+    """A forced cancel or pause on a silent cluster ends once the workers' dead-man's switch has run out."""
+    given_up = select(Job).where(_is_given_up(terms.silent_since)).order_by(Job.id).with_for_update()
     for job in await session.scalars(given_up):
         await session.execute(
             update(Attempt)
             .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-            .values(ended_at=now, outcome="abandoned")
+            .values(ended_at=terms.now, outcome="abandoned", workers=[])
         )
         job.is_attempt_live = False
         await session.flush()
-        because = "the cancel was forced, and the cluster has been silent for longer than its workers live alone"
-        await settle_status(
-            session, job, now=now, reason=job.stop_reason or Reason.CANCELLED_BY_USER.value, because=because
-        )
+        is_cancel = job.desired_run == "stop"
+        reason = (job.stop_reason or Reason.CANCELLED_BY_USER.value) if is_cancel else None
+        what = "cancel" if is_cancel else "pause"
+        because = f"the {what} was forced, and the cluster has been silent for longer than its workers live alone"
+        await settle_status(session, job, now=terms.now, reason=reason, because=because)
+
+
+async def _queue_stranded(session: AsyncSession, terms: Terms) -> None:
+    """A job that nobody has begun on a cluster that fell silent is placed anew; it keeps its place in the queue."""
+    stranded = select(Job).where(_is_stranded(terms.silent_since)).order_by(Job.id).with_for_update()
+    for job in await session.scalars(stranded):
+        because = f"the cluster {job.cluster_id} fell silent before a controller was started there"
+        place = job.ranked_at
+        await change_status(session, job, Status.QUEUED, because=because, now=terms.now)
+        job.ranked_at = place
 
 
 async def _stop_overdue(session: AsyncSession, now: datetime) -> None:

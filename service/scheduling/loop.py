@@ -7,7 +7,6 @@ transaction that takes the scheduler's lease and writes: so a decision never res
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from datetime import datetime, timedelta
 
@@ -16,9 +15,8 @@ from sqlalchemy import delete
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from service.attempts import rearm_leases
 from service.context import Context
-from service.heartbeat import ABSENCE_S, decide_skew
+from service.heartbeat import ABSENCE_S
 from service.leases import take_lease
 from service.models import Session
 from service.nodes import has_drains, settle_drains
@@ -27,10 +25,11 @@ from service.requests import forget_old_replies
 from service.scheduling.apply import apply_decisions, changes_among
 from service.scheduling.capacity import largest_fit
 from service.scheduling.guard import Passed, decide_around
-from service.scheduling.lapses import apply_lapses, has_lapses
+from service.scheduling.lapses import Terms, apply_lapses, has_lapses
 from service.scheduling.observe import Seen, observe
 from service.scheduling.view import Decision, Wait
 from service.states import IllegalTransition
+from service.vigil import NOTE_S, compare_clocks, note_listening, rearm_unheard
 
 LEASE_NAME = "scheduler"
 QUEUE_INTERVAL_S = 5.0
@@ -58,8 +57,8 @@ class SchedulingLoop:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._holder = secrets.token_hex(8)
         self._cleaned_at = 0.0
+        self._noted_at = -NOTE_S
 
     async def run(self) -> None:
         """Until cancelled. An error costs one round, not the loop."""
@@ -79,12 +78,14 @@ class SchedulingLoop:
                     await self._compare_clocks()
                     now = self._context.clock()
                     unheard = heartbeat.why_unsure(now, interval_s) or unheard
-                    if unheard is not None:
-                        await rearm_leases(self._context)
+                    if unheard is not None and await rearm_unheard(self._context):
                         log.warning("leases_rearmed", because=unheard)
-                        unheard = None
                     # Not before that: where it failed, nobody is sure of any lease.
-                    heartbeat.look(now)
+                    heartbeat.look(now, is_anew=unheard is not None)
+                    unheard = None
+                    if began - self._noted_at >= NOTE_S:
+                        await note_listening(self._context)
+                        self._noted_at = began
                     with_queue = is_woken or began >= queue_due_at
                     if with_queue:
                         queue_due_at = began + queue_interval_s
@@ -116,35 +117,31 @@ class SchedulingLoop:
         Raises:
             ClockOutOfStep: it does.
         """
-        before = self._context.clock()
-        told = await self._context.database.now()
-        because = None if told is None else decide_skew(before, told, self._context.clock())
-        self._context.heartbeat.out_of_step = because
-        if because is not None:
+        if (because := await compare_clocks(self._context)) is not None:
             raise ClockOutOfStep(because)
 
     async def run_once(self, *, with_queue: bool = True) -> None:
         """One round: what the clock brings, then the queue and the shares."""
         now = self._context.clock()
-        silence = self._context.settings.forced_stop_after
+        terms = self._terms(now)
         async with self._context.database.read() as session:
-            lapses = await has_lapses(session, now, silence)
+            lapses = await has_lapses(session, terms)
             drains = await has_drains(session)
         if lapses or drains:
             # By itself: a plan that fails must not take back what time alone has brought about.
             async with self._context.database.write() as session:
-                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._holder, now):
+                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._context.holder, now):
                     return
                 if drains:
                     await settle_drains(session, now)  # first: it locks clusters, which come before jobs
-                await apply_lapses(session, now, silence)
+                await apply_lapses(session, terms)
         if with_queue:
             async with self._context.database.read() as session:
                 changes, fallen = await self._plan(session, now)
             if not (changes or fallen):
                 return
             async with self._context.database.write() as session:
-                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._holder, now):
+                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._context.holder, now):
                     return
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)
@@ -152,6 +149,12 @@ class SchedulingLoop:
     def _is_late(self, now: datetime) -> bool:
         """The turn to write came so long after the look that reports waited as well: the next round knows of that."""
         return self._context.clock() - now > LATE
+
+    def _terms(self, now: datetime) -> Terms:
+        silence, heartbeat = self._context.settings.forced_stop_after, self._context.heartbeat
+        is_settled = heartbeat.why_unsettled(now) is None
+        has_listened = is_settled and heartbeat.has_listened_for(silence)
+        return Terms(now, silence, has_listened=has_listened, is_settled=is_settled)
 
     async def _plan(self, session: AsyncSession, now: datetime) -> tuple[list[Decision], tuple[str, ...]]:
         """What a round would change, and which queued jobs it does not look at any more."""
@@ -174,8 +177,10 @@ class SchedulingLoop:
     async def _clean_up(self) -> None:
         if time.monotonic() - self._cleaned_at < HOUSEKEEPING_S and self._cleaned_at:
             return
-        self._cleaned_at = time.monotonic()
         now = self._context.clock()
+        if self._context.heartbeat.why_unsettled(now) is not None:
+            return
+        self._cleaned_at = time.monotonic()
         async with self._context.database.write() as session:
             await session.execute(delete(Session).where(Session.expires_at < now))
         has_more = True

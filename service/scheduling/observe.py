@@ -124,6 +124,7 @@ async def observe(
         placed=tuple(_readable(placed, lambda row: _placed(row, online.get(row.cluster_id or ""), now), True, passed)),
         waiting=tuple(_readable(queued, lambda row: _waiting(row, has_place=row.id in in_line), False, passed)),
         max_slots=await _quotas(session),
+        is_settled=context.heartbeat.why_unsettled(now) is None,
     )
     return Seen(view, told, tuple(fallen), has_more, passed)
 

@@ -51,7 +51,7 @@ def _serve(view: View, rooms: dict[str, Room], job: Waiting, now: datetime) -> V
     limit = view.max_slots.get(job.project)
     possible = [room for room in rooms.values() if largest_fit(room.cluster, job.shape) >= job.min_workers]
     open_rooms = [room for room in possible if room.reserved_for is None]
-    is_over = job.queue_timeout is not None and now - job.queued_at >= job.queue_timeout
+    is_over = view.is_settled and job.queue_timeout is not None and now - job.queued_at >= job.queue_timeout
     if not possible:
         shut = sorted({name for cluster in view.clusters for name in cluster.shut})
         because = sentences.never_fits(job, largest, shut) if view.clusters else sentences.no_cluster()

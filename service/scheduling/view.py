@@ -95,6 +95,8 @@ class View:
     waiting: tuple[Waiting, ...]
     max_slots: Mapping[str, int] = field(default_factory=dict)
     """Of projects that have a quota: slots that their jobs may hold at the same time, in all clusters together."""
+    is_settled: bool = True
+    """The clock has not jumped lately. Otherwise nobody has waited too long by it: that cannot be taken back."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from service.counters import DELIVERIES
 from service.database import DatabaseSilent
 from service.notify import WEBHOOKS
 from service.vault import VaultShut
+from service.vigil import compare_clocks
 from service.webhooks.outbox import Claim, claim, due_webhooks, forget_old, settle
 from service.webhooks.retries import decide_delivery
 from service.webhooks.sending import Sender, Sent
@@ -120,6 +121,8 @@ class Dispatcher:
 
     async def _clean_up(self) -> None:
         if self._cleaned_at is not None and time.monotonic() - self._cleaned_at < HOUSEKEEPING_S:
+            return
+        if await compare_clocks(self._context) or self._context.heartbeat.why_unsettled(self._context.clock()):
             return
         while await self._forget_some():
             pass

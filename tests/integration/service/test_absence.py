@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from api.app import create_app
 from service.database import Database
 from service.models import Job, Lease
 from service.notify import SCHEDULER
 from service.settings import Settings
+from service.vigil import note_listening, rearm_unheard
 from tests.integration.service.conftest import BASE_URL, Bench, ManualClock
 from tests.simulated_controller import PROCESS, SimulatedAgent, bearer
 
 if TYPE_CHECKING:
     from rubato.wire.status import Status
+    from tests.integration.service.conftest import MakeBench
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
@@ -124,3 +126,97 @@ async def test_by_a_clock_that_is_not_the_database_s_nothing_is_judged(
         keep_in_step(monkeypatch, bench.clock)
         await until(bench, job["id"], lambda seen: seen.status == "starting")
         assert bench.context.heartbeat.why_unsure(bench.clock(), 3600) is None
+
+
+async def test_by_a_clock_that_has_just_jumped_no_limit_is_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await bench.start("limited", limits={"max_duration": "2h"})
+    await bench.submit("patient", workers={"initial": 99, "min": 99, "max": 99}, limits={"queue_timeout": "2h"})
+    await bench.schedule()
+    bench.context.heartbeat.look(bench.clock())
+    bench.clock.advance(86_400)
+    for _ in range(2):
+        await controller.report()
+        await bench.schedule()
+        assert (await bench.job("limited"))["status"] == "running"
+        assert (await bench.job("patient"))["status"] == "queued"
+        bench.context.heartbeat.look(bench.clock())  # as the loop does, once a second
+    monkeypatch.setattr("service.heartbeat.SETTLING_S", 0.0)
+    await bench.schedule()
+    assert (await bench.job("limited"))["status"] == "stopping"
+    assert (await bench.job("patient"))["status"] == "failed"
+
+
+async def test_whoever_starts_next_schedules_at_once(make_bench: MakeBench, database_url: str) -> None:
+    clock = ManualClock()
+    async with make_bench(database_url, clock=clock) as bench:
+        await bench.submit("first")
+        await bench.schedule()
+        assert (await bench.job("first"))["status"] == "starting"
+        await bench.app.state.running.sweeper.run_once()
+    async with make_bench(database_url, clock=clock) as bench:
+        async with bench.context.database.read() as session:
+            assert (await session.scalars(select(Lease).where(Lease.holder != ""))).all() == []
+        await bench.submit("second")
+        await bench.schedule()
+        assert (await bench.job("second"))["status"] == "starting"
+
+
+async def test_the_role_of_a_process_that_was_killed_is_free_at_once_in_a_file(make_bench: MakeBench) -> None:
+    clock = ManualClock()
+    async with make_bench(clock=clock) as bench:
+        await hold(bench, "killed", clock.now + timedelta(seconds=30))
+    async with make_bench(clock=clock) as bench:
+        await bench.submit()
+        await bench.schedule()
+        assert (await bench.job("digits"))["status"] == "starting"
+
+
+async def test_a_role_taken_by_a_clock_that_was_set_back_since_is_free(bench: Bench) -> None:
+    await bench.submit()
+    await hold(bench, "another", bench.clock.now + timedelta(seconds=30))
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "queued"
+    await hold(bench, "another", bench.clock.now + timedelta(hours=1))
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "starting"
+
+
+async def test_readyz_says_who_decides(make_bench: MakeBench, new_postgres: Callable[[], str]) -> None:
+    async with make_bench(new_postgres()) as bench:
+        await bench.submit()
+        await bench.schedule()
+        assert "another replica" not in await told_of_the_scheduler(bench)
+        bench.clock.advance(2)
+        await hold(bench, "another", bench.clock.now + timedelta(seconds=30))
+        assert (await told_of_the_scheduler(bench)).endswith("; another replica decides")
+
+
+async def test_a_replica_that_restarts_keeps_no_silent_controller_alive(
+    make_bench: MakeBench, new_postgres: Callable[[], str]
+) -> None:
+    url, clock = new_postgres(), ManualClock()
+    async with make_bench(url, clock=clock) as first:
+        await first.start()
+        await first.post("/jobs/digits/cancel", 202, {"force": True})
+        for _ in range(4):
+            clock.advance(50)
+            await note_listening(first.context)
+            async with make_bench(url, clock=clock) as second:
+                assert not await rearm_unheard(second.context)
+        await first.loop.run_once()
+        assert (await first.job("digits"))["status"] == "cancelled"
+        clock.advance(7)
+        assert await rearm_unheard(first.context), "nobody listened any more"
+        clock.advance(-3600)
+        assert await rearm_unheard(first.context), "it was set back: what that replica noted says nothing"
+
+
+async def hold(bench: Bench, holder: str, until: datetime) -> None:
+    async with bench.context.database.write() as session:
+        await session.execute(delete(Lease).where(Lease.name == "scheduler"))
+        session.add(Lease(name="scheduler", holder=holder, expires_at=until))
+
+
+async def told_of_the_scheduler(bench: Bench) -> str:
+    checks = (await bench.client.get("/readyz")).json()["checks"]
+    return str(next(check["detail"] for check in checks if check["name"] == "scheduler"))

@@ -400,9 +400,13 @@ class Protocol(Played):
     @rule()
     def the_service_restarts(self) -> None:
         """All silence was its own: whoever lives gets a whole lease."""
-        self.call(rearm_leases(self.context))
+        self.call(self.rearm())
         self.last_renewal = self.bench.clock.now
         EFFECTS["service restarted"] += 1
+
+    async def rearm(self) -> None:
+        async with self.context.database.write() as session:
+            await rearm_leases(session, self.context.clock(), self.context.settings.lease)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -432,6 +433,28 @@ async def test_old_jobs_lose_what_the_retention_no_longer_keeps(make_bench: Make
         assert [event["kind"] for event in (await bench.get(f"/jobs/{job_id}/events"))["items"]] == ["job.updated"]
 
 
+async def test_a_clock_that_has_just_jumped_ends_no_history(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_bench(keep_logs_days=1, keep_events_days=1) as bench:
+        job_id, deleted = await finished(bench), await finished(bench, "deleted")
+        sweeper = bench.app.state.running.sweeper
+        bench.context.heartbeat.look(bench.clock())
+        bench.clock.advance(2 * 86_400)
+        await sweeper.run_once()
+        bench.context.heartbeat.look(bench.clock())  # as the loop does, once a second
+        await sweeper.run_once()
+        assert (await rows_of(bench, job_id))["events"]
+        assert list(logs_of(bench, job_id).iterdir())
+        await remove(bench, deleted, 204)
+        await sweep_all(bench)
+        assert await left_of(bench, deleted) == [], "somebody asked for that"
+        bench.context.heartbeat.look(bench.clock())
+        monkeypatch.setattr("service.heartbeat.SETTLING_S", 0.0)
+        await sweeper.run_once()
+        assert (await rows_of(bench, job_id))["events"] == 0
+
+
 async def test_what_the_sweep_does_is_counted(bench: Bench) -> None:
     from tests.integration.service.test_observability import scrape, value
 
@@ -454,7 +477,7 @@ async def test_of_two_replicas_one_sweeps(bench: Bench) -> None:
     await remove(bench, job_id, 204)
     await Sweeper(bench.context).run_once()
     with pytest.raises(sweep.LeaseLost):
-        await Sweeper(bench.context).run_once()
+        await Sweeper(replace(bench.context, holder="another")).run_once()
 
 
 @pytest.fixture

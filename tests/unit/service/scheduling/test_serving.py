@@ -204,3 +204,9 @@ class TestQuotas:
         jobs = (placed("x", 2, project="vision"), placed("y", 8, project="speech"))
         found = decided(self.view(*jobs, queue=(waiting("a", 2, project="vision"),)))
         assert found["a"] == Wait("job_a", 1, "needs 2 slots, free 0, held by x and a job of another project")
+
+
+def test_nobody_has_waited_too_long_by_a_clock_that_has_just_jumped() -> None:
+    late = replace(waiting("late", 9, age=7200), queue_timeout=timedelta(hours=1))
+    assert isinstance(decided(View((cluster(4),), (), (late,)))["late"], Fail)
+    assert isinstance(decided(View((cluster(4),), (), (late,), is_settled=False))["late"], Wait)
