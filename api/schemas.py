@@ -368,6 +368,14 @@ class ScaleRequest(Request):
     workers: int = Field(strict=True, ge=0, le=2**31)
 
 
+class PauseRequest(Request):
+    """How to pause."""
+
+    force: bool = Field(
+        default=False, strict=True, description="Wait neither for a checkpoint nor for a cluster that is gone."
+    )
+
+
 class CancelRequest(Request):
     """How to end."""
 

@@ -68,8 +68,10 @@ async def scale(context: Context, reference: str, workers: int, *, asked: Asked)
     return await change_job(context, reference, asked, ["scale", workers], change)
 
 
-async def pause(context: Context, reference: str, *, asked: Asked) -> Changed:
-    """Want the job paused, with a checkpoint first.
+async def pause(context: Context, reference: str, *, force: bool = False, asked: Asked) -> Changed:
+    """Want the job paused, with a checkpoint first; forced, without waiting for one, nor for a cluster that is silent.
+
+    Asked again it may be forced.
 
     Raises:
         ServiceError: not_found, job_final, conflict, precondition_failed.
@@ -79,16 +81,17 @@ async def pause(context: Context, reference: str, *, asked: Asked) -> Changed:
         refuse_final(job, "paused")
         if job.status == Status.STOPPING:
             raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is being cancelled; a cancel cannot be taken back.")
-        if job.desired_run == "pause":
+        if job.desired_run == "pause" and (job.status == Status.PAUSED or job.desired_force or not force):
             return False
         job.desired_run = "pause"
-        because = f"{asked.actor} asked for a pause"
-        data = {"by": asked.actor}
+        job.desired_force = force
+        because = f"{asked.actor} {'forced' if force else 'asked for'} a pause"
+        data = {"by": asked.actor, "force": force}
         await record_wish(session, job, EventKind.PAUSE_REQUESTED, f"{because}.", data, actor=asked.actor, now=now)
         await settle_status(session, job, now=now, because=because)
         return True
 
-    return await change_job(context, reference, asked, ["pause"], change)
+    return await change_job(context, reference, asked, ["pause", *(["force"] if force else [])], change)
 
 
 async def resume(context: Context, reference: str, *, asked: Asked) -> Changed:
@@ -101,10 +104,17 @@ async def resume(context: Context, reference: str, *, asked: Asked) -> Changed:
     async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
         refuse_final(job, "resumed")
         if job.status in (Status.PAUSING, Status.STOPPING):
-            raise ServiceError(ErrorKind.CONFLICT, f"{job.name} is {job.status}; resume is possible once it is paused.")
+            raise ServiceError(
+                ErrorKind.CONFLICT,
+                f"{job.name} is {job.status}; resume is possible once it is paused. A pause on a cluster that is gone "
+                f"ends when it is forced (`rubato pause {job.name} --force`)."
+                if job.status == Status.PAUSING
+                else f"{job.name} is {job.status}; a cancel cannot be taken back.",
+            )
         if job.desired_run == "run":
             return False
         job.desired_run = "run"
+        job.desired_force = False
         because = f"{asked.actor} asked to resume"
         data = {"by": asked.actor}
         await record_wish(session, job, EventKind.RESUME_REQUESTED, f"{because}.", data, actor=asked.actor, now=now)

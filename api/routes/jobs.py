@@ -178,9 +178,17 @@ async def scale_job(
 @router.post(
     "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
 )
-async def pause_job(reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
-    """Checkpoint, then give the slots back until resume."""
-    changed = await wishes.pause(context, reference, asked=asked)
+async def pause_job(
+    reference: JobReference,
+    response: Response,
+    context: Parts,
+    asked: Asker,
+    body: Annotated[schemas.PauseRequest | None, Body()] = None,
+    wait: Wait = 0,
+) -> Any:
+    """Checkpoint, then give the slots back until resume; with `force` also where no controller answers any more."""
+    how = body or schemas.PauseRequest()
+    changed = await wishes.pause(context, reference, force=how.force, asked=asked)
     return await _answer(context, response, changed, lambda job: job["status"] in FINAL | {Status.PAUSED}, wait)
 
 

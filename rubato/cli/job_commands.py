@@ -206,12 +206,22 @@ def _change(
 def pause(
     job: JobArgument,
     *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Wait neither for a checkpoint nor for a cluster that is gone.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is paused.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Checkpoint a job and free its slots; `rubato resume` goes on from there."""
-    _change(url, job, lambda client, name: client.pause(name), until=("paused",), wait=wait, as_json=as_json)
+    _change(
+        url,
+        job,
+        lambda client, name: client.pause(name, force=force),
+        until=("paused",),
+        wait=wait,
+        as_json=as_json,
+    )
 
 
 def resume(

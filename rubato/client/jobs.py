@@ -152,9 +152,16 @@ class Jobs:
             raise ServiceUnreachable(f"{error}; {job_id} may be deleted or not: ask again by this id") from error
 
     @call
-    def pause(self, job: str) -> Call[Job]:
-        """Checkpoint, then stop and keep the job for `resume`."""
-        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "pause"))))
+    def pause(self, job: str, *, force: bool = False) -> Call[Job]:
+        """Checkpoint, then stop and keep the job for `resume`.
+
+        Args:
+            job: id or name.
+            force: wait neither for the checkpoint nor for a cluster that is gone: where its controller has been silent
+                for two minutes the job is paused, and goes on from its newest checkpoint.
+        """
+        body = {"force": True} if force else None
+        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "pause"), body)))
 
     @call
     def resume(self, job: str) -> Call[Job]:

@@ -173,7 +173,7 @@ def _queue_decisions(verdicts: list[tuple[Waiting, Verdict]]) -> Iterator[Decisi
 def _placed_decisions(view: View, rooms: dict[str, Room], now: datetime) -> Iterator[Decision]:
     for job in view.placed:
         if job.cluster_id not in rooms:
-            yield Keep(job.job_id, sentences.silent_cluster(job.cluster_id))
+            yield Keep(job.job_id, sentences.silent_cluster(job))
     for room in rooms.values():
         for seat in room.seats:
             if isinstance(seat.job, Placed):

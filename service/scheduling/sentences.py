@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from service.scheduling.view import JobView, Waiting
+from service.scheduling.view import JobView, Placed, Waiting
 
 SHOWN = 3
 """So many names are told; of the others how many they are."""
@@ -196,9 +196,14 @@ def leaving() -> str:
     return "gives its slots back"
 
 
-def silent_cluster(cluster_id: str) -> str:
+def silent_cluster(job: Placed) -> str:
     """Nothing can be decided for it."""
-    return f"the cluster {cluster_id} does not answer; nothing is changed meanwhile"
+    if job.is_leaving:
+        way_out = "ask again with --force"
+    else:
+        way_out = "`rubato pause --force` and then `rubato resume` move the job"
+    silent = f"the cluster {job.cluster_id} does not answer; nothing is changed meanwhile"
+    return f"{silent}. Where it is gone for good, {way_out}"
 
 
 def wants_more(job: JobView, workers: int, because: str) -> str:

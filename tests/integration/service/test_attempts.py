@@ -183,6 +183,61 @@ async def test_a_forced_cancel_of_a_silent_cluster_ends(bench: Bench) -> None:
     assert (await controller.send(controller.next_report())).json()["code"] == "fenced"
 
 
+async def test_a_forced_pause_of_a_silent_cluster_ends_and_the_job_goes_on_elsewhere(bench: Bench) -> None:
+    controller = await bench.start()
+    bench.clock.advance(40)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "recovering"
+    assert "`rubato pause --force`" in (await bench.job("digits"))["scheduling"]
+    assert (await bench.post("/jobs/digits/pause", 202))["status"] == "pausing"
+    assert "--force" in (await bench.post("/jobs/digits/resume", 409))["detail"]
+    bench.clock.advance(1000)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "pausing", "nobody said that the cluster is gone for good"
+    await bench.post("/jobs/digits/pause", 202, {"force": True})
+    await bench.post("/jobs/digits/pause", 200, {"force": True})
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "paused"
+    await bench.post("/jobs/digits/pause", 200, {"force": True})
+    assert (await controller.send(controller.next_report())).json()["code"] == "fenced"
+    assert (await bench.get("/jobs/digits/workers"))["items"] == []
+
+    bench.agent = replace(bench.agent, cluster_id="elsewhere", version=0)
+    await bench.post("/jobs/digits/resume", 202)
+    await bench.schedule()
+    successor = await bench.controller_of(controller.job_id)
+    assert (await successor.acquire()).attempt == 2
+    wishes = await successor.desired()
+    assert (wishes.run, wishes.force) == ("run", False)
+
+
+async def test_a_job_that_nobody_began_before_its_cluster_fell_silent_is_placed_anew(bench: Bench) -> None:
+    job = await bench.submit()
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "starting"
+    bench.clock.advance(60)
+    await bench.submit("later", scheduling={"priority": 50})
+    bench.agent = replace(bench.agent, cluster_id="elsewhere", version=0)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "starting", "its agent may only be restarting"
+    bench.clock.advance(61)
+    await bench.loop.run_once()
+    queued = await bench.job("digits")
+    assert queued["status"] == "queued"
+    assert (queued["queue"]["position"], (await bench.job("later"))["queue"]["position"]) == (1, 2), "it kept its place"
+    await bench.schedule()
+    assert (await (await bench.controller_of(job["id"])).acquire()).attempt == 1
+
+
+async def test_silence_that_nobody_listened_to_moves_no_job(bench: Bench) -> None:
+    await bench.submit()
+    await bench.schedule()
+    bench.clock.advance(3600)
+    bench.context.heartbeat.look(bench.clock())
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "starting"
+
+
 async def test_tickets_and_tokens_are_good_for_their_own_job_only(bench: Bench) -> None:
     one = await bench.start("one")
     two = await bench.start("two")

@@ -111,6 +111,7 @@ CASES: list[tuple[str, str, Any, str | None]] = [
     ("explain job_1", "GET /jobs/job_1/explain", EXPLAINED, None),
     ("metrics job_1", "GET /jobs/job_1/metrics/chart", {"series": CHART}, "series"),
     ("pause job_1", "POST /jobs/job_1/pause", job(status="pausing"), None),
+    ("pause job_1 --force", "POST /jobs/job_1/pause", job(status="pausing"), None),
     ("resume job_1", "POST /jobs/job_1/resume", job(status="queued"), None),
     ("cancel job_1", "POST /jobs/job_1/cancel", job(status="stopping"), None),
     ("checkpoint job_1", "POST /jobs/job_1/checkpoint", job(), None),

@@ -245,7 +245,10 @@ def test_a_smaller_cluster_takes_grants_back_that_nobody_uses() -> None:
 
 def test_on_a_silent_cluster_nothing_changes() -> None:
     found = decided(View((), (placed("a", 4, wish=1),), ()))["a"]
-    assert found == Keep("job_a", "the cluster default does not answer; nothing is changed meanwhile")
+    silent = "the cluster default does not answer; nothing is changed meanwhile. Where it is gone for good, "
+    assert found == Keep("job_a", f"{silent}`rubato pause --force` and then `rubato resume` move the job")
+    leaving = decided(View((), (placed("a", 4, is_leaving=True),), ()))["a"]
+    assert leaving == Keep("job_a", f"{silent}ask again with --force")
 
 
 # --- properties of one round, whatever the world looks like -----------------------------------------------------------
