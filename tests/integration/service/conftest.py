@@ -53,6 +53,15 @@ class ManualClock:
         self.now += timedelta(seconds=seconds)
 
 
+def keep_in_step(patched: pytest.MonkeyPatch, clock: ManualClock) -> None:
+    """Let the database's clock say the same."""
+
+    async def now(_: Database) -> datetime:
+        return clock()
+
+    patched.setattr(Database, "now", now)
+
+
 @dataclass
 class Bench:
     """A running application, and hands to move it by."""

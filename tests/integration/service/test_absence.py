@@ -14,12 +14,11 @@ import pytest
 from sqlalchemy import delete, select
 
 from api.app import create_app
-from service.database import Database
 from service.models import Job, Lease
 from service.notify import SCHEDULER
 from service.settings import Settings
 from service.vigil import note_listening, rearm_unheard
-from tests.integration.service.conftest import BASE_URL, Bench, ManualClock
+from tests.integration.service.conftest import BASE_URL, Bench, ManualClock, keep_in_step
 from tests.simulated_controller import PROCESS, SimulatedAgent, bearer
 
 if TYPE_CHECKING:
@@ -49,15 +48,6 @@ async def with_its_loop(home: Path, database_url: str, *, is_in_step: bool = Tru
             client.headers.update(bearer(token))
             agent = SimulatedAgent(client, (home / "cluster-token").read_text().strip())
             yield Bench(app, settings, clock, client, token, agent)
-
-
-def keep_in_step(patched: pytest.MonkeyPatch, clock: ManualClock) -> None:
-    """Let the database's clock say the same."""
-
-    async def now(_: Database) -> datetime:
-        return clock()
-
-    patched.setattr(Database, "now", now)
 
 
 async def until(bench: Bench, job_id: str, holds: Callable[[Job], bool]) -> Job:

@@ -19,6 +19,7 @@ from service.webhooks.outbox import RETENTION, forget_old
 from service.webhooks.sending import Parcel, Sender, Sent
 from service.webhooks.turns import MAX_WEBHOOKS, REST
 from tests.https_server import HttpsServer
+from tests.integration.service.conftest import keep_in_step
 from tests.webhook_hands import HERE, WEBHOOKS, add, deliveries, dispatcher, kinds
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ async def test_what_is_too_old_is_forgotten_in_stretches_and_not_sent_any_more(
         assert await forget_old(session, bench.clock()), "there are more"
     assert len(await deliveries(bench)) == len(before) - 2
     sender = FakeSender()
+    keep_in_step(monkeypatch, bench.clock)
     running = asyncio.ensure_future(Dispatcher(bench.context, sender).run())
     while await deliveries(bench):
         assert not running.done()
@@ -151,3 +153,24 @@ async def test_what_is_too_old_is_forgotten_in_stretches_and_not_sent_any_more(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert sender.sent == []
+
+
+async def test_what_is_old_by_a_clock_that_has_just_jumped_is_sent_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, server: HttpsServer
+) -> None:
+    await add(bench, server, "status")
+    await bench.submit()
+    await bench.post("/jobs/digits/cancel", 202)
+    before = {one["id"] for one in await deliveries(bench)}
+    keep_in_step(monkeypatch, bench.clock)
+    bench.context.heartbeat.look(bench.clock())
+    bench.clock.advance(RETENTION.total_seconds() + 1)
+    sender = FakeSender()
+    running = asyncio.ensure_future(Dispatcher(bench.context, sender).run())
+    async with asyncio.timeout(60):
+        while len(sender.sent) < len(before):
+            assert not running.done()
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert {one["id"] for one in await deliveries(bench)} == before
