@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from rubato.errors import Finding
 from rubato.wire.cluster import Acquired, AcquireRequest, Desired, Distrust, ProcessIdentity, RunWish
@@ -144,16 +145,23 @@ async def list_attempts(session: AsyncSession, job_id: str, *, after: int, limit
 
 
 async def list_workers(session: AsyncSession, job: Job) -> list[Any]:
-    """The workers as the live attempt last reported them; none once the job has left the cluster."""
+    """The workers as they were last reported; none once the job has left the cluster."""
     if Status(job.status) not in WITH_CONTROLLER:
         return []
-    statement = (
-        select(Attempt.workers)
-        .where(Attempt.job_id == job.id, Attempt.last_report_at.is_not(None))
-        .order_by(Attempt.number.desc())
-        .limit(1)
-    )
-    return list((await session.scalars(statement)).one_or_none() or [])
+    return await _known_workers(session, job.id)
+
+
+def is_newest_attempt() -> ColumnElement[bool]:
+    """Joins a job with its newest attempt: by that one's row, for the job's own number jumps at a restore."""
+    other = aliased(Attempt)
+    newest = select(func.max(other.number)).where(other.job_id == Job.id).correlate(Job).scalar_subquery()
+    return (Attempt.job_id == Job.id) & (Attempt.number == newest)
+
+
+async def _known_workers(session: AsyncSession, job_id: str) -> list[Any]:
+    """Those of the newest attempt: what it reported, or until it does what it was granted with."""
+    newest = select(Attempt.workers).where(Attempt.job_id == job_id).order_by(Attempt.number.desc()).limit(1)
+    return list((await session.scalars(newest)).one_or_none() or [])
 
 
 def _check_numbers(process: ProcessIdentity) -> None:
@@ -221,7 +229,8 @@ async def _grant(
         pid=process.pid,
         start_time=process.start_time,
         granted_at=now,
-        workers=[],
+        # They outlive their controller: until its successor has found them, its node is not empty.
+        workers=await _known_workers(session, job.id),
     )
     session.add(attempt)
     await give(session, job, job.attempt)

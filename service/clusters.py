@@ -17,7 +17,7 @@ from rubato.errors import Finding
 from rubato.wire.cluster import JobToRun, SyncReply, SyncRequest
 from rubato.wire.codec import to_json
 from service.access import Principal
-from service.attempts import LARGEST, confirm_gone
+from service.attempts import LARGEST, confirm_gone, is_newest_attempt
 from service.clock import to_rfc3339
 from service.context import Context
 from service.database import insert_for
@@ -79,9 +79,7 @@ async def list_clusters(context: Context, caller: Principal) -> dict[str, Any]:
     now = context.clock()
     async with context.database.read() as session:
         clusters = (await session.scalars(select(Cluster).order_by(Cluster.id))).all()
-        placed = select(Job.id, Job.name, Job.cluster_id, Attempt.workers).join(
-            Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
-        )
+        placed = select(Job.id, Job.name, Job.cluster_id, Attempt.workers).join(Attempt, is_newest_attempt())
         placed = placed.where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
         queued = select(Job.id, Job.name, Job.queue_position, Job.message).where(IS_QUEUED)
         if caller.visible_projects is not None:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
 from service.access import Principal
+from service.attempts import is_newest_attempt
 from service.clock import to_rfc3339
 from service.clusters import is_on_node
 from service.context import Context
@@ -309,7 +310,6 @@ async def _find_drains(session: AsyncSession, clusters: Select[Cluster]) -> list
 
 
 async def _jobs_on(session: AsyncSession, clusters: Sequence[str]) -> list[OnNode]:
-    of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
     # Columns, not rows: specs are large, and this is looked at in each round of the scheduler.
     rows = (
         select(
@@ -323,7 +323,7 @@ async def _jobs_on(session: AsyncSession, clusters: Sequence[str]) -> list[OnNod
             Job.spec[("resources_per_worker", "cpu")].as_float(),
             Job.spec[("resources_per_worker", "gpu")].as_float(),
         )
-        .join(Attempt, of_attempt)
+        .join(Attempt, is_newest_attempt())
         .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER), Job.cluster_id.in_(clusters))
         .order_by(Job.id)
     )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from service.attempts import is_newest_attempt
 from service.clusters import is_on_node, is_online
 from service.context import Context
 from service.models import IS_QUEUED, Attempt, Cluster, Job, Project
@@ -156,10 +157,9 @@ def shape_of(job: Job) -> Shape:
 
 
 def _placed_rows() -> Select[Any]:
-    of_attempt = (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt)
     return (
         select(*_PLACED)
-        .outerjoin(Attempt, of_attempt)
+        .outerjoin(Attempt, is_newest_attempt())
         .where(Job.placed_at.is_not(None), Job.status.in_(WITH_CONTROLLER))
     )
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import service.nodes
 from rubato.wire.cluster import ActionAnswer, Desired, NodeReport
+from service.models import Job
+from service.scheduling.observe import observe
 from tests.simulated_controller import PROCESS, SimulatedController, bearer, worker
 
 if TYPE_CHECKING:
@@ -125,6 +128,28 @@ async def test_the_workers_of_a_drained_node_leave(bench: Bench) -> None:
     await bench.schedule()
     wishes = await controller.desired()
     assert (wishes.workers, wishes.actions) == (2, ())
+
+
+@pytest.mark.parametrize("what", ["a new controller", "a restore"])
+async def test_a_node_is_not_drained_while_nobody_leads_the_workers_on_it(bench: Bench, what: str) -> None:
+    controller = await spread(bench)
+    await bench.post("/nodes/node-2/drain", 202)
+    if what == "a restore":
+        async with bench.context.database.write() as session:
+            await session.execute(update(Job).values(attempt=Job.attempt + 1000))
+        assert (await nodes(bench))["node-2"]["workers_left"] == 2
+    successor = await bench.controller_of(controller.job_id)
+    await successor.acquire(gone=1)
+    node = (await nodes(bench))["node-2"]
+    assert (node["state"], node["workers_left"]) == ("draining", 2)
+    (cluster,) = (await bench.get("/cluster"))["clusters"]
+    assert [[job["workers"] for job in one["jobs"]] for one in cluster["nodes"]] == [[2], [2]]
+    assert len((await bench.get("/jobs/digits/workers"))["items"]) == 4
+    async with bench.context.database.read() as session:
+        (placed,) = (await observe(session, bench.context, bench.clock(), 64)).view.placed
+    assert placed.nodes == ("node-1", "node-1", "node-2", "node-2")
+    await successor.report(worker_reports=on_nodes(1, 1), workers=2)
+    assert (await nodes(bench))["node-2"]["state"] == "drained"
 
 
 async def test_a_worker_that_comes_up_on_a_draining_node_is_sent_away_as_well(bench: Bench) -> None:
