@@ -21,7 +21,7 @@ from service.models import IS_NOT_FINAL, AuditEntry, Checkpoint, Job
 from service.notify import ALL_JOBS, job_topic, notify
 from service.pages import cut, read_pair
 from service.restarts import refuse_foreign
-from service.storage import ObjectFile
+from service.stored import ObjectFile, StoredFolder
 from service.views import checkpoint_json
 
 
@@ -58,6 +58,12 @@ async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
         found = await _find(session, checkpoint_id)
     pinned = await context.storage.pinned(found.job_id, [found.checkpoint_id])
     return checkpoint_json(found, is_pinned=pinned[found.checkpoint_id])
+
+
+async def has_told_of_any(session: AsyncSession, job_id: str) -> bool:
+    """Whether a job has checkpoints that nobody deleted, as far as it told."""
+    told = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.deleted_at.is_(None)).limit(1)
+    return await session.scalar(told) is not None
 
 
 async def project_of(context: Context, checkpoint_id: str) -> str:
@@ -101,7 +107,7 @@ async def set_pinned(context: Context, checkpoint_id: str, *, is_pinned: bool, a
         found = await _find(session, checkpoint_id)
         refuse_foreign(await session.get_one(Job, found.job_id), found, "pinned")
 
-    def change(folder: storage.StoredFolder) -> tuple[bool, bool]:
+    def change(folder: StoredFolder) -> tuple[bool, bool]:
         was_pinned = folder.exists(PIN_NAME)
         if is_pinned and not was_pinned:
             return storage.pin(folder), False

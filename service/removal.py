@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.status import FINAL, Status
-from service.checkpoints import find_heir
+from service.checkpoints import find_heir, has_told_of_any
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.jobs import find
@@ -28,9 +28,10 @@ async def delete(context: Context, reference: str, *, keep_checkpoints: bool, as
             return
         _refuse_unfinished(job)
         check_edition(job, asked.if_match)
+        is_told_of = await has_told_of_any(session, job.id)
     if not keep_checkpoints:
         # Outside of the transaction: the storage may take its time. What is pinned after this look, stays all the same.
-        _refuse_pinned(job, await context.storage.pinned_of(job.id))
+        _refuse_pinned(job, await context.storage.pinned_of(job.id, is_told_of=is_told_of))
     async with context.database.write() as session:
         job = await find(session, job.id, for_update=True, with_deleted=True)
         if job.deleted_at is not None:

@@ -31,7 +31,8 @@ from service.readiness import Examiner
 from service.rotation import seal_anew
 from service.rounds import WatchedLoop
 from service.settings import Settings
-from service.storage import StorageDesk, open_store
+from service.storage import StorageDesk
+from service.stored import open_store
 from service.sweep import Sweeper
 from service.vault import open_vault
 from service.vigil import rearm_unheard

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from service.checkpoints import has_told_of_any
 from service.context import Context
 from service.counters import SWEEP_FAILURES, SWEEPS, SWEPT
 from service.errors import ServiceError
-from service.leases import take_lease
+from service.leases import is_held, take_lease
 from service.models import Base, Event, Job, Metric, MetricRollup
 from service.notify import ALL_JOBS, SWEEP, job_topic, notify
 from service.vigil import compare_clocks
@@ -38,12 +39,23 @@ ROWS = 2_000
 FILES = 100
 JOBS = 200
 """Looked at in a round."""
+REST = timedelta(minutes=5)
+"""After something failed for a job, for so long others have their turn."""
 
 log = structlog.get_logger(__name__)
 
 
 class LeaseLost(Exception):
     """Another replica sweeps."""
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """A job that is to be removed."""
+
+    id: str
+    deleted_at: datetime
+    keeps_checkpoints: bool
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,7 @@ class Sweeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._not_before: dict[str, datetime] = {}
         settings = context.settings
         self._retentions = (
             Retention(self._remove_logs, settings.keep_logs_days, Job.logs_dropped_at),
@@ -93,28 +106,57 @@ class Sweeper:
         began = time.perf_counter()
         now = self._context.clock()
         try:
-            for job_id, deleted_at, keeps_checkpoints in await self._deleted():
-                await self._try(self._remove(job_id, deleted_at, now, keeps_checkpoints=keeps_checkpoints), job_id)
+            await self._remove_deleted(now)
             # Its users asked for the rest; this goes by the clock alone.
             is_settled = self._context.heartbeat.why_unsettled(now) is None
             for retention in self._retentions if is_settled else ():
                 for job_id in await self._outlived(retention, now):
-                    await self._try(self._drop(job_id, retention), job_id)
+                    try:
+                        await self._drop(job_id, retention)
+                    except (ServiceError, DBAPIError, OSError) as error:
+                        self._note_failure(job_id, error)
         finally:
             SWEEPS.observe(time.perf_counter() - began)
 
-    async def _try(self, work: Awaitable[None], job_id: str) -> None:
-        try:
-            await work
-        except (ServiceError, DBAPIError, OSError) as error:
-            SWEEP_FAILURES.inc()
-            log.warning("sweep_of_job_failed", job=job_id, error=str(error)[:500])
+    def _note_failure(self, job_id: str, error: Exception) -> None:
+        SWEEP_FAILURES.inc()
+        log.warning("sweep_of_job_failed", job=job_id, error=str(error)[:500])
 
-    async def _deleted(self) -> list[tuple[str, datetime, bool]]:
+    async def _remove_deleted(self, now: datetime) -> None:
+        """What is left of deleted jobs, the first deleted first.
+
+        One for which something failed waits for a while, and lets those behind it come. A storage that was silent once
+        is not asked again in the round: each time would take a minute.
+        """
+        self._not_before = {job_id: due for job_id, due in self._not_before.items() if is_held(due, now, REST)}
+        has_storage = True
+        for job in await self._deleted():
+            try:
+                if not await self._remove(job, now, has_storage=has_storage):
+                    self._not_before[job.id] = now + REST
+            except (ServiceError, DBAPIError, OSError) as error:
+                self._note_failure(job.id, error)
+                self._not_before[job.id] = now + REST
+                if isinstance(error, ServiceError):
+                    has_storage = False
+
+    async def _deleted(self) -> list[Deleted]:
+        """Those to begin with, without those that wait."""
+        found: list[Deleted] = []
         marked = select(Job.id, Job.deleted_at, Job.keeps_checkpoints).where(Job.deleted_at.is_not(None))
+        marked = marked.order_by(Job.deleted_at, Job.id).limit(JOBS)
+        page = marked
         async with self._context.database.read() as session:
-            rows = (await session.execute(marked.order_by(Job.deleted_at).limit(JOBS))).all()
-        return [(row.id, row.deleted_at, row.keeps_checkpoints) for row in rows]
+            while rows := (await session.execute(page)).all():
+                found += (
+                    Deleted(row.id, row.deleted_at, row.keeps_checkpoints)
+                    for row in rows
+                    if row.id not in self._not_before
+                )
+                if len(found) >= JOBS or len(rows) < JOBS:
+                    break
+                page = marked.where(tuple_(Job.deleted_at, Job.id) > tuple_(rows[-1].deleted_at, rows[-1].id))
+        return found[:JOBS]
 
     async def _outlived(self, retention: Retention, now: datetime) -> list[str]:
         if retention.days is None:
@@ -124,21 +166,29 @@ class Sweeper:
         async with self._context.database.read() as session:
             return list((await session.scalars(old.order_by(Job.finished_at).limit(JOBS))).all())
 
-    async def _remove(self, job_id: str, deleted_at: datetime, now: datetime, *, keeps_checkpoints: bool) -> None:
-        """Everything of a deleted job. The cheap and certain first: a storage may not answer for days."""
-        await self._remove_metrics(job_id)
-        await self._remove_events(job_id)
-        await self._remove_logs(job_id)
-        if not keeps_checkpoints:
-            async for _ in self._context.storage.remove_checkpoints(job_id):
+    async def _remove(self, job: Deleted, now: datetime, *, has_storage: bool) -> bool:
+        """Everything of a deleted job, but for what needs the storage where that is silent; gives whether all was done.
+
+        The cheap and certain first: a storage may not answer for days.
+        """
+        await self._remove_metrics(job.id)
+        await self._remove_events(job.id)
+        await self._remove_logs(job.id)
+        if not job.keeps_checkpoints:
+            if not has_storage:
+                return False
+            async with self._context.database.read() as session:
+                is_told_of = await has_told_of_any(session, job.id)
+            async for _ in self._context.storage.remove_checkpoints(job.id, is_told_of=is_told_of):
                 SWEPT.labels("checkpoints").inc()
-        if now - deleted_at < TOMBSTONE:
-            return
+        if now - job.deleted_at < TOMBSTONE:
+            return True
         async with self._transaction() as session:
             # Attempts and checkpoints are few, and go with it.
-            gone = delete(Job).where(Job.id == job_id)
+            gone = delete(Job).where(Job.id == job.id)
             await session.execute(gone.execution_options(synchronize_session=False))
         SWEPT.labels("jobs").inc()
+        return True
 
     async def _drop(self, job_id: str, retention: Retention) -> None:
         """What the retention no longer keeps of a job."""

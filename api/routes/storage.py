@@ -14,7 +14,7 @@ from api.auth import Caller, CheckpointId, JobReference, Parts
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
 from service import checkpoints, uploads
-from service.storage import ObjectFile
+from service.stored import ObjectFile
 
 router = APIRouter(prefix="/api/v1", tags=["packages and checkpoints"])
 

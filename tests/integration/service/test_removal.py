@@ -18,11 +18,12 @@ from rubato.wire.cluster import Outcome, Result
 from service import jobs, sweep
 from service.logs import LogStore
 from service.models import Checkpoint, Event, Job, Metric, MetricRollup
-from service.storage import LocalStored
+from service.stored import LocalStored
 from service.sweep import Sweeper
 from service.watch import JobWatch
 from tests.callers import an_admin
 from tests.integration.service.processes import ServiceProcess, controller_of, submit
+from tests.integration.service.test_checkpoints import unmount
 from tests.integration.service.test_people import make_user
 from tests.simulated_controller import bearer, log_line, metric
 
@@ -284,8 +285,51 @@ async def test_a_storage_that_does_not_answer_holds_up_nothing_else(
         await sweep_all(bench)
     assert await left_of(bench, second) == [str(checkpoints_of(bench, second))]
     assert await left_of(bench, first) == ["jobs", "checkpoints", str(checkpoints_of(bench, first))]
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, first) == []
+
+
+async def test_a_storage_that_is_not_mounted_keeps_the_rows(bench: Bench) -> None:
+    job_id = await finished(bench)
+    await remove(bench, job_id, 204)
+    put_back = unmount(bench, leaves_folder=True)
+    await sweep_all(bench)
+    assert await left_of(bench, job_id) == ["jobs", "checkpoints"]
+    put_back()
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, job_id) == []
+
+
+async def test_jobs_that_fail_let_those_behind_them_come(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "JOBS", 2)
+    ids = [await finished(bench, name) for name in ("first", "second", "third", "fourth")]
+    for job_id in ids:
+        await remove(bench, job_id, 204, keep_checkpoints=job_id == ids[3])
+        bench.clock.advance(1)
+    asked: list[LocalStored] = []
+
+    def fail(stored: LocalStored) -> list[str]:
+        asked.append(stored)
+        raise OSError("gone")
+
+    sweeper = bench.app.state.running.sweeper
+    bench.clock.advance(61)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStored, "folders", fail)
+        await sweeper.run_once()
+        assert len(asked) == 1, "one that was silent is not asked again in a round"
+        assert (await rows_of(bench, ids[1]))["events"] == 0, "but for what needs it not"
+        await sweeper.run_once()
+        assert not any((await rows_of(bench, ids[3])).values())
+        assert len(asked) == 2
+        await sweeper.run_once()
+        assert len(asked) == 2, "all wait"
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
+    for _ in range(2):
+        await sweeper.run_once()
+    assert [await left_of(bench, job_id) for job_id in ids[:3]] == [[], [], []]
 
 
 def test_removals_that_overlap_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +361,7 @@ async def test_the_row_stays_while_files_are_left(bench: Bench, monkeypatch: pyt
         patched.setattr(LocalStored, "remove_all", lambda _: None)
         await sweep_all(bench)
         assert "jobs" in await left_of(bench, job_id)
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, job_id) == []
 
@@ -339,6 +384,7 @@ async def test_a_job_whose_rows_cannot_be_removed_holds_up_no_other(
         await sweep_all(bench)
         assert "jobs" in await left_of(bench, first)
         assert await left_of(bench, second) == []
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
     await bench.app.state.running.sweeper.run_once()
     assert await left_of(bench, first) == []
 
