@@ -13,7 +13,7 @@ class EventKind(StrEnum):
     STATUS = "job.status"  # from, to, reason
     UPDATED = "job.updated"  # by, changes {path: {from, to}}, from_next_attempt [path]
     SCALE_REQUESTED = "job.scale_requested"  # from, to, by
-    PAUSE_REQUESTED = "job.pause_requested"  # by
+    PAUSE_REQUESTED = "job.pause_requested"  # by, force
     RESUME_REQUESTED = "job.resume_requested"  # by
     CANCEL_REQUESTED = "job.cancel_requested"  # by, force, grace_seconds
     CHECKPOINT_REQUESTED = "job.checkpoint_requested"  # by, request
