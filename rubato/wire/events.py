@@ -38,6 +38,8 @@ class EventKind(StrEnum):
     # generation, cause (start, scale_up, scale_down, recovery, replace, restart, rebalance), workers, from_workers,
     # step (the first one trained in it), paused_seconds (gap between the last commit before and the first after, less
     # the median step), redone_microbatches, members [{worker_id, rank}]
+    CHANGE_FAILED = "change.failed"
+    # generation, cause, joining [worker_id], times: in a row, seconds: until it is tried again; null: it is not
     REBALANCED = "rebalanced"
     # worker_id, rank: of the slow one; microbatches and milliseconds (each) by worker, gain: share of a step's compute
     CHECKPOINT_COMMITTED = "checkpoint.committed"

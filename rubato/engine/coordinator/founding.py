@@ -84,6 +84,7 @@ class Founding:
         job.restarts += 1
         job.ledger.on_all_lost()
         job.starting.forget()
+        job.changes.forget()
         self._failed_start = None
         if job.restarts > job.terms.max_restarts:
             return Failure(

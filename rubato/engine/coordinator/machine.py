@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.actions import Actions
 from rubato.engine.coordinator.balancing import Balancing
 from rubato.engine.coordinator.divergence import Alarm, Divergences
 from rubato.engine.coordinator.ending import Ending
+from rubato.engine.coordinator.exits import Exits
 from rubato.engine.coordinator.founding import Founding
 from rubato.engine.coordinator.likeness import decide_mismatch, describe_other_processor
 from rubato.engine.coordinator.orders import Order, Terms, Wish
@@ -17,9 +18,7 @@ from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.resizing import Resizing
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
-from rubato.engine.coordinator.starting import Death, GiveUp
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import HANG_ADVICE, describe_exit, is_from_outside
 from rubato.engine.coordinator.view import observe_job, observe_workers
 from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
@@ -67,6 +66,7 @@ class Coordinator:
         self._ending = Ending(self.job, self._rows)
         self._watch = Watch(self.job, self._repair, self._ending)
         self._divergences = Divergences()
+        self._exits = Exits(self.job, self._founding, self._repair, self._ending, self._actions)
         self._ticked_at: float | None = None
 
     # --- what goes in -------------------------------------------------------------------------------------------------
@@ -176,8 +176,10 @@ class Coordinator:
         job = self.job
         if job.pending is None or event.generation != job.pending.number:
             return
-        if job.pending.follows:
-            job.give_up_pending()  # members train on
+        if job.pending.follows and self._ending.is_leaving:
+            job.give_up_pending()
+        elif job.pending.follows:
+            job.fail_pending(f"{worker.worker_id} said: {event.cause}", now)  # members train on
         else:
             self._repair.begin(f"generation {event.generation} could not be formed: {event.cause}")
 
@@ -214,6 +216,8 @@ class Coordinator:
             if one.state is WorkerState.ACTIVE and record.rank_of(one.incarnation) is None:
                 one.state = WorkerState.DRAINING  # it writes what it still owes, says `Left` and ends by itself
         self._repair.finish()
+        if record.cause != "rebalance":
+            job.changes.forget()
         self._balancing.on_switched(record, event.step)
 
     def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:
@@ -251,14 +255,7 @@ class Coordinator:
                 orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms, rows)
             )
         else:
-            self._reassign_stripes()  # a worker that owes another part may be gone already
-
-    def _reassign_stripes(self) -> None:
-        """Have survivors write what the dead owe."""
-        job = self.job
-        for order in job.ledger.on_lost({one.incarnation for one in job.roster}):
-            command = wire.WriteStripe(job.terms.attempt, order.generation, order.folder, order.index)
-            job.send(order.incarnation, command)
+            self.job.reassign_stripes()  # a worker that owes another part may be gone already
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
         if self.job.ledger.on_failed(event, self.job.number):
@@ -270,15 +267,7 @@ class Coordinator:
         self.job.emit(EventKind.CHECKPOINT_FAILED, message, step=step, cause=cause)
 
     def _on_left(self, worker: WorkerView, event: wire.Left, now: float) -> None:
-        worker.state = WorkerState.DRAINING
-        worker.has_left = True
-        self._give_up_joining(worker)
-
-    def _give_up_joining(self, worker: WorkerView) -> None:
-        """What follows the present generation with this worker will not be: it is not there any more."""
-        pending = self.job.pending
-        if pending is not None and pending.follows and pending.rank_of(worker.incarnation) is not None:
-            self.job.give_up_pending()
+        self._exits.on_left(worker)
 
     def _on_ended(self, worker: WorkerView, event: wire.Ended, now: float) -> None:
         worker.ended = event
@@ -325,80 +314,7 @@ class Coordinator:
         self._actions.on_stacks(worker, event)
 
     def _on_exited(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
-        job = self.job
-        job.roster.remove(worker.incarnation)
-        self._reassign_stripes()
-        is_planned = worker.has_left or event.is_withdrawn or self._ending.is_expected(worker)
-        self._tell_exit(worker, event, is_planned=is_planned)
-        self._actions.on_exited(worker, event, is_planned=is_planned)
-        if is_planned or self._ending.is_decided:
-            self._give_up_joining(worker)
-            return
-        is_pending = job.pending is not None and job.pending.rank_of(worker.incarnation) is not None
-        if (
-            job.rank_of(worker) is not None
-            or self._repair.is_awaited(worker.incarnation)
-            or (is_pending and not job.number)
-        ):
-            job.verdicts.on_death()
-            if not self._repair.is_active:
-                self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
-        elif is_pending:
-            job.give_up_pending()  # a joiner
-        # A predecessor may have released it already: an end that was asked for is no crash.
-        was_released = worker.ended is not None and event.exit_code == 0
-        if not worker.error and not worker.doom and not was_released and not self._ending.is_leaving:
-            no_retry, has_trained = job.terms.no_retry_exit_codes, worker.generation > 0
-            failure = job.verdicts.on_crash(event, worker.step, no_retry=no_retry, has_trained=has_trained)
-            if failure is not None:
-                self._ending.fail(job.located(failure, worker))
-        # A spare that is killed had been warm: that says nothing of how workers start.
-        is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
-        is_harmless = is_spare and (is_from_outside(event) or worker.hang is not None)
-        if worker.generation == 0 and not self._ending.is_leaving and not is_harmless:
-            self._on_start_failure(worker, event, now)
-
-    def _tell_exit(self, worker: WorkerView, event: wire.Exited, *, is_planned: bool) -> None:
-        rank = self.job.rank_of(worker)
-        if is_planned:
-            how = f"was withdrawn: {event.cause}" if event.is_withdrawn else "left"
-            message = f"{worker.worker_id} {how}" + (f" after step {worker.step}" if worker.step else "")
-            self.job.emit(EventKind.WORKER_LEFT, message, worker_id=worker.worker_id, rank=rank)
-            return
-        cause = worker.doom or worker.error or event.cause or describe_exit(event)
-        self.job.emit(
-            EventKind.WORKER_LOST,
-            worker.worker_id + (f" (rank {rank})" if rank is not None else "") + f" was lost: {cause}",
-            step=worker.step,
-            worker_id=worker.worker_id,
-            rank=rank,
-            exit_code=event.exit_code,
-            signal=event.signal,
-            cause=cause,
-            traceback=worker.traceback or None,
-            last_output=list(event.last_output[-20:]),
-            **({"hang": worker.hang.facts} if worker.hang is not None else {}),
-        )
-
-    def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
-        """A worker died before it ever trained: others are started after a wait, or it is given up."""
-        job = self.job
-        how = worker.error or worker.doom or event.cause or describe_exit(event)
-        is_own = bool(worker.error or worker.doom) or not is_from_outside(event)
-        death = Death(worker.number, is_own and not worker.is_killed_by_hand, how)
-        is_training = job.current is not None
-        decision = job.starting.on_death(death, job.spawned, now, is_training=is_training)
-        if not isinstance(decision, GiveUp):
-            return
-        job.reason = f"{decision.because}; no more are added until the wish changes"
-        hangs = worker.hang is not None and worker.hang.stage  # else its host fell silent
-        advice, reason = (HANG_ADVICE, Reason.HANG) if hangs else (decision.advice, Reason.START_FAILED)
-        message = f"{decision.because[0].upper()}{decision.because[1:]}. {advice}"
-        whose: Literal["user", "infrastructure"] = "user" if decision.is_own else "infrastructure"
-        failure = Failure(
-            whose, reason, message, exit_code=event.exit_code, signal=event.signal, last_output=event.last_output
-        )
-        self._founding.give_up_starting(job.located(failure, worker))
+        self._exits.on_exited(worker, event, now)
 
     # --- answers of the host ------------------------------------------------------------------------------------------
 
@@ -410,6 +326,7 @@ class Coordinator:
         is_asked = event.checkpoint_request > job.wish.checkpoint_request
         job.wish = event
         if is_asked:
+            job.changes.forget()
             job.ledger.want(job.step)
 
     def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:
@@ -466,7 +383,7 @@ class Coordinator:
             is_whole = len(job.entered) == job.current.world
             if is_whole and job.pending is None:
                 self._resizing.advance(now)
-            if is_whole and job.pending is None:
+            if is_whole and job.pending is None and job.changes.may_try(now, joins=False):
                 self._balancing.advance(now)
             request = job.ledger.next_request(now, job.number, is_settled=is_whole)
             if request is not None:

@@ -36,7 +36,8 @@ class Resizing:
         self._end_spares_that_are_to_leave()
         outside = warm_first(job.roster.joinable(job.current))
         missing = max(0, job.wish.workers - len(staying))
-        wanted = missing + job.standby_workers
+        adding = 0 if job.changes.has_given_up_joins else missing
+        wanted = adding + job.standby_workers
         for worker in outside[wanted:]:
             job.kill(worker, "no longer wanted")
         outside = outside[:wanted]
@@ -44,20 +45,23 @@ class Resizing:
             # One more than wished for was needed to replace the only member.
             is_replacing = bool(leaving) and job.current.cause == "replace"
             kept = [*staying, *leaving][: job.wish.workers]
-            self._mint(members, kept, [], "replace" if is_replacing else "scale_down")
+            self._mint(members, kept, [], "replace" if is_replacing else "scale_down", now)
             return
         # A spare is started when nobody is missing: until then it would take the cores from those who join.
-        job.spawn((missing or wanted) - len(outside), now)
-        ready = in_state(WorkerState.STANDBY, outside)[:missing]
-        warming = in_state(WorkerState.WARMING, outside)[: missing - len(ready)]
+        job.spawn((adding or wanted) - len(outside), now)
+        ready = in_state(WorkerState.STANDBY, outside)[:adding]
+        warming = in_state(WorkerState.WARMING, outside)[: adding - len(ready)]
         unplaced = missing - len(ready) - len(warming)
-        if not job.starting.given_up:
+        if job.changes.because:
+            job.reason = job.changes.because
+        elif not job.starting.given_up:
             job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
-        joining = [] if not ready or _awaits_others(ready, warming, unplaced, now) else ready
+        may_join = bool(ready) and job.changes.may_try(now, joins=True)
+        joining = ready if may_join and not _awaits_others(ready, warming, unplaced, now) else []
         kept = [*staying, *self._kept(staying, leaving, len(joining), unplaced, now)]
         if joining or len(kept) < len(members):
             is_replacing = bool(leaving) or len(kept) + len(joining) <= self.world_before_loss
-            self._mint(members, kept, joining, "replace" if is_replacing else "scale_up")
+            self._mint(members, kept, joining, "replace" if is_replacing else "scale_up", now)
 
     def _end_spares_that_are_to_leave(self) -> None:
         for worker in self._job.roster.joinable(self._job.current):
@@ -84,10 +88,17 @@ class Resizing:
         return kept or leaving[: 0 if staying else 1]
 
     def _mint(
-        self, members: list[WorkerView], kept: list[WorkerView], joining: list[WorkerView], cause: wire.Cause
+        self,
+        members: list[WorkerView],
+        kept: list[WorkerView],
+        joining: list[WorkerView],
+        cause: wire.Cause,
+        now: float,
     ) -> None:
         job = self._job
         assert job.current is not None
+        if not job.changes.may_try(now, joins=bool(joining)):
+            return
         by_rank = [worker for worker in members if worker in kept]
         job.mint(by_rank + joining, wire.Origin("members"), cause, follows=job.current.number)
 

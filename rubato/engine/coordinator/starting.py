@@ -70,8 +70,12 @@ def decide_start(rounds: int, own_rounds: int, death: Death, *, retries: int, is
     because = f"workers died {times} before they could train; the last one {death.how}"
     if own_rounds >= OWN_ROUNDS or (rounds > retries and not is_training):
         return GiveUp(own_rounds >= OWN_ROUNDS, because)
-    exponent = min(rounds - 1, 16)  # far beyond the longest wait
-    return Retry(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**exponent), because)
+    return Retry(wait_s(rounds, LONGEST_WAIT_S), because)
+
+
+def wait_s(times: int, longest_s: float) -> float:
+    """Before the next try of what failed so many times in a row."""
+    return min(longest_s, FIRST_WAIT_S * 2.0 ** min(times - 1, 16))  # far beyond the longest wait
 
 
 class Starting:

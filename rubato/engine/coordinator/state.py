@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.changes import MOST_JOINS, Changes
 from rubato.engine.coordinator.ledger import CheckpointLedger
 from rubato.engine.coordinator.orders import Order, Terms, Wish
 from rubato.engine.coordinator.roster import Roster, WorkerView
-from rubato.engine.coordinator.starting import Starting
+from rubato.engine.coordinator.starting import NEVER, Starting
 from rubato.engine.coordinator.verdicts import Verdicts
 from rubato.engine.tree import balanced_owners
 from rubato.wire import worker as wire
@@ -47,6 +48,7 @@ class JobState:
         )
         self.verdicts = Verdicts()
         self.starting = Starting(terms.max_restarts)
+        self.changes = Changes()
         self.reason = ""
         """Why the job is not as the user wishes, in a sentence."""
         self.spawned = 0
@@ -154,6 +156,25 @@ class JobState:
         if self.pending is not None:
             self.given_up[self.pending.number] = self.pending
         self.pending = None
+
+    def fail_pending(self, cause: str, now: float) -> None:
+        """The pending generation, which follows another one, failed: it is given up, told of, and tried again later."""
+        record = self.pending
+        assert record is not None
+        joining = [member.worker_id for member in record.members if member.incarnation in record.joining]
+        what = f"{', '.join(joining)} could not join" if joining else f"generation {record.number} was not formed"
+        failed = self.changes.on_failed(f"{what}: {cause}", now, joins=bool(joining))
+        if failed.times <= MOST_JOINS:  # what fails without end is told in `reason`
+            facts = {"generation": record.number, "cause": cause, "joining": joining, "times": failed.times}
+            seconds = None if failed.wait_s == NEVER else failed.wait_s
+            self.emit(EventKind.CHANGE_FAILED, self.changes.because, step=self.step, seconds=seconds, **facts)
+        self.give_up_pending()
+
+    def reassign_stripes(self) -> None:
+        """Have survivors write what the dead owe."""
+        for order in self.ledger.on_lost({one.incarnation for one in self.roster}):
+            command = wire.WriteStripe(self.terms.attempt, order.generation, order.folder, order.index)
+            self.send(order.incarnation, command)
 
     def flush(self) -> list[Order]:
         """The orders given since the last call."""

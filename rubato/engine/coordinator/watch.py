@@ -40,8 +40,8 @@ class Watch:
         elif job.pending is not None and job.pending.follows and unchanged_s > policy.other_s:
             # Its members train on; where not all have formed it hardly anybody can have switched.
             members = [*job.roster.of(job.pending), *job.roster.of(job.current)]
-            if any(worker.formed < job.pending.number for worker in members):
-                job.give_up_pending()
+            if behind := [one.worker_id for one in members if one.formed < job.pending.number]:
+                job.fail_pending(f"{', '.join(behind)} had not formed it after {unchanged_s:.0f} s", now)
 
     def _fence(self, hung: Hung) -> None:
         worker = self._job.roster.get(hung.incarnation)

@@ -84,6 +84,7 @@ describe("sinceOf", () => {
 describe("toneOf", () => {
   it.each([
     ["worker.lost", {}, "bad"],
+    ["change.failed", {}, "bad"],
     ["job.status", { to: "failed" }, "bad"],
     ["job.status", { to: "succeeded" }, "good"],
     ["job.status", { to: "running" }, "plain"],

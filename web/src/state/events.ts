@@ -50,6 +50,7 @@ const CHANGE = new Set([
 ]);
 const BAD = new Set([
   "worker.lost",
+  "change.failed",
   "checkpoint.failed",
   "checkpoint.corrupt",
   "job.restarting",

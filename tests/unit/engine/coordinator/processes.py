@@ -33,6 +33,8 @@ class Processes:
         """That a checkpoint took along, by its folder."""
         self.raises_at: int | None = None
         """The step whose exchange raises on every worker, each time it is tried."""
+        self.may_join = True
+        """Whether joiners can take over the state."""
 
     def die(self, worker: Worker, signal: str = "SIGKILL", code: int | None = None) -> None:
         """The process ends; what it had said before is still delivered, then its exit."""
@@ -200,7 +202,9 @@ class Processes:
             return None
         if any(not one.alive and one.placed for one in members):
             return lambda: self._give_up_feeding(worker, number)
-        if all(one.incarnation in group.formed for one in members):
+        if any(self._has_dropped(one, number) for one in members if one.incarnation in group.formed):
+            return lambda: self._give_up_feeding(worker, number)
+        if self.may_join and all(one.incarnation in group.formed for one in members):
             return lambda: self._fed(worker, number)
         return None
 
@@ -220,7 +224,7 @@ class Processes:
     def _follow(self, worker: Worker, group: Group) -> Callable[[], None] | None:
         """What it misses arrives; when the members have switched it is one of them."""
         number = group.record.number
-        if worker.revoked >= number or max(worker.formed, default=0) > number:
+        if worker.revoked >= number or max(worker.formed, default=0) > number or not self.may_join:
             return lambda: self._stop_following(worker, number)
         if group.entry_step is not None and self.random.random() < 0.7:
             return lambda: self._arrive_at_last(worker, group)

@@ -190,6 +190,11 @@ class Membership(RuleBasedStateMachine):
     def storage(self, fails: bool) -> None:
         self.cluster.may_commit = not fails
 
+    @rule(may_join=st.booleans())
+    def joiners(self, may_join: bool) -> None:
+        """They can, or cannot, take over the state."""
+        self.cluster.may_join = may_join
+
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]))
     def nothing_runs_for(self, seconds: float) -> None:
         self.cluster.now += seconds
@@ -236,8 +241,10 @@ class Membership(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         cluster = self.cluster
-        cluster.may_commit = cluster.takes_rows = True
+        cluster.may_commit = cluster.takes_rows = cluster.may_join = True
         cluster.deliver_late()
+        if cluster.coordinator.job.changes.has_given_up_joins:
+            cluster.ask(workers=cluster.wish.workers % MOST_WORKERS + 1)
         cluster.run(lambda: cluster.outcome is not None or (cluster.is_as_wished and not cluster.wish.actions))
         if cluster.outcome is None:
             cluster.hear_zombies()
