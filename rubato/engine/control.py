@@ -59,7 +59,7 @@ class Control:
         self.formed = 0
         """Highest generation whose group this worker has formed, or may leave for. Never withdrawn."""
         self.ready = 0
-        """Highest generation this worker may switch to. Never withdrawn."""
+        """Highest generation this worker may switch to. Withdrawn only by the main thread, between two headers."""
         self.leaving = Leaving.NO
         self.checkpoint_request = 0
         self.saved_step = -1
@@ -168,7 +168,7 @@ class Control:
         return self.is_revoked(record.number) or (may_leave and self.formed > record.number)
 
     def _offer(self, record: wire.GenerationRecord, communicator: Communicator | None) -> None:
-        if self._is_stale(record):
+        if self._is_stale(record) or record.number < self.highest:  # a later one is minted where it was given up
             if communicator is not None:
                 communicator.bury()
             return
@@ -240,7 +240,9 @@ class Control:
 
     def may_switch(self, number: int) -> None:
         """The joiners of this generation are up to date, or are waited for from here on."""
-        self.ready = max(self.ready, number)
+        with self._changed:
+            if number in self._formed:
+                self.ready = max(self.ready, number)
 
     def is_revoked(self, number: int) -> bool:
         """Whether this generation is over."""
@@ -257,6 +259,19 @@ class Control:
             record, communicator = self._formed.pop(number)
             self._bury_below(number)
         return record, communicator
+
+    def drop_failed(self, failed: int) -> None:
+        """Nothing is agreed on: bury what the controller has given up since, as a later generation tells.
+
+        Args:    failed: a generation to come whose joiners this worker could not bring up to date; 0: none.
+        """
+        if not self._formed:
+            return
+        with self._changed:
+            dropped = [number for number in self._formed if number < self.highest or number == failed]
+            if self.ready in dropped:
+                self.ready = 0
+            self._bury(dropped)
 
     @property
     def is_alone(self) -> bool:

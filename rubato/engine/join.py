@@ -65,7 +65,7 @@ class _Party:
         try:
             self._work()
         except GenerationLost as error:
-            self._fail(error)
+            self._fail(GenerationLost(str(error)))  # the one that was raised holds frames, and what is in them
         except Exception as error:  # also what torch may raise: whoever waits for this thread must hear of it
             self._fail(GenerationLost(f"{type(error).__name__}: {error}"))
         finally:
@@ -133,7 +133,7 @@ class Feeder(_Party):
         """Results that all joiners have repeated, as far as is known."""
         self._is_closed = self._is_told = False
         self._is_copied = threading.Event()
-        self._snapshot = capture(self._part, len(self.holders))
+        self._snapshot: Snapshot | None = capture(self._part, len(self.holders))
         self._most_bytes = min(BACKLOG_BYTES, max(BACKLOG_STATES * self._snapshot.total_bytes, LEAST_BACKLOG_BYTES))
         self._thread.start()
 
@@ -190,13 +190,13 @@ class Feeder(_Party):
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the joiners are given up."""
+        return self._failure is not None
+
     def _work(self) -> None:
-        try:
-            self._snapshot.copy()
-        finally:
-            self._is_copied.set()
-        send_snapshot(self._comm, self._snapshot, self.joiners)
-        del self._snapshot
+        self._send_state()
         sent, is_last = 0, False
         nearest, nearest_at = sys.maxsize, 0
         while not is_last:
@@ -216,6 +216,15 @@ class Feeder(_Party):
                 nearest, nearest_at = behind, reached
             if behind <= CLOSE or reached - nearest_at >= PATIENCE or (reached and behind - nearest >= PATIENCE):
                 self._tell_ready()
+
+    def _send_state(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None  # gone when it is sent, and where it cannot be
+        assert snapshot is not None
+        try:
+            snapshot.copy()
+        finally:
+            self._is_copied.set()
+        send_snapshot(self._comm, snapshot, self.joiners)
 
     def _tell_ready(self) -> None:
         with self._changed:

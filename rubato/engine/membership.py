@@ -38,23 +38,45 @@ class Membership:
     def form(self, record: wire.GenerationRecord, rank: int, is_revoked: Callable[[], bool]) -> Communicator:
         """Build the group of a generation and its buffers: called by the control's threads."""
         session = self._session
+        self._forget_below(record.number)  # given up, nearly always; what is switched to all the same makes its own
         job = session.control.start.job_id
         comm = form(record, rank, job_id=job, host=session.host, device=session.device, is_revoked=is_revoked)
+        try:
+            self._prepared[record.number] = self._prepare(record, comm)
+        except BaseException:  # there is no memory for it: the others of this group notice at once
+            comm.bury()
+            raise
+        return comm
+
+    def _prepare(self, record: wire.GenerationRecord, comm: Communicator) -> Exchange:
+        """The reductions of a generation, their memory touched."""
+        session = self._session
         exchange = self._make_exchange(comm)
         ownerships = {record.owners, self._bridge_owners(record)}
         exchange.touch(session.order, ownerships, session.exchange if record.follows else None)
         if record.follows:  # else everybody waits
             for owners in ownerships:
-                session.sums.reserve(owners, rank)
-        self._prepared[record.number] = exchange
-        return comm
+                session.sums.reserve(owners, comm.rank)
+        return exchange
 
     def exchange_of(self, number: int, comm: Communicator | None) -> Exchange:
         """For the reductions of a generation that begins now; those of older ones are dropped."""
         found = self._prepared.pop(number, None)
-        for old in [one for one in self._prepared if one < number]:
-            self._prepared.pop(old, None)
+        self._forget_below(number)
         return found or self._make_exchange(comm)
+
+    def _forget_below(self, number: int) -> None:
+        for old in [one for one in list(self._prepared) if one < number]:  # other threads put more into it
+            self._prepared.pop(old, None)
+
+    def drop_failed(self) -> None:
+        """At a boundary, when what was agreed there is done: let go of what nobody will switch to any more."""
+        session, feeder, failed = self._session, self._session.feeder, 0
+        assert session.record is not None
+        if feeder is not None and feeder.has_failed and feeder.record.number > session.record.number:
+            failed, session.feeder = feeder.record.number, None
+            self._prepared.pop(failed, None)
+        session.control.drop_failed(failed)
 
     def _make_exchange(self, comm: Communicator | None) -> Exchange:
         session, flat = self._session, self._session.flat
@@ -109,6 +131,7 @@ class Membership:
                 self._enter(record, comm)
         except GenerationLost as error:
             comm.bury()
+            self._prepared.pop(record.number, None)
             if is_joining and not control.is_revoked(record.number):
                 # The members train on. A revoke may come yet, and is to be answered then.
                 control.say(wire.FormFailed(control.start.incarnation, record.number, str(error)))
@@ -272,17 +295,27 @@ class Membership:
 
         session.feeder = Feeder(record, comm, capture, session.control.may_switch, on_failed)
 
-    def switch(self, number: int) -> bool:
-        """Go over to a generation that all agreed on. Returns False where this worker is not in it: it may leave."""
+    def switch(self, number: int) -> None:
+        """Go over to a generation that all agreed on.
+
+        Raises:
+            LeaveTraining: this worker is not in it, and has written what it owed.
+        """
         session = self._session
         record, comm = session.control.take(number)
         self._former, session.comm = session.comm, comm
         if comm is None:
-            return False
+            self._leave()
         if session.feeder is not None and session.feeder.record.number == number:
             session.feeder.close()
         former = session.exchange
         self._begin(record, comm, self._bridge(record))
         if former is not None and session.exchange is not None:
             session.exchange.take_over(former)
-        return True
+
+    def _leave(self) -> NoReturn:
+        session = self._session
+        assert session.record is not None
+        session.saver.wait()
+        session.control.say(wire.Left(session.control.start.incarnation, session.record.number, session.step))
+        raise LeaveTraining

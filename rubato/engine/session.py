@@ -38,7 +38,7 @@ from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
 from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, passes
-from rubato.errors import Diverged, GenerationLost, LeaveTraining
+from rubato.errors import Diverged, GenerationLost
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -443,14 +443,8 @@ class Session:
             self.membership.feed(decision.feed)
         agreed = self.control.look(decision.switch_to)
         if agreed is not None and not self.control.is_revoked(decision.switch_to):
-            self._switch(decision.switch_to)
-
-    def _switch(self, number: int) -> None:
-        if not self.membership.switch(number):
-            self.saver.wait()
-            assert self.record is not None
-            self.control.say(wire.Left(self.control.start.incarnation, self.record.number, self.step))
-            raise LeaveTraining
+            self.membership.switch(decision.switch_to)
+        self.membership.drop_failed()
 
     @property
     def has_saved(self) -> bool:
