@@ -128,7 +128,9 @@ class Feeder(_Party):
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._journal: deque[torch.Tensor] = deque()
-        self._count = self._result_bytes = 0
+        self._count = 0
+        self._result_bytes = 0
+        """Of the largest result so far: the tables of evaluations and streams between them are small."""
         self._reached = 0
         """Results that all joiners have repeated, as far as is known."""
         self._is_closed = self._is_told = False
@@ -151,7 +153,7 @@ class Feeder(_Party):
         with self._changed:
             self._journal.append(packed)
             self._count += 1
-            self._result_bytes = size * len(self.holders)
+            self._result_bytes = max(self._result_bytes, size * len(self.holders))
             is_far = (self._count - self._reached) * self._result_bytes >= self._most_bytes
             self._changed.notify_all()
         if is_far:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -133,7 +135,7 @@ def test_every_result_arrives_once_in_order(world: int, joiners: tuple[int, ...]
         assert found[rank] == expected
 
 
-def behind_by(count: int) -> tuple[Feeder, Follower, list[int]]:
+def behind_by(count: int, keys: Sequence[tuple[int, int]] = ()) -> tuple[Feeder, Follower, list[int]]:
     """A joiner that has the state and so many results to repeat, and what its member was told: that it may switch."""
     group, record = fake_group(2), joining(2, (1,))
     ready: list[int] = []
@@ -141,8 +143,8 @@ def behind_by(count: int) -> tuple[Feeder, Follower, list[int]]:
         record, group[0], lambda part, parts: Snapshot(state_of(1), {}, part, parts), ready.append, lambda *_: None
     )
     feeder.wait_copied()
-    for number in range(count):
-        feeder.add(result(number, 0, pieces=1))
+    for key in keys or [(number, 0) for number in range(count)]:
+        feeder.add(result(*key, pieces=1))
     follower = Follower(record, group[1], torch.float32, torch.device("cpu"))  # only now: no round came between
     follower.snapshot()
     return feeder, follower, ready
@@ -238,6 +240,25 @@ def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.Monke
     assert max(rounds) <= 3 * (size + 64)
 
 
+def test_small_tables_between_the_results_do_not_make_rounds_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams tell where they stand in a table behind each step."""
+    size = result_bytes(result(0, 0, pieces=1))
+    monkeypatch.setattr("rubato.engine.join.ROUND_BYTES", 3 * size)
+    rounds: list[int] = []
+    real = Feeder._payload
+
+    def watched(self: Any, mine: torch.Tensor) -> Any:
+        rounds.append(mine.numel())
+        return real(self, mine)
+
+    monkeypatch.setattr(Feeder, "_payload", watched)
+    feeder, follower, _ = behind_by(0, keys=[(step, ordinal) for step in range(20) for ordinal in (0, 1)])
+    feeder.close()
+    feeder.finish()
+    assert sum(1 for _ in iter(follower.next, None)) == 40
+    assert max(rounds) <= 3 * (size + 64)
+
+
 def test_a_joiner_that_comes_no_nearer_is_waited_for() -> None:
     """It repeats a result for each that is added, and stays three behind."""
     behind = CLOSE + 2
@@ -259,10 +280,17 @@ def test_a_joiner_that_comes_no_nearer_is_waited_for() -> None:
 def test_a_joiner_that_is_lost_is_given_up_and_the_member_goes_on() -> None:
     group, record = fake_group(2), joining(2, (1,))
     told: list[tuple[int, str]] = []
+    kept: list[weakref.ref[Snapshot]] = []
+
+    def capture(part: int, parts: int) -> Snapshot:
+        snapshot = Snapshot(state_of(1), {}, part, parts)
+        kept.append(weakref.ref(snapshot))
+        return snapshot
+
     feeder = Feeder(
         record,
         group[0],
-        lambda part, parts: Snapshot(state_of(1), {}, part, parts),
+        capture,
         lambda number: pytest.fail("nobody is up to date"),
         lambda number, cause: told.append((number, cause)),
     )
@@ -271,6 +299,9 @@ def test_a_joiner_that_is_lost_is_given_up_and_the_member_goes_on() -> None:
     with pytest.raises(GenerationLost, match="rank 1 is gone"):
         feeder.finish()
     assert told == [(2, "rank 1 is gone")]
+    assert feeder.has_failed
+    gc.collect()
+    assert [one for one in kept if one() is not None] == [], "its share of the state is dropped"
     feeder.add(result(0, 0, pieces=1))  # costs nothing, and breaks nothing
 
 
