@@ -108,10 +108,11 @@ class Membership:
     def _say_broken(self, through: int, cause: str = "") -> None:
         session = self._session
         session.control.stage("enter", session.step)
-        session.control.broken = wire.Broken(
-            session.control.start.incarnation, through, session.has_state, session.step, cause
-        )
-        session.control.say(session.control.broken)
+        # A step whose exchange is complete is beyond those who missed it, whether it is committed yet or not.
+        step = max(session.step, session.completed.key[0] + 1)
+        broken = wire.Broken(session.control.start.incarnation, through, session.has_state, step, cause)
+        session.control.broken = broken
+        session.control.say(broken)
 
     def wait_and_enter(self, told: int) -> None:
         """Enter generations until one holds."""
@@ -316,6 +317,7 @@ class Membership:
     def _leave(self) -> NoReturn:
         session = self._session
         assert session.record is not None
+        session.control.stage("checkpoint")  # a slow storage is no fault of this worker
         session.saver.wait()
         session.control.say(wire.Left(session.control.start.incarnation, session.record.number, session.step))
         raise LeaveTraining

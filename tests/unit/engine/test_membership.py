@@ -19,6 +19,7 @@ from rubato.engine.results import Completed
 from rubato.engine.session import Session
 from rubato.engine.sums import Sums
 from rubato.engine.tree import Tree
+from rubato.errors import LeaveTraining
 from rubato.wire import worker as wire
 
 START = wire.Start(1, "job", "w1", "0.1", {}, "127.0.0.1", "")
@@ -129,3 +130,32 @@ def test_a_group_that_is_formed_when_a_later_one_is_minted_already_is_buried_at_
     fixture.form(2)
     assert fixture.held[1] == []
     assert not fixture.said, "the controller has given it up"
+
+
+@pytest.mark.parametrize(
+    ("completed", "step"),
+    [
+        ((6, 0), 7),  # its exchange was interrupted
+        ((7, 0), 8),  # it is complete, and user code goes on behind it
+        ((7, 2), 8),  # or in an evaluation
+        ((6, 3), 7),
+    ],
+)
+def test_where_a_worker_stands_is_told_by_the_exchanges_it_completed(
+    fixture: Fixture, completed: tuple[int, int], step: int
+) -> None:
+    """Who missed one more than its result is kept for is out, and must not bring all others down at the entry."""
+    fixture.session.completed = Completed(completed, None)
+    fixture.membership._say_broken(1)
+    (told,) = fixture.said
+    assert (told.step, told.has_state) == (step, True)
+
+
+def test_a_leaver_that_writes_what_it_owes_is_at_a_checkpoint(fixture: Fixture) -> None:
+    stages: list[str] = []
+    fixture.session.saver = SimpleNamespace(wait=lambda: stages.append(fixture.control.present_stage))
+    fixture.control._formed[2] = (record_of(1, 2), None)
+    with pytest.raises(LeaveTraining):
+        fixture.membership.switch(2)
+    assert stages == ["checkpoint"]
+    assert [type(one) for one in fixture.said] == [wire.Left]
