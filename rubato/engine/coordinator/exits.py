@@ -63,7 +63,8 @@ class Exits:
         was_released = worker.ended is not None and event.exit_code == 0
         if not worker.error and not worker.doom and not was_released and not self._ending.is_leaving:
             no_retry, has_trained = job.terms.no_retry_exit_codes, worker.generation > 0
-            failure = job.verdicts.on_crash(event, worker.step, no_retry=no_retry, has_trained=has_trained)
+            place = worker.step, job.number
+            failure = job.verdicts.on_crash(event, *place, no_retry=no_retry, has_trained=has_trained)
             if failure is not None:
                 self._ending.fail(job.located(failure, worker))
         # A spare that is killed had been warm: that says nothing of how workers start.

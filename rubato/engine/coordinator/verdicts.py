@@ -30,7 +30,8 @@ class Verdicts:
     """Remembers what went wrong, to tell a bug that repeats from bad luck."""
 
     raised: Counter[tuple[int, int]] = field(default_factory=Counter)
-    crashed: Counter[int] = field(default_factory=Counter)
+    crashed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By step: the generations in which members crashed: one cause may take all of them at once."""
     hung: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By step: the generations in which members were fenced."""
     repairs: int = 0
@@ -119,7 +120,9 @@ class Verdicts:
             traceback=error.traceback,
         )
 
-    def on_crash(self, exited: Exited, step: int, *, no_retry: tuple[int, ...], has_trained: bool) -> Failure | None:
+    def on_crash(
+        self, exited: Exited, step: int, generation: int, *, no_retry: tuple[int, ...], has_trained: bool
+    ) -> Failure | None:
         """The failure of the job after an exit that the program did not explain, or None where it goes on.
 
         Args: has_trained: whether the worker did; of others `starting` decides.
@@ -136,14 +139,15 @@ class Verdicts:
             )
         if not has_trained or is_from_outside(exited):
             return None
-        self.crashed[step] += 1
-        if self.crashed[step] < CRASHES_AT_ONE_STEP:
+        times = self.crashed[step]
+        times.add(generation)
+        if len(times) < CRASHES_AT_ONE_STEP:
             return None
         return Failure(
             failure_class="user",
             reason=Reason.USER_CODE_ERROR,
             message=(
-                f"Training processes died {self.crashed[step]} times at step {step}, last one {how}. "
+                f"Training processes died {len(times)} times at step {step}, last one {how}. "
                 "Look at the last output; a native crash (SIGSEGV, SIGABRT) or os._exit leaves no traceback."
             ),
             exit_code=exited.exit_code,

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from rubato.engine.coordinator.hangs import Hung
-from rubato.engine.coordinator.verdicts import HANGS_AT_ONE_STEP, Verdicts
+from rubato.engine.coordinator.verdicts import CRASHES_AT_ONE_STEP, HANGS_AT_ONE_STEP, Verdicts
 from rubato.errors import NonFiniteGradient
 from rubato.wire.reasons import Reason
-from rubato.wire.worker import UserFailed
+from rubato.wire.worker import Exited, UserFailed
 
 
 def refused_by_torch() -> str:
@@ -54,6 +54,18 @@ def test_members_that_hang_together_hang_once() -> None:
     assert failure is not None
     assert failure.reason == Reason.HANG
     assert f"hung {HANGS_AT_ONE_STEP} times at step 7" in failure.message
+
+
+def test_members_that_crash_together_crash_once() -> None:
+    verdicts = Verdicts()
+    for generation in range(1, CRASHES_AT_ONE_STEP + 1):
+        for member in range(4):
+            exited = Exited(f"1.{member}", None, "SIGBUS")
+            failure = verdicts.on_crash(exited, 7, generation, no_retry=(), has_trained=True)
+            assert (failure is not None) == (generation == CRASHES_AT_ONE_STEP)
+    assert failure is not None
+    assert failure.reason == Reason.USER_CODE_ERROR
+    assert f"died {CRASHES_AT_ONE_STEP} times at step 7" in failure.message
 
 
 def test_a_gradient_that_is_not_finite_is_not_tried_again() -> None:
