@@ -254,6 +254,10 @@ class RestartSpec:
         )
 
 
+LEAST_HANG_TIMEOUT_S = 3.0
+"""Below, a worker that is well could be fenced because of two signs of life that came late."""
+
+
 @dataclass(frozen=True)
 class LimitsSpec:
     """How long things may take."""
@@ -265,11 +269,16 @@ class LimitsSpec:
     hang_timeout: float | Literal["auto"] = field(
         default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
-    """Seconds without progress before a worker is ended and replaced; `auto`: learned from the run, at least 20 for a
-    microbatch, 60 for code between two steps, and 600 for what was not measured yet; for that, seconds given here count
-    if more."""
+    """Seconds without progress before a worker is ended and replaced, at least 3; `auto`: learned from the run, at least
+    20 for a microbatch, 60 for code between two steps, and 600 for what was not measured yet; for that, seconds given
+    here count if more."""
     queue_timeout: float | None = _duration(None)
     """Seconds the job may wait for slots; null: for ever."""
+
+    def __post_init__(self) -> None:
+        least, timeout = LEAST_HANG_TIMEOUT_S, self.hang_timeout
+        because = f"must be at least {least:g}s, got {timeout}: workers say once a second that they live"
+        _check((timeout == "auto" or timeout >= least, "hang_timeout", because))
 
 
 @dataclass(frozen=True)

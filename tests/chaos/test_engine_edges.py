@@ -111,6 +111,25 @@ def test_evaluations_of_different_sizes_fail_the_job_and_say_what_to_do(tmp_path
     assert not any(event["data"]["signal"] for event in run.events("worker.lost"))
 
 
+UNEVEN_END = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+    if os.environ["RUBATO_INCARNATION"].endswith(".2"):
+        run.evaluate(DATA, lambda x, y: torch.nn.functional.mse_loss(model(x), y), batch=4)
+"""
+
+
+def test_an_evaluation_that_not_all_workers_go_through_fails_the_job_and_names_who_waited(tmp_path: Path) -> None:
+    with job(tmp_path, UNEVEN_END, limits={"hang_timeout": 3}) as run:
+        failure = failed(run)
+    assert (failure.failure_class, failure.reason, failure.step) == ("user", "no_progress", 6), run.told()
+    assert "w1.1 had ended the program, and w1.2 (exchange, step 6) waited for it" in failure.message
+    assert "run.evaluate" in failure.message
+
+
 NO_MEMORY = """
 from rubato.engine.comm import Communicator
 

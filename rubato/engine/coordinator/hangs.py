@@ -4,7 +4,7 @@ one computes, others wait     it is fenced once its stage takes much longer than
 all compute                   nobody waits for anybody: the machine is slow, or all hang alike; more patience
 one does not run at all       stopped, or its interpreter lock is held, while it should only wait: fenced
 a joiner does not catch up    it waits for results that the members have long completed: fenced, they go on
-all wait for each other       a message was lost: the generation is revoked, nobody is fenced
+all wait for each other       a message was lost, or one left out an exchange: revoked, nobody is fenced
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.roster import WorkerView
+from rubato.wire.spec import LEAST_HANG_TIMEOUT_S
 from rubato.wire.worker import Beat
 
 WAITING_STAGES = frozenset({"exchange", "enter", "sync"})
@@ -51,7 +52,7 @@ class HangPolicy:
             stage_s=seconds,
             other_s=seconds,
             slow_s=max(cls.slow_s, seconds),
-            silence_s=min(cls.silence_s, seconds),
+            silence_s=max(LEAST_HANG_TIMEOUT_S, min(cls.silence_s, seconds)),
             factor=0.0,
             patience=1.0,
         )
@@ -165,8 +166,10 @@ def decide_hung(
             limit = policy.deadline_s(beat.stage, usual) * lenience.of(beat.stage)
             if beat.stage == "long_phase" and beat.silent_seconds > policy.slow_s:
                 found.append(_hung(worker, beat, "did not run", beat.silent_seconds, policy.slow_s))
+            # A joiner is in no generation yet, and may be what all members of one wait for.
+            joins = beat.generation == 0 and worker.standby is not None
             is_waited_for = beat.stage in SLOW_STAGES or any(
-                number == beat.generation and seconds > limit for number, seconds in waits
+                (joins or number == beat.generation) and seconds > limit for number, seconds in waits
             )
             if beat.stage_seconds > limit * (1.0 if is_waited_for else policy.patience):
                 found.append(_hung(worker, beat, "made no progress", beat.stage_seconds, limit))
@@ -189,8 +192,19 @@ def describe_place(beat: Beat) -> str:
     return f"{stage}, step {beat.step}" if beat.generation else stage
 
 
-def decide_stuck(workers: Sequence[WorkerView], policy: HangPolicy, minted_s: float) -> bool:
-    """Whether all members wait for each other past the deadline (a message was lost): the generation must be revoked.
+@dataclass(frozen=True)
+class Stuck:
+    """All members wait, and none of them for anything that will come."""
+
+    because: str
+    is_unequal: bool = False
+    """Some have gone through all exchanges of the program, and others wait in one more."""
+
+
+def decide_stuck(workers: Sequence[WorkerView], policy: HangPolicy, minted_s: float) -> Stuck | None:
+    """Whether all members wait for each other past the deadline, so that the generation must be revoked.
+
+    A message was lost; or one waits in an exchange that another, which is through with the program, never entered.
 
     Args:
         workers: the members of the newest generation, whether they train in it, enter it or form it.
@@ -198,12 +212,20 @@ def decide_stuck(workers: Sequence[WorkerView], policy: HangPolicy, minted_s: fl
         minted_s: seconds since it was minted.
     """
     usual = usual_of(workers)
-
-    def is_stuck(worker: WorkerView) -> bool:
+    waiting, done = [], []
+    for worker in workers:
         beat = worker.beat
-        if beat is None or worker.doom or beat.stage not in WAITING_STAGES | {"standby"}:
-            return False
+        if beat is None or worker.doom or beat.stage not in WAITING_STAGES | IDLE_STAGES:
+            return None
+        if beat.stage == "done":
+            done.append(worker.worker_id)
+            continue
         stage = "enter" if beat.stage == "standby" else beat.stage
-        return min(beat.stage_seconds, minted_s) > policy.deadline_s(stage, usual)
-
-    return bool(workers) and all(is_stuck(worker) for worker in workers)
+        if min(beat.stage_seconds, minted_s) <= policy.deadline_s(stage, usual):
+            return None
+        waiting.append(f"{worker.worker_id} ({describe_place(beat)})")
+    if not waiting:
+        return None
+    if not done:
+        return Stuck("all workers waited for each other past the deadline")
+    return Stuck(f"{', '.join(done)} had ended the program, and {', '.join(waiting)} waited for it", is_unequal=True)

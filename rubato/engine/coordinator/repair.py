@@ -17,7 +17,7 @@ class Repair:
         self._job = job
         self.because = ""
         self.is_raised = False
-        """Whether an exchange of a worker raised."""
+        """Whether an exchange of a worker raised, or was left out."""
         self._through = 0
         """Everything up to this generation is revoked; 0: no repair."""
         self._involved: dict[str, None] = {}
@@ -52,7 +52,7 @@ class Repair:
         Args:
             because: why.
             also: workers besides the known members that may be in one of these generations.
-            is_raised: whether an exchange of a worker raised.
+            is_raised: whether an exchange of a worker raised, or was left out.
         """
         job = self._job
         if not self.is_active:

@@ -50,7 +50,7 @@ class Verdicts:
     def on_no_progress(self, because: str, *, is_raised: bool) -> Failure | None:
         """The failure of the job where repairs lead nowhere, or None.
 
-        Args: is_raised: whether an exchange of a worker raised; else the workers waited for each other.
+        Args: is_raised: whether an exchange of a worker raised, or was left out; else workers waited for each other.
         """
         if self.repairs < REPAIRS_AT_ONE_STEP:
             return None
@@ -125,7 +125,10 @@ class Verdicts:
     ) -> Failure | None:
         """The failure of the job after an exit that the program did not explain, or None where it goes on.
 
-        Args: has_trained: whether the worker did; of others `starting` decides.
+        Args:
+            step: where the worker stood.
+            generation: that trains.
+            has_trained: whether the worker did; of others `starting` decides.
         """
         how = describe_exit(exited)
         if exited.exit_code is not None and exited.exit_code in no_retry:

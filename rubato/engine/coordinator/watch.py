@@ -35,8 +35,8 @@ class Watch:
         newest = job.pending or job.current
         if newest is None or self._repair.has_revoked(newest.number):
             return  # what is waited for is a worker, not a message
-        if decide_stuck(job.roster.of(newest), policy, unchanged_s):
-            self._repair.begin("all workers waited for each other past the deadline")
+        if stuck := decide_stuck(job.roster.of(newest), policy, unchanged_s):
+            self._repair.begin(stuck.because, is_raised=stuck.is_unequal)
         elif job.pending is not None and job.pending.follows and unchanged_s > policy.other_s:
             # Its members train on; where not all have formed it hardly anybody can have switched.
             members = [*job.roster.of(job.pending), *job.roster.of(job.current)]

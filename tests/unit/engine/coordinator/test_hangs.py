@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from rubato.engine.coordinator.hangs import HangPolicy, Lenience, decide_hung, decide_stuck
 from rubato.engine.coordinator.roster import WorkerView
+from rubato.errors import SpecError
 from rubato.wire.progress import STAGES
-from rubato.wire.worker import Beat
+from rubato.wire.spec import parse_spec
+from rubato.wire.worker import Beat, Standby
 
 POLICY = HangPolicy()
 MEASURED = {"compute": 0.1, "fetch": 0.01, "exchange": 0.2, "update": 0.05}
@@ -85,6 +87,17 @@ def test_a_joiner_that_does_not_catch_up_is_fenced_but_not_one_that_waits_for_th
     assert fenced(*members, joins(601, 5), lenience=Lenience({"sync": 2.0})) == []
 
 
+def test_a_joiner_that_all_wait_for_has_no_more_time_than_a_member() -> None:
+    """The members have switched already; it stands still while it repeats a step, and is in no generation yet."""
+    joiner = worker("1.3", "update", 61)
+    assert joiner.beat is not None
+    joiner.beat, joiner.standby = replace(joiner.beat, generation=0), Standby("1.3", "layout", "code", 100)
+    assert fenced(waits("1.1", 61), waits("1.2", 61), joiner) == ["1.3"]
+    assert fenced(waits("1.1", 5), waits("1.2", 5), joiner) == [], "they do not wait for it"
+    joiner.standby = None
+    assert fenced(waits("1.1", 61), waits("1.2", 61), joiner) == []
+
+
 def test_a_supervisor_that_says_nothing() -> None:
     assert fenced(worker("1.1", "standby", 1, heard_at=NOW - 31), worker("1.2", "standby", 1)) == ["1.1"]
 
@@ -119,6 +132,10 @@ def test_what_the_user_says_is_the_deadline() -> None:
     patient = HangPolicy.fixed(3600.0)
     assert fenced(worker("1.2", "setup", 3599), policy=patient) == []
     assert fenced(worker("1.2", "setup", 3601), policy=patient) == ["1.2"]
+    assert HangPolicy.fixed(0.5).silence_s == 3.0, "signs of life come once a second"
+    for seconds in (0, 1, "2s", 2.9):
+        with pytest.raises(SpecError, match=r"limits\.hang_timeout: must be at least 3s"):
+            parse_spec({"name": "a", "entrypoint": "a.py", "limits": {"hang_timeout": seconds}})
     assert patient.silence_s == HangPolicy.silence_s, "a host that is lost is noticed no later"
 
 
@@ -163,6 +180,18 @@ def test_all_wait_for_each_other() -> None:
     assert not decide_stuck(stuck, POLICY, minted_s=30), "of this generation they have not"
     assert not decide_stuck([waits("1.1", 61), worker("1.2", "compute", 70)], POLICY, minted_s=500)
     assert not decide_stuck([], POLICY, minted_s=500)
+
+
+def test_who_waits_for_one_that_is_through_with_the_program_is_stuck() -> None:
+    """An evaluation that not all workers go through."""
+    done = worker("1.1", "done", 90_000)
+    stuck = decide_stuck([done, waits("1.2", 61)], POLICY, minted_s=90_000)
+    assert stuck is not None
+    assert stuck.because == "w1.1 had ended the program, and w1.2 (exchange, step 12) waited for it"
+    assert stuck.is_unequal
+    assert not decide_stuck([done, waits("1.2", 30)], POLICY, minted_s=90_000)
+    assert not decide_stuck([done, worker("1.2", "compute", 300)], POLICY, minted_s=90_000), "it waits for nobody"
+    assert not decide_stuck([done, worker("1.2", "done", 90_000)], POLICY, minted_s=90_000), "all wait for a release"
 
 
 def test_entering_and_forming_may_be_stuck_too() -> None:
