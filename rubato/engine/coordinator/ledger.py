@@ -52,7 +52,8 @@ class CheckpointLedger:
     is_wanted: bool = False
     """The user asked for one, and neither it nor its failure is known yet."""
     lost_step: int = -1
-    """Newest step whose checkpoint was lost with those who were writing it, until one of it or later is known."""
+    """Newest step whose checkpoint was lost with those who were writing it, or with the generation that began it, until
+    one of it or later is known."""
     _wanted_from: int = 0
     """The step at which it was asked for."""
     _asked_in: int = 0
@@ -134,12 +135,15 @@ class CheckpointLedger:
         if self._committing.get(part.folder, -1) >= part.generation:
             return None
         parts = self._parts.setdefault(part.folder, {})
-        for index in [index for index, other in parts.items() if other.generation < part.generation]:
+        older = [index for index, other in parts.items() if other.generation < part.generation]
+        for index in older:
             del parts[index]
         if any(other.generation > part.generation for other in parts.values()):
             return None
         parts[part.index] = part
         if len(parts) < part.count:
+            if older:  # who wrote them is beyond that boundary, and may not write of it again
+                self.lost_step, self._asked_in = max(self.lost_step, part.step), 0
             return None
         self._forget_up_to(part.step)
         self._committing[part.folder] = part.generation

@@ -65,6 +65,28 @@ def test_owner_and_keeper_gone_is_the_end_of_it() -> None:
     assert book.is_wanted, "what the user asked for is still to come"
 
 
+def test_a_cut_that_a_newer_generation_replaces_only_in_part_is_made_again() -> None:
+    """Its first writer is beyond that boundary, and saves nothing of it in the next generation."""
+    book = ledger()
+    book.on_written(part(0, 3), 0.0)
+    newer = replace(part(1, 2), generation=3)
+    assert book.on_written(newer, 1.0) is None
+    assert book.on_lost(living(0, 1)) == []
+    assert book.lost_step == 10
+    assert book.next_request(1.0, 3, is_settled=True) == 1
+    assert book.on_written(replace(newer, index=0, incarnation="1.0"), 2.0) is not None
+    book.on_committed(10)
+    assert book.lost_step == -1, "it came about all the same"
+    assert book.next_request(2.0, 4, is_settled=True) is None
+
+
+def test_a_cut_that_is_replaced_as_a_whole_is_not_made_again() -> None:
+    book = ledger()
+    book.on_written(part(0, 3), 0.0)
+    assert book.on_written(replace(part(0, 1), generation=3), 1.0) is not None
+    assert book.next_request(1.0, 3, is_settled=True) is None
+
+
 def test_what_was_lost_is_asked_for_in_each_generation_until_it_is_there() -> None:
     book = ledger(interval_s=None)
     book.on_written(part(0, 4), 0.0)
