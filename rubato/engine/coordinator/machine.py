@@ -56,6 +56,8 @@ class Coordinator:
             resume_step: where the job stood: shown until it is known where this attempt begins.
         """
         self.job = JobState(terms, wish, restarts, scalings)
+        if wish.checkpoint_request:  # the last one may have been asked for while no controller listened
+            self.job.ledger.want(0)
         self._resume_step = resume_step
         self._rows = RowBook(self.job, row_step)
         self._founding = Founding(self.job, self._rows)
@@ -64,9 +66,9 @@ class Coordinator:
         self._balancing = Balancing(self.job)
         self._repair = Repair(self.job)
         self._ending = Ending(self.job, self._rows)
+        self._exits = Exits(self.job, self._founding, self._repair, self._ending, self._actions)
         self._watch = Watch(self.job, self._repair, self._ending)
         self._divergences = Divergences()
-        self._exits = Exits(self.job, self._founding, self._repair, self._ending, self._actions)
         self._ticked_at: float | None = None
 
     # --- what goes in -------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Coordinator:
         job = self.job
         if self._ticked_at is not None and now - self._ticked_at > STALL_S:
             for one in job.roster:  # nobody listened meanwhile: their silence is this process's own
-                one.heard_at += now - self._ticked_at
+                one.heard_at = min(now, one.heard_at + now - self._ticked_at)
         self._ticked_at = now
         self._watch.advance(now)
         self._advance(now)
@@ -125,6 +127,8 @@ class Coordinator:
             self._rows.take(snapshot.rows, now)
         job.ledger.start(now)
         job.ledger.on_committed(max((snapshot.saved_step for snapshot in snapshots), default=-1))
+        if job.wish.checkpoint_request:  # what is saved already may be older than it
+            job.ledger.want(job.step)
         job.emit(EventKind.ATTACHED, f"a new controller took over {len(snapshots)} workers", workers=len(snapshots))
         self._advance(now)
         return job.flush()
@@ -212,12 +216,12 @@ class Coordinator:
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
         job.given_up.clear()
+        if record.cause != "rebalance":
+            job.changes.forget()
         for one in former:
             if one.state is WorkerState.ACTIVE and record.rank_of(one.incarnation) is None:
                 one.state = WorkerState.DRAINING  # it writes what it still owes, says `Left` and ends by itself
         self._repair.finish()
-        if record.cause != "rebalance":
-            job.changes.forget()
         self._balancing.on_switched(record, event.step)
 
     def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:
@@ -322,11 +326,11 @@ class Coordinator:
         job = self.job
         if event.workers != job.wish.workers:
             job.starting.forget()
+            job.changes.forget()
             job.reason = ""
         is_asked = event.checkpoint_request > job.wish.checkpoint_request
         job.wish = event
         if is_asked:
-            job.changes.forget()
             job.ledger.want(job.step)
 
     def _on_checkpoint_found(self, event: orders.CheckpointFound, now: float) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -235,6 +236,33 @@ def test_the_silence_of_a_worker_is_a_hang_but_not_after_a_stall_of_the_coordina
     assert [kill.incarnation for kill in kills] == [name]
     assert kills[0].with_stacks
     assert "no sign of life" in kills[0].because
+
+
+def test_who_was_heard_just_after_a_stall_is_silent_from_then_on() -> None:
+    coordinator = Coordinator(Terms("job", 1, num_microbatches=4), Wish("run", 1))
+    (name,) = [order.incarnation for order in coordinator.tick(0.0) if isinstance(order, Spawn)]
+    coordinator.handle(wire.Spawned(name, 1, 1, "node"), 100.0)
+    coordinator.handle(wire.Hello(name, "store"), 100.0)  # waited in the line meanwhile
+    coordinator.tick(100.0)
+    kills = [order for at in range(101, 140) for order in coordinator.tick(float(at)) if isinstance(order, Kill)]
+    assert [kill.incarnation for kill in kills] == [name]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_checkpoint_that_is_asked_for_while_no_controller_is_there_is_made(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS, checkpoint_every_s=None)
+    train(cluster, 3)
+    cluster.wish = replace(cluster.wish, checkpoint_request=1)  # nobody hears of it
+    cluster.replace_controller()
+    cluster.run(lambda: bool(cluster.checkpoints))
+    cluster.run(lambda: not cluster.coordinator.job.ledger.is_wanted)
+    cluster.wish = replace(cluster.wish, checkpoint_request=2)
+    for worker in cluster.living:
+        cluster.lose(worker)
+    cluster.replace_controller()
+    cluster.run(lambda: len(cluster.checkpoints) == 2)
+    train(cluster, cluster.checkpoints[-1][1] + 5)
+    assert len(cluster.checkpoints) == 2, "once"
 
 
 @pytest.mark.parametrize("seed", range(10))
