@@ -15,6 +15,8 @@ from rubato.engine.tree import Order, Partials, most_at_once
 
 _WATCHED = 3
 """So many first overlapped passes are compared bit by bit."""
+_OWN_USES = 2
+"""Of a tensor's memory: by the tensor, and by whoever asks."""
 
 
 class Sums:
@@ -143,16 +145,26 @@ class Sums:
             ahead.wait()
 
     def deliver(self, step: int, result: Reduced, weight: float) -> None:
-        """The mean, from the sum of all workers' and the step's weight in samples; the parts are dropped."""
+        """The mean, from the sum of all workers' and the step's weight in samples; the parts are dropped.
+
+        Gradients that the program keeps stay as they are, as they do without Rubato: the last mean is not overwritten
+        then, whether one worker trains or several.
+        """
         divisor, partials = weight / self.unit(step), self._partials
         self._partials = None
         if partials is not None and [id(chunk) for chunk in result.chunks] == list(map(id, partials.nodes.values())):
             # One worker: its sum becomes the mean where it lies.
-            self._free.append(self.mean)
+            if _is_held(self.mean):
+                self._made -= 1
+            else:
+                self._free.append(self.mean)
             (self.mean,) = result.chunks
             if divisor not in (0.0, 1.0):
                 self.mean.div_(divisor)
             return
+        if _is_held(self.mean):
+            self._made -= 1
+            self.mean = self._vector()
         at = 0
         for chunk in result.chunks:
             place = self.mean[at : at + chunk.numel()]
@@ -170,3 +182,9 @@ class Sums:
             return self._free.pop()
         self._made += 1
         return self.flat.empty()
+
+
+def _is_held(vector: torch.Tensor) -> bool:
+    """Whether anything else uses the memory of a tensor: a gradient that somebody keeps, or a view of it."""
+    storage = vector.untyped_storage()
+    return bool(torch._C._storage_Use_Count(storage._cdata) > _OWN_USES)

@@ -29,6 +29,7 @@ HABITS = (
     "ReduceLROnPlateau",
     "EMA",
     "epochs",
+    "gradients of the step before",
     "several optimizers",
     "frozen parameters",
     "tied weights and unused parameters",

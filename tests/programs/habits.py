@@ -142,6 +142,24 @@ def ema(run: rubato.Run) -> None:
     fit(run, model, update)
 
 
+def gradients_before(run: rubato.Run) -> None:
+    """Gradients of the step before, kept as they are, as a plain loop may: nothing is copied."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+
+    def update(step: rubato.Step) -> None:
+        now = [parameter.grad for parameter in model.parameters()]
+        before = run.state.get("before", now)
+        run.log(change=sum((one - other).double().square().sum() for one, other in zip(now, before, strict=True)))
+        for parameter, one, other in zip(model.parameters(), now, before, strict=True):
+            parameter.grad = one + 0.5 * (one - other)
+        run.state["before"] = now
+        optimizer.step()
+
+    fit(run, model, update)
+
+
 def two_optimizers(run: rubato.Run) -> None:
     models = {"body": nn.Sequential(nn.Linear(6, 19), nn.BatchNorm1d(19), nn.ReLU()), "head": nn.Linear(19, 2)}
     optimizers = {
@@ -362,6 +380,7 @@ HABITS: dict[str, Callable[[rubato.Run], None]] = {
     "ReduceLROnPlateau": plateau,
     "EMA": ema,
     "epochs": epochs,
+    "gradients of the step before": gradients_before,
     "several optimizers": two_optimizers,
     "torch.compile": compiled,
     "frozen parameters": frozen,
