@@ -1,9 +1,9 @@
 """Do the members hold the same state? Digests in the step's headers say so, before the step counts.
 
     every so many steps, at the start and after a recovery   all say the digest of the whole state; a minority leaves
-    in the first step with joiners                           each member says the digest of its own share, and the
-                                                             joiners, which have the time, look at all of them
-
+    in the first step with joiners                           each member says the digest of a share that another one
+                                                             sent, and the joiners, which have the time, look at all of
+                                                             what they got: a wrong bit is not taken over unseen
     in the step after a checkpoint was copied                all say the digest of the whole state: until then it is not
                                                              known whether the parts that each wrote are of one
 
@@ -108,8 +108,9 @@ class Agreement:
         return tuple(self._share(state, rank) for rank in self.record.holders) if self.rank in self.joined else ()
 
     def _share(self, state: TrainingState, holder: int) -> int:
+        """Digest of the share that the member behind this one sent: what it holds itself it cannot vouch for."""
         holders = self.record.holders
-        return state.quick_digest(holders.index(holder), len(holders))
+        return state.quick_digest((holders.index(holder) + 1) % len(holders), len(holders))
 
     def check(self, headers: Sequence[Header], expected: tuple[int, ...]) -> None:
         """Look at what all have said.

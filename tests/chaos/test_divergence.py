@@ -65,6 +65,24 @@ def test_a_bit_may_flip_twice_in_a_job(tmp_path: Path) -> None:
     assert len(run.events("worker.lost")) == 2
 
 
+def test_a_flipped_bit_of_a_member_is_not_taken_over_by_a_joiner(tmp_path: Path) -> None:
+    """Nobody compares between the flip and the join: the joiner sees it, and then the members who of them it is."""
+    chaos = Chaos(tmp_path, "a flipped bit, and a join", workers=3, checkpoint={"every": 3600})
+    flip(chaos)
+    with chaos.start() as run:
+        run.wait_step(FLIPS_AT + 1)
+        flipped = run.members()[0]["worker_id"]
+        run.scale(4)
+        run.wait(lambda: len(run.events("diverged")) == 2, "both alarms")
+        run.hold.unlink(missing_ok=True)
+        run.result()
+    seen, found = run.events("diverged")
+    assert FLIPS_AT < seen["step"] <= found["step"] <= seen["step"] + 1, "the members had completed that exchange"
+    assert "distrusted" not in seen["data"], "what the joiner was told of is not known yet"
+    assert "distrusted" in found["data"]
+    assert [event["data"]["worker_id"] for event in run.events("worker.lost")] == ["w1.4", flipped]
+
+
 def test_states_that_differ_again_without_having_agreed_fail_the_job(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "bits that flip always", workers=2, config={"digest_every": 1})
     flip(chaos, always=True)

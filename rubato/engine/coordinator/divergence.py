@@ -2,7 +2,8 @@
 
     a majority agrees         the others are out (they end themselves); the rest trains on from what it holds
     no majority               nobody knows who is right: all are out, back to a checkpoint
-    a joiner differs          it is out before it has contributed anything; what the members saved stands
+    a joiner differs          it is out before it has contributed anything; what the members saved stands, unless they
+                              differ, too, when they compare their states thereupon: it was a member's fault then
 
 Whoever is out may have written a part of each checkpoint since all were last known to agree (its *agreed* step): those
 do not count any more. Twice without having got beyond where it happened before, or two joiners in a row: it is no
@@ -52,13 +53,20 @@ def decide_divergence(alarm: Alarm, last: Alarm | None) -> Verdict:
             "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
             "that differs between processes (time, pid, os.urandom, the order of a set)."
         )
-    elif last is not None and (alarm.agreed < last.step or (alarm.is_joiner and last.is_joiner)):
+    elif last is not None and _is_again(alarm, last):
         advice = (
             "Something that influences training is not registered with run.register, or a layer is not deterministic."
         )
     else:
         return Verdict(distrust_after, "")
     return Verdict(distrust_after, f"The {alarm.what} differ between the workers at step {alarm.step}. {advice}")
+
+
+def _is_again(alarm: Alarm, last: Alarm) -> bool:
+    if last.is_joiner:
+        # A member that differs after a joiner did is what the joiner saw: the members compared their states then.
+        return alarm.is_joiner
+    return alarm.agreed < last.step
 
 
 class Divergences:

@@ -83,6 +83,22 @@ def test_a_joiner_checks_the_shares_of_all_members(joined: tuple[str, ...]) -> N
         assert [outcome(agreement(one, follows=4, joining=joined), states) for one in others] == ["equal", "equal"]
 
 
+@pytest.mark.parametrize("holders", [2, 3, 4])
+@pytest.mark.parametrize("flipped", range(4))
+@pytest.mark.parametrize("share", range(4))
+def test_a_members_wrong_bit_is_not_taken_over_by_a_joiner(holders: int, flipped: int, share: int) -> None:
+    """It is seen where the joiner would get it; where the joiner gets that share of another, it does no harm yet."""
+    if flipped >= holders or share >= holders:
+        return
+    states = [[7] * holders for _ in range(holders)]
+    states[flipped][share] = 8
+    states.append([states[rank][rank] for rank in range(holders)])  # each share as its holder sent it
+    joiner = agreement(holders, world=holders + 1, follows=4, joining=(f"{holders}.1",))
+    found = outcome(joiner, [State(*shares) for shares in states])
+    is_taken_over, is_said = flipped == share, (flipped + 1) % holders == share
+    assert found == ("out" if is_taken_over or is_said else "equal")
+
+
 # --- the audit --------------------------------------------------------------------------------------------------------
 
 

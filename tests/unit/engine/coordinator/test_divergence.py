@@ -39,6 +39,17 @@ def test_a_second_time_is_an_accident_only_beyond_the_first(again: Alarm, fails:
     assert not fails or "not registered with run.register" in verdict.failure
 
 
+def test_what_a_joiner_sees_of_a_member_and_the_comparison_after_it_are_one_accident() -> None:
+    divergences = Divergences()
+    seen = divergences.on_alarm(replace(FIRST, is_joiner=True))
+    assert seen == Verdict(None, "")
+    member = replace(FIRST, generation=4)
+    assert divergences.on_alarm(member) == Verdict(FIRST.agreed, "")
+    again = divergences.on_alarm(replace(FIRST, generation=5))
+    assert again is not None
+    assert again.failure, "the member's was one, too"
+
+
 def test_two_joiners_in_a_row_are_no_accident_however_far_the_members_got() -> None:
     first = replace(FIRST, is_joiner=True)
     second = Alarm(9, 5000, 4999, "gradients", is_joiner=True)
