@@ -190,12 +190,26 @@ class TrainingState:
             "evaluating": [name for name, module in self._named_modules() if not module.training],
         }
 
-    @staticmethod
-    def _encode(tree: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    def _encode(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """Of the tensors that no place of their own takes in, the document says which are on the model's device."""
         try:
-            return encode(tree)
+            document, tensors = encode(tree)
         except CheckpointError as error:
             raise ModelError(f"{error} (`notes` is run.state)") from error
+        if any(tensor.device.type != "cpu" for tensor in tensors) and (found := self._on_device(tree, tensors)):
+            document["on_device"] = found
+        return document, tensors
+
+    def _on_device(self, tree: dict[str, Any], tensors: list[torch.Tensor]) -> list[int]:
+        """Which tensors go back to a device, of those that are taken over as they come: modules copy theirs."""
+        taken = [(name, not isinstance(thing, nn.Module)) for name, thing in self.registered.items()]
+        kept = [*((tree["registered"][name], is_loose) for name, is_loose in taken), (tree["notes"], True)]
+        found, end = [], len(tensors)  # nothing behind them in the tree has tensors
+        for saved, is_loose in reversed(kept):
+            begin = end - len(encode(saved)[1])
+            found += [at for at in range(begin, end) if is_loose and tensors[at].device.type != "cpu"]
+            end = begin
+        return sorted(found)
 
     def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         """Take over a state, bit for bit.
@@ -203,6 +217,9 @@ class TrainingState:
         Raises:
             CheckpointError: it is the state of another model.
         """
+        device = next(tensor.device for _, tensor in self.named_parameters())
+        on_device = set(document.get("on_device", ()))
+        tensors = [one.to(device) if index in on_device else one for index, one in enumerate(tensors)]
         tree = decode(document, tensors)
         with torch.no_grad():
             parameters, buffers = dict(self.named_parameters()), {one.name: one for one in self.buffers}

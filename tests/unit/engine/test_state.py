@@ -112,6 +112,39 @@ def content(state: TrainingState) -> tuple[str, list[bytes]]:
     return json.dumps(document, sort_keys=True), raw
 
 
+@pytest.mark.filterwarnings("ignore:.*which is a no-op")
+def test_tensors_that_have_no_place_of_their_own_go_back_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`meta` is the device: what comes over the wire or from storage lies in the memory of the CPU."""
+
+    def take(self: Any, value: torch.Tensor, path: str) -> dict[str, Any]:
+        self.tensors.append(value)
+        return {"$": "tensor", "v": len(self.tensors) - 1}
+
+    monkeypatch.setattr("rubato.checkpoint.tree._Encoder._tensor", take)  # it refuses what has no bytes
+
+    def make() -> TrainingState:
+        model, average = nn.Linear(3, 2, device="meta"), Average()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        shadow = nn.Linear(3, 2, device="meta")
+        return TrainingState({"": model}, {"": optimizer}, {"average": average, "shadow": shadow}, {})
+
+    one, other = make(), make()
+    one.notes |= {"there": torch.zeros(4, device="meta"), "here": torch.ones(2), "count": 3}
+    one.registered["average"].values = {"mean": torch.zeros(2, device="meta"), "of": torch.ones(1)}
+    document, tensors = one.encode()
+    assert [tuple(tensors[index].shape) for index in document["on_device"]] == [(2,), (4,)]
+    other.install(json.loads(json.dumps(document)), [torch.zeros_like(each, device="cpu") for each in tensors])
+    values = {**other.notes, **other.registered["average"].values}
+    assert {name: one.device.type for name, one in values.items() if name != "count"} == {
+        "there": "meta",
+        "here": "cpu",
+        "mean": "meta",
+        "of": "cpu",
+    }
+    assert other.encode()[0] == document
+    assert "on_device" not in program().state.encode()[0]
+
+
 @pytest.mark.parametrize("optimizers", [adamw, sgd, groups])
 @pytest.mark.parametrize(
     "scheduler",
