@@ -195,7 +195,6 @@ class Session:
         return {
             "step": self.step,
             "last": list(self.completed.key),
-            "logged": dict(self.logged),  # a checkpoint is written while the user logs on
             "metrics": dict(self._metrics),
         }
 
@@ -210,7 +209,7 @@ class Session:
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self.trust = Trust(int(extra["agreed"]))
         self._handled_request = int(extra["handled_request"])
-        self.logged = dict(extra["logged"])
+        self.logged.clear()
         self._metrics = dict(extra.get("metrics", {}))
         self.control.rows = deque(MetricRow(**row) for row in extra["rows"])  # who told them may be lost
 

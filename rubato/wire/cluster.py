@@ -251,7 +251,7 @@ class WorkerReport:
     """A `WorkerState`."""
     step: int | None = None
     phase: str = ""
-    """What it does right now: compute, exchange, evaluate, checkpoint, wait."""
+    """What it does right now: a stage of `progress.STAGES`; empty: not told yet."""
     node_id: str = ""
     """Of its Ray node; empty from a controller of an older release, and without Ray."""
     microbatches: int | None = None
