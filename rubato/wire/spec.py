@@ -269,9 +269,9 @@ class LimitsSpec:
     hang_timeout: float | Literal["auto"] = field(
         default="auto", metadata={"parse": lambda value: value if value == "auto" else parse_duration_s(value)}
     )
-    """Seconds without progress before a worker is ended and replaced, at least 3; `auto`: learned from the run, at least
-    20 for a microbatch, 60 for code between two steps, and 600 for what was not measured yet; for that, seconds given
-    here count if more."""
+    """Seconds without progress before a worker is ended and replaced, at least 3; `auto`: learned from the run, at
+    least 20 for a microbatch, 60 for code between two steps, and 600 for what was not measured yet; for that, seconds
+    given here count if more."""
     queue_timeout: float | None = _duration(None)
     """Seconds the job may wait for slots; null: for ever."""
 
