@@ -164,6 +164,17 @@ async def _known_workers(session: AsyncSession, job_id: str) -> list[Any]:
     return list((await session.scalars(newest)).one_or_none() or [])
 
 
+async def _take_over_workers(session: AsyncSession, job_id: str) -> list[Any]:
+    """They outlive their controller: until its successor has found them, its node is not empty.
+
+    The attempt before keeps none: of many attempts it would be much.
+    """
+    workers = await _known_workers(session, job_id)
+    told = update(Attempt).where(Attempt.job_id == job_id, Attempt.workers != []).values(workers=[])
+    await session.execute(told.execution_options(synchronize_session=False))
+    return workers
+
+
 def _check_numbers(process: ProcessIdentity) -> None:
     """Refuse numbers that no database column holds, before they become its error."""
     findings = [
@@ -229,8 +240,7 @@ async def _grant(
         pid=process.pid,
         start_time=process.start_time,
         granted_at=now,
-        # They outlive their controller: until its successor has found them, its node is not empty.
-        workers=await _known_workers(session, job.id),
+        workers=await _take_over_workers(session, job.id),
     )
     session.add(attempt)
     await give(session, job, job.attempt)

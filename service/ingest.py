@@ -122,8 +122,6 @@ async def _store(
     now: datetime,
 ) -> None:
     fresh = _fresh_events(report.events, attempt.last_seq)
-    if attempt.last_report_at is None:
-        await _forget_workers_before(session, attempt)
     attempt.last_batch = report.batch
     attempt.last_report_at = now
     attempt.last_seq = max((event.seq for event in fresh), default=attempt.last_seq)
@@ -153,13 +151,6 @@ async def _store(
         job.updated_at = now
         notify(session, ALL_JOBS)
     notify(session, job_topic(job.id))
-
-
-async def _forget_workers_before(session: AsyncSession, attempt: Attempt) -> None:
-    """What was told of workers before counts until an attempt's first report; of many attempts it is much."""
-    older = update(Attempt).where(Attempt.job_id == attempt.job_id, Attempt.number < attempt.number)
-    told = older.where(Attempt.workers != []).values(workers=[])
-    await session.execute(told.execution_options(synchronize_session=False))
 
 
 def _measure(job: Job, events: list[EventReport], rows: tuple[MetricRow, ...]) -> None:
