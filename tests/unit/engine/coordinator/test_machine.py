@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import random
-from collections import deque
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, ManifestCommitted, Spawn, Terms, Wish
+from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
 from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -248,23 +246,6 @@ def test_who_was_heard_just_after_a_stall_is_silent_from_then_on() -> None:
     assert [kill.incarnation for kill in kills] == [name]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_checkpoint_that_is_asked_for_while_no_controller_is_there_is_made(seed: int) -> None:
-    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS, checkpoint_every_s=None)
-    train(cluster, 3)
-    cluster.wish = replace(cluster.wish, checkpoint_request=1)  # nobody hears of it
-    cluster.replace_controller()
-    cluster.run(lambda: bool(cluster.checkpoints))
-    cluster.run(lambda: not cluster.coordinator.job.ledger.is_wanted)
-    cluster.wish = replace(cluster.wish, checkpoint_request=2)
-    for worker in cluster.living:
-        cluster.lose(worker)
-    cluster.replace_controller()
-    cluster.run(lambda: len(cluster.checkpoints) == 2)
-    train(cluster, cluster.checkpoints[-1][1] + 5)
-    assert len(cluster.checkpoints) == 2, "once"
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_an_exchange_that_raises_on_every_worker_fails_the_job_with_the_cause(seed: int) -> None:
     cluster = Cluster(random.Random(seed), workers=3, total_steps=ENDLESS)
@@ -309,30 +290,6 @@ def test_deaths_and_steps_between_repairs_are_progress() -> None:
     for _ in range(REPAIRS_AT_ONE_STEP):
         verdicts.on_repair(9)
     assert verdicts.on_no_progress("it raised", is_raised=True) is not None
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_checkpoint_asked_for_while_nothing_trains_is_made_as_soon_as_something_does(seed: int) -> None:
-    cluster = Cluster(random.Random(seed), workers=2, total_steps=ENDLESS, checkpoint_every_s=None)
-    cluster.ask(checkpoint_request=1)
-    cluster.run(lambda: bool(cluster.checkpoints))
-    train(cluster, cluster.checkpoints[0][1] + 5)
-    for worker in cluster.living:
-        cluster.die(worker)
-    cluster.run(lambda: cluster.coordinator.job.current is None)
-    cluster.ask(checkpoint_request=2)
-    cluster.run(lambda: len(cluster.checkpoints) > 1)
-    train(cluster, max(worker.step for worker in cluster.living) + 5)
-    assert len(cluster.checkpoints) == 2, "once, not in every generation"
-
-
-def test_a_checkpoint_that_was_asked_for_survives_its_writers() -> None:
-    cluster = Cluster(random.Random(11), workers=3, total_steps=ENDLESS, checkpoint_every_s=None)
-    train(cluster, 3)
-    cluster.ask(checkpoint_request=1)
-    cluster.run(lambda: any(worker.stripe for worker in cluster.living))
-    cluster.die(next(worker for worker in cluster.living if not worker.stripe))
-    cluster.run(lambda: bool(cluster.checkpoints))
 
 
 def test_a_checkpoint_to_begin_from_that_is_not_whole_fails_the_job() -> None:
@@ -499,30 +456,3 @@ def test_states_that_differ_after_a_takeover_are_no_fault_of_the_start() -> None
     train(cluster, step + 5)
     assert cluster.outcome is None
     assert [event.step for event in cluster.events if event.kind == "diverged"] == [step]
-
-
-def test_word_of_a_checkpoint_that_does_not_count_any_more_comes_too_late_to_count() -> None:
-    cluster = Cluster(random.Random(5), workers=3, total_steps=ENDLESS, checkpoint_every_s=None)
-    train(cluster, 3)
-    cluster.ask(checkpoint_request=1)
-    late: list[ManifestCommitted] = []
-
-    def is_held_back() -> bool:
-        late.extend(answer for answer in cluster.answers if isinstance(answer, ManifestCommitted))
-        cluster.answers = deque(answer for answer in cluster.answers if not isinstance(answer, ManifestCommitted))
-        return bool(late)
-
-    cluster.run(is_held_back)
-    (answer,) = late
-    odd = cluster.living[1]
-    assert odd.record is not None
-    place = (odd.incarnation, odd.record.number, odd.step)
-    odd.say(wire.StateDiverged(*place, ("0", "1"), "states", agreed=answer.step - 1))
-    cluster.die(odd, code=71)
-    cluster.run(lambda: any(event.kind == "diverged" for event in cluster.events))
-    cluster.handle(answer)
-    ledger = cluster.coordinator.job.ledger
-    assert ledger.committed_step < answer.step
-    assert ledger.is_wanted, "the one that the user asked for is deleted"
-    cluster.run(lambda: bool(cluster.checkpoints))
-    cluster.run(lambda: not ledger.is_wanted)
