@@ -16,7 +16,9 @@ from sqlalchemy import event, select
 
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import ActionAnswer, ControllerSeen, NodeReport, ProcessIdentity, Report, SyncRequest
+from service.attempts import rearm_leases
 from service.clusters import sync
+from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.models import Event, Job
 from service.startup import Running
@@ -47,6 +49,12 @@ def expect(error: ServiceError, *kinds: ErrorKind) -> None:
     """Only these refusals are right here."""
     if error.kind not in kinds:
         raise error
+
+
+async def give_whole_leases(context: Context) -> None:
+    """As a service does that begins, and as a replica that nobody stood in for."""
+    async with context.database.write() as session:
+        await rearm_leases(session, context.clock(), context.settings.lease)
 
 
 class ManualClock:

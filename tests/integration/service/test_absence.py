@@ -19,6 +19,7 @@ from service.notify import SCHEDULER
 from service.settings import Settings
 from service.vigil import note_listening, rearm_unheard
 from tests.integration.service.conftest import BASE_URL, Bench, ManualClock, keep_in_step
+from tests.integration.service.test_removal import finished, left_of, logs_of, remove, rows_of, sweep_all
 from tests.simulated_controller import PROCESS, SimulatedAgent, bearer
 
 if TYPE_CHECKING:
@@ -134,6 +135,28 @@ async def test_by_a_clock_that_has_just_jumped_no_limit_is_over(bench: Bench, mo
     await bench.schedule()
     assert (await bench.job("limited"))["status"] == "stopping"
     assert (await bench.job("patient"))["status"] == "failed"
+
+
+async def test_a_clock_that_has_just_jumped_ends_no_history(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_bench(keep_logs_days=1, keep_events_days=1) as bench:
+        job_id, deleted = await finished(bench), await finished(bench, "deleted")
+        sweeper = bench.app.state.running.sweeper
+        bench.context.heartbeat.look(bench.clock())
+        bench.clock.advance(2 * 86_400)
+        await sweeper.run_once()
+        bench.context.heartbeat.look(bench.clock())  # as the loop does, once a second
+        await sweeper.run_once()
+        assert (await rows_of(bench, job_id))["events"]
+        assert list(logs_of(bench, job_id).iterdir())
+        await remove(bench, deleted, 204)
+        await sweep_all(bench)
+        assert await left_of(bench, deleted) == [], "somebody asked for that"
+        bench.context.heartbeat.look(bench.clock())
+        monkeypatch.setattr("service.heartbeat.SETTLING_S", 0.0)
+        await sweeper.run_once()
+        assert (await rows_of(bench, job_id))["events"] == 0
 
 
 async def test_whoever_starts_next_schedules_at_once(make_bench: MakeBench, database_url: str) -> None:

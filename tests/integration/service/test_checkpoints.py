@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,21 +52,6 @@ def make_files(bench: Bench, controller: SimulatedController, *steps: int) -> di
         (folder / "stripe-0.safetensors").write_bytes(b"weights")
         (folder / "manifest.json").write_text("{}")
     return folders
-
-
-def unmount(bench: Bench, *, leaves_folder: bool) -> Callable[[], None]:
-    """The storage is not there any more; gives what brings it back."""
-    root = Path(bench.settings.storage_uri.path)
-    elsewhere = root.rename(root.with_name("elsewhere"))
-    if leaves_folder:
-        root.mkdir()
-
-    def put_back() -> None:
-        if leaves_folder:
-            root.rmdir()
-        elsewhere.rename(root)
-
-    return put_back
 
 
 async def end(controller: SimulatedController) -> None:
@@ -269,73 +254,6 @@ async def test_a_refusal_does_not_name_a_foreign_job(bench: Bench) -> None:
         assert refused.status_code == 409
         assert refused.json()["detail"] == "A job of another project begins from checkpoint 1-10 and has not ended."
     assert "secret-heir begins from" in (await bench.client.delete(path)).json()["detail"]
-
-
-@pytest.mark.parametrize("what", ["missing", "empty"])
-async def test_a_storage_that_is_not_mounted_has_lost_nothing(bench: Bench, what: str) -> None:
-    controller = await bench.start()
-    await commit(controller, 10, 20)
-    made = make_files(bench, controller, 10, 20)
-    (made[10] / "pinned").write_bytes(b"")
-    put_back = unmount(bench, leaves_folder=what == "empty")
-    seen = await by_step(bench)
-    assert [one["pinned"] for one in seen.values()] == [None, None], "nobody can know"
-    await end(controller)
-    path = f"/api/v1/checkpoints/{seen[20]['id']}"
-    for method, at, body in (
-        ("PATCH", path, {"pinned": True}),
-        ("PATCH", path, {"pinned": False}),
-        ("DELETE", path, None),
-        ("DELETE", "/api/v1/jobs/digits", None),
-    ):
-        refused = await bench.client.request(method, at, json=body)
-        assert (refused.status_code, refused.json()["code"]) == (503, "storage_unreachable"), (method, at)
-        assert "is it mounted?" in refused.json()["detail"]
-    assert list(await by_step(bench)) == [20, 10]
-    put_back()
-    assert (await bench.client.delete("/api/v1/jobs/digits")).status_code == 409, "one is pinned"
-    assert (await bench.client.delete(path)).status_code == 204
-    assert not made[20].exists()
-
-
-async def test_a_storage_that_the_service_emptied_is_believed(bench: Bench) -> None:
-    controller = await bench.start()
-    await commit(controller, 10, 20)
-    (folder,) = make_files(bench, controller, 10).values()
-    await end(controller)
-    checkpoints = await by_step(bench)
-    assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoints[10]['id']}")).status_code == 204
-    folder.parent.rmdir()
-    assert [one["pinned"] for one in (await by_step(bench)).values()] == [False]
-    assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoints[20]['id']}")).status_code == 204
-    assert [one.name for one in folder.parent.parent.iterdir()] == [storage.MARK_NAME]
-
-
-class CountingStore:
-    """Of an object store what is asked for pins."""
-
-    def __init__(self, *pinned: str, fault: Exception | None = None) -> None:
-        self._pinned = pinned
-        self._fault = fault
-        self.requests = 0
-
-    def _strip_protocol(self, path: str) -> str:
-        return path.lstrip("/")
-
-    def cat(self, paths: list[str], *, on_error: str) -> dict[str, bytes | Exception]:
-        assert on_error == "return"
-        self.requests += 1
-        none = self._fault or FileNotFoundError()
-        return {path: b"" if path in self._pinned else none for path in paths}
-
-
-def test_all_pins_of_a_page_are_asked_for_at_once() -> None:
-    store = CountingStore("bucket/job/1-7/pinned")
-    found = folders.ObjectStored(store, "bucket/job").which_hold("pinned", [f"1-{step}" for step in range(200)])
-    assert (sorted(name for name in found if found[name]), len(found), store.requests) == (["1-7"], 200, 1)
-    assert folders.ObjectStored(store, "bucket/job").which_hold("pinned", []) == {}
-    with pytest.raises(PermissionError):
-        folders.ObjectStored(CountingStore(fault=PermissionError()), "bucket/job").which_hold("pinned", ["1-7"])
 
 
 @pytest.fixture

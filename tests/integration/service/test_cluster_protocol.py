@@ -47,7 +47,7 @@ from rubato.wire.cluster import (
 from rubato.wire.status import FINAL, Status
 from service import jobs, wishes, workers
 from service.access import Principal, Role
-from service.attempts import acquire, desired, rearm_leases
+from service.attempts import acquire, desired
 from service.errors import ErrorKind, ServiceError
 from service.ingest import ingest
 from service.models import Event, Job, WorkerActionRow
@@ -66,6 +66,7 @@ from tests.integration.service.protocol_models import (
     ManualClock,
     Played,
     expect,
+    give_whole_leases,
 )
 
 pytestmark = pytest.mark.timeout(1800)
@@ -400,13 +401,9 @@ class Protocol(Played):
     @rule()
     def the_service_restarts(self) -> None:
         """All silence was its own: whoever lives gets a whole lease."""
-        self.call(self.rearm())
+        self.call(give_whole_leases(self.context))
         self.last_renewal = self.bench.clock.now
         EFFECTS["service restarted"] += 1
-
-    async def rearm(self) -> None:
-        async with self.context.database.write() as session:
-            await rearm_leases(session, self.context.clock(), self.context.settings.lease)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 

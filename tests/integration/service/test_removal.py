@@ -23,7 +23,6 @@ from service.sweep import Sweeper
 from service.watch import JobWatch
 from tests.callers import an_admin
 from tests.integration.service.processes import ServiceProcess, controller_of, submit
-from tests.integration.service.test_checkpoints import unmount
 from tests.integration.service.test_people import make_user
 from tests.simulated_controller import bearer, log_line, metric
 
@@ -290,48 +289,6 @@ async def test_a_storage_that_does_not_answer_holds_up_nothing_else(
     assert await left_of(bench, first) == []
 
 
-async def test_a_storage_that_is_not_mounted_keeps_the_rows(bench: Bench) -> None:
-    job_id = await finished(bench)
-    await remove(bench, job_id, 204)
-    put_back = unmount(bench, leaves_folder=True)
-    await sweep_all(bench)
-    assert await left_of(bench, job_id) == ["jobs", "checkpoints"]
-    put_back()
-    bench.clock.advance(sweep.REST.total_seconds() + 1)
-    await bench.app.state.running.sweeper.run_once()
-    assert await left_of(bench, job_id) == []
-
-
-async def test_jobs_that_fail_let_those_behind_them_come(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "JOBS", 2)
-    ids = [await finished(bench, name) for name in ("first", "second", "third", "fourth")]
-    for job_id in ids:
-        await remove(bench, job_id, 204, keep_checkpoints=job_id == ids[3])
-        bench.clock.advance(1)
-    asked: list[LocalStored] = []
-
-    def fail(stored: LocalStored) -> list[str]:
-        asked.append(stored)
-        raise OSError("gone")
-
-    sweeper = bench.app.state.running.sweeper
-    bench.clock.advance(61)
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalStored, "folders", fail)
-        await sweeper.run_once()
-        assert len(asked) == 1, "one that was silent is not asked again in a round"
-        assert (await rows_of(bench, ids[1]))["events"] == 0, "but for what needs it not"
-        await sweeper.run_once()
-        assert not any((await rows_of(bench, ids[3])).values())
-        assert len(asked) == 2
-        await sweeper.run_once()
-        assert len(asked) == 2, "all wait"
-    bench.clock.advance(sweep.REST.total_seconds() + 1)
-    for _ in range(2):
-        await sweeper.run_once()
-    assert [await left_of(bench, job_id) for job_id in ids[:3]] == [[], [], []]
-
-
 def test_removals_that_overlap_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "1-50"
     (folder / "part").mkdir(parents=True)
@@ -477,28 +434,6 @@ async def test_old_jobs_lose_what_the_retention_no_longer_keeps(make_bench: Make
         assert changed.status_code == 200, changed.text
         await sweeper.run_once()
         assert [event["kind"] for event in (await bench.get(f"/jobs/{job_id}/events"))["items"]] == ["job.updated"]
-
-
-async def test_a_clock_that_has_just_jumped_ends_no_history(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with make_bench(keep_logs_days=1, keep_events_days=1) as bench:
-        job_id, deleted = await finished(bench), await finished(bench, "deleted")
-        sweeper = bench.app.state.running.sweeper
-        bench.context.heartbeat.look(bench.clock())
-        bench.clock.advance(2 * 86_400)
-        await sweeper.run_once()
-        bench.context.heartbeat.look(bench.clock())  # as the loop does, once a second
-        await sweeper.run_once()
-        assert (await rows_of(bench, job_id))["events"]
-        assert list(logs_of(bench, job_id).iterdir())
-        await remove(bench, deleted, 204)
-        await sweep_all(bench)
-        assert await left_of(bench, deleted) == [], "somebody asked for that"
-        bench.context.heartbeat.look(bench.clock())
-        monkeypatch.setattr("service.heartbeat.SETTLING_S", 0.0)
-        await sweeper.run_once()
-        assert (await rows_of(bench, job_id))["events"] == 0
 
 
 async def test_what_the_sweep_does_is_counted(bench: Bench) -> None:

@@ -1,0 +1,149 @@
+"""Storages that are not there, and what counts as gone then; and how much they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from service import storage, stored, sweep
+from service.stored import LocalStored
+from tests.integration.service.test_checkpoints import by_step, commit, end, make_files
+from tests.integration.service.test_removal import finished, left_of, remove, rows_of, sweep_all
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no storage that hangs."""
+    monkeypatch.setattr(storage, "LOOK_S", 60.0)
+
+
+def unmount(bench: Bench, *, leaves_folder: bool) -> Callable[[], None]:
+    """The storage is not there any more; gives what brings it back."""
+    root = Path(bench.settings.storage_uri.path)
+    elsewhere = root.rename(root.with_name("elsewhere"))
+    if leaves_folder:
+        root.mkdir()
+
+    def put_back() -> None:
+        if leaves_folder:
+            root.rmdir()
+        elsewhere.rename(root)
+
+    return put_back
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+async def test_a_storage_that_is_not_mounted_has_lost_nothing(bench: Bench, what: str) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    made = make_files(bench, controller, 10, 20)
+    (made[10] / "pinned").write_bytes(b"")
+    put_back = unmount(bench, leaves_folder=what == "empty")
+    seen = await by_step(bench)
+    assert [one["pinned"] for one in seen.values()] == [None, None], "nobody can know"
+    await end(controller)
+    path = f"/api/v1/checkpoints/{seen[20]['id']}"
+    for method, at, body in (
+        ("PATCH", path, {"pinned": True}),
+        ("PATCH", path, {"pinned": False}),
+        ("DELETE", path, None),
+        ("DELETE", "/api/v1/jobs/digits", None),
+    ):
+        refused = await bench.client.request(method, at, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (503, "storage_unreachable"), (method, at)
+        assert "is it mounted?" in refused.json()["detail"]
+    assert list(await by_step(bench)) == [20, 10]
+    put_back()
+    assert (await bench.client.delete("/api/v1/jobs/digits")).status_code == 409, "one is pinned"
+    assert (await bench.client.delete(path)).status_code == 204
+    assert not made[20].exists()
+
+
+async def test_a_storage_that_the_service_emptied_is_believed(bench: Bench) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    (folder,) = make_files(bench, controller, 10).values()
+    await end(controller)
+    checkpoints = await by_step(bench)
+    assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoints[10]['id']}")).status_code == 204
+    folder.parent.rmdir()
+    assert [one["pinned"] for one in (await by_step(bench)).values()] == [False]
+    assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoints[20]['id']}")).status_code == 204
+    assert [one.name for one in folder.parent.parent.iterdir()] == [storage.MARK_NAME]
+
+
+class CountingStore:
+    """Of an object store what is asked for pins."""
+
+    def __init__(self, *pinned: str, fault: Exception | None = None) -> None:
+        self._pinned = pinned
+        self._fault = fault
+        self.requests = 0
+
+    def _strip_protocol(self, path: str) -> str:
+        return path.lstrip("/")
+
+    def cat(self, paths: list[str], *, on_error: str) -> dict[str, bytes | Exception]:
+        assert on_error == "return"
+        self.requests += 1
+        none = self._fault or FileNotFoundError()
+        return {path: b"" if path in self._pinned else none for path in paths}
+
+
+def test_all_pins_of_a_page_are_asked_for_at_once() -> None:
+    store = CountingStore("bucket/job/1-7/pinned")
+    found = stored.ObjectStored(store, "bucket/job").which_hold("pinned", [f"1-{step}" for step in range(200)])
+    assert (sorted(name for name in found if found[name]), len(found), store.requests) == (["1-7"], 200, 1)
+    assert stored.ObjectStored(store, "bucket/job").which_hold("pinned", []) == {}
+    with pytest.raises(PermissionError):
+        stored.ObjectStored(CountingStore(fault=PermissionError()), "bucket/job").which_hold("pinned", ["1-7"])
+
+
+async def test_a_storage_that_is_not_mounted_keeps_the_rows(bench: Bench) -> None:
+    job_id = await finished(bench)
+    await remove(bench, job_id, 204)
+    put_back = unmount(bench, leaves_folder=True)
+    await sweep_all(bench)
+    assert await left_of(bench, job_id) == ["jobs", "checkpoints"]
+    put_back()
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
+    await bench.app.state.running.sweeper.run_once()
+    assert await left_of(bench, job_id) == []
+
+
+async def test_jobs_that_fail_let_those_behind_them_come(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "JOBS", 2)
+    ids = [await finished(bench, name) for name in ("first", "second", "third", "fourth")]
+    for job_id in ids:
+        await remove(bench, job_id, 204, keep_checkpoints=job_id == ids[3])
+        bench.clock.advance(1)
+    asked: list[LocalStored] = []
+
+    def fail(folder: LocalStored) -> list[str]:
+        asked.append(folder)
+        raise OSError("gone")
+
+    sweeper = bench.app.state.running.sweeper
+    bench.clock.advance(61)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStored, "folders", fail)
+        await sweeper.run_once()
+        assert len(asked) == 1, "one that was silent is not asked again in a round"
+        assert (await rows_of(bench, ids[1]))["events"] == 0, "but for what needs it not"
+        await sweeper.run_once()
+        assert not any((await rows_of(bench, ids[3])).values())
+        assert len(asked) == 2
+        await sweeper.run_once()
+        assert len(asked) == 2, "all wait"
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
+    for _ in range(2):
+        await sweeper.run_once()
+    assert [await left_of(bench, job_id) for job_id in ids[:3]] == [[], [], []]
