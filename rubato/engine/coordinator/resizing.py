@@ -52,10 +52,9 @@ class Resizing:
         ready = in_state(WorkerState.STANDBY, outside)[:adding]
         warming = in_state(WorkerState.WARMING, outside)[: adding - len(ready)]
         unplaced = missing - len(ready) - len(warming)
-        if job.changes.because:
-            job.reason = job.changes.because
-        elif not job.starting.given_up:
-            job.reason = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
+        if not job.starting.given_up:
+            waits = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
+            job.reason = job.changes.because or waits
         may_join = bool(ready) and job.changes.may_try(now, joins=True)
         joining = ready if may_join and not _awaits_others(ready, warming, unplaced, now) else []
         kept = [*staying, *self._kept(staying, leaving, len(joining), unplaced, now)]

@@ -102,6 +102,7 @@ def test_a_quick_machine_gets_more_epochs(monkeypatch: pytest.MonkeyPatch, capsy
         return decode(Job, job()), []
 
     monkeypatch.setattr(demo, "run_disturbed", run_disturbed)
+    monkeypatch.setattr(demo, "EPOCHS", 100)
     found = demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
     assert (tried, found[2]) == ([100, 400, 1600], 1600)
     assert capsys.readouterr().out.count("This machine is quick") == 2

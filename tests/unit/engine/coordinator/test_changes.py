@@ -10,7 +10,7 @@ import pytest
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Emit, Kill, Order, Send, Spawn, Terms, Wish
 from rubato.engine.coordinator.changes import LONGEST_MOVE_WAIT_S, LONGEST_WAIT_S, MOST_JOINS, decide_retry
-from rubato.engine.coordinator.starting import FIRST_WAIT_S, NEVER
+from rubato.engine.coordinator.starting import FIRST_WAIT_S, NEVER, OWN_ROUNDS
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.simulation import Cluster
 from tests.unit.engine.coordinator.test_machine import ENDLESS, train
@@ -124,6 +124,22 @@ def test_a_join_that_fails_is_tried_again_after_waits_that_grow_and_then_no_more
     story.enter()
     story.pass_time(1)
     assert (story.coordinator.observed().workers, story.coordinator.observed().reason) == (3, "")
+
+
+def test_joiners_that_die_by_themselves_are_given_up_sooner_and_the_reason_says_so() -> None:
+    story = Story(workers=1)
+    story.say(Wish("run", 2))
+    for _ in range(OWN_ROUNDS):
+        story.wait(lambda: story.job.pending is not None)
+        joiner = story.minted[-1][1].joining[0]
+        story.say(wire.UserFailed(joiner, "setup", "ValueError: no", "Traceback", None, None))  # it is no member yet
+        worker = story.job.roster.get(joiner)
+        assert worker is None or worker.error
+        story.say(wire.Exited(joiner, 1, None))
+    story.pass_time(5)
+    reason = story.coordinator.observed().reason
+    assert "ValueError: no" in reason
+    assert "no more are added" in reason
 
 
 def test_a_join_that_comes_about_forgets_those_that_failed() -> None:
