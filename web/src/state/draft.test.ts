@@ -5,6 +5,7 @@ import type { Kind } from "./schema";
 
 const kinds: Record<string, Kind> = {
   name: "text",
+  backend: "choice",
   entrypoint: "text",
   project: "text",
   "workers.initial": "number",
@@ -85,10 +86,10 @@ describe("specText", () => {
       source: "folder",
       package: "ab12",
       config: "lr: 0.1\n\nlayers: [1, 2]\n",
-      values: { name: "own", entrypoint: "train.py:train" },
+      values: { name: "own", entrypoint: "train.py:train", backend: "ray_train" },
     });
     expect(specText(own, kinds, keys)).toBe(
-      "name: own\nentrypoint: train.py:train\npackage: ab12\nconfig:\n  lr: 0.1\n\n  layers: [1, 2]\n",
+      "name: own\nbackend: ray_train\nentrypoint: train.py:train\npackage: ab12\nconfig:\n  lr: 0.1\n\n  layers: [1, 2]\n",
     );
   });
 });

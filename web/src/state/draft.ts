@@ -45,7 +45,7 @@ export function specText(
 ): string {
   const isRecipe = draft.source === "recipe";
   const spec: Tree = {};
-  const program = isRecipe ? ["recipe"] : ["entrypoint", "package"];
+  const program = isRecipe ? ["recipe"] : ["backend", "entrypoint", "package"];
   const given: Record<string, string> = { ...draft.values, recipe: draft.recipe, package: draft.package };
   for (const path of ["name", ...program, ...Object.keys(kinds).filter((one) => !PROGRAM.has(one))]) {
     const text = (given[path] ?? "").trim();
@@ -61,7 +61,7 @@ export function specText(
   return isRecipe || draft.config.trim() === "" ? text : `${text}config:\n${indented(draft.config)}\n`;
 }
 
-const PROGRAM = new Set(["name", "recipe", "entrypoint", "package"]);
+const PROGRAM = new Set(["name", "recipe", "backend", "entrypoint", "package"]);
 
 /** How a key of a recipe is filled in, by its annotation, such as `int | None`. */
 export function kindOfKey(key: ConfigKey): Kind {

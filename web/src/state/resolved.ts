@@ -3,14 +3,16 @@
 import { plural } from "../text/format";
 
 interface Resolved {
+  backend: "rubato" | "ray_train";
   workers: { initial: number; min: number; max: number };
   batch: { global_size: number; num_microbatches: number };
 }
 
 /** In one sentence: "Holds: 2 workers (1 to 8), 256 samples a step in 8 microbatches." */
 export function resolvedSentence(spec: unknown): string {
-  const { workers, batch } = spec as Resolved;
+  const { backend, workers, batch } = spec as Resolved;
   const bounds = workers.min < workers.max ? ` (${workers.min} to ${workers.max})` : "";
-  const cut = `${plural(batch.global_size, "sample")} a step in ${`${batch.num_microbatches} microbatches`}`;
-  return `The spec holds: ${plural(workers.initial, "worker")}${bounds}, ${cut}.`;
+  const samples = `${plural(batch.global_size, "sample")} a step in ${batch.num_microbatches} microbatches`;
+  const what = backend === "ray_train" ? "a function of Ray Train" : samples;
+  return `The spec holds: ${plural(workers.initial, "worker")}${bounds}, ${what}.`;
 }

@@ -22,7 +22,15 @@ const MORE = [
   "labels",
   "env",
 ];
-export const FIELDS: readonly string[] = ["name", "project", "entrypoint", ...WORKERS, ...TRAINING, ...MORE];
+export const FIELDS: readonly string[] = [
+  "name",
+  "project",
+  "backend",
+  "entrypoint",
+  ...WORKERS,
+  ...TRAINING,
+  ...MORE,
+];
 
 interface JobFormProps {
   draft: Draft;
@@ -137,6 +145,7 @@ function Program({ draft, onDraft, folder, onFolder, recipes, findings, field }:
       ) : (
         <>
           <FolderPicker folder={folder} onFolder={onFolder} />
+          {field("backend")}
           {field("entrypoint", folder?.names.filter(isProgram).map((name) => `${name}:train`) ?? [])}
           <div class="field">
             <label for="config">
@@ -152,7 +161,8 @@ function Program({ draft, onDraft, folder, onFolder, recipes, findings, field }:
               onInput={(event) => onDraft({ ...draft, config: event.currentTarget.value })}
             />
             <small id="config-about" class="soft">
-              In YAML; the program finds it as <code>run.config</code>.
+              In YAML; the program finds it as <code>run.config</code>, a function of Ray Train as its
+              argument.
             </small>
             <small class="error">{findings.config?.join(" ")}</small>
           </div>
