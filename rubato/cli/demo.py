@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, Worker
 
 RECIPE = "image-classifier"
-EPOCHS = 60
+EPOCHS = 100
 """The recipe as it is; a quick machine, where that is over before everything has happened to it, gets more of it."""
 NEEDED_S = 30.0
 """Training during all that is to happen: workers start three times meanwhile."""
