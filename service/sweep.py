@@ -107,7 +107,8 @@ class Sweeper:
         now = self._context.clock()
         try:
             await self._remove_deleted(now)
-            # Its users asked for the rest; this goes by the clock alone.
+            # Its users asked for the rest; this goes by the clock alone, and the removals may have taken minutes.
+            now = self._context.clock()
             is_settled = self._context.heartbeat.why_unsettled(now) is None
             for retention in self._retentions if is_settled else ():
                 for job_id in await self._outlived(retention, now):
