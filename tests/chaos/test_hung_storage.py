@@ -166,5 +166,5 @@ def test_a_run_does_not_begin_on_a_storage_that_hangs(tmp_path: Path, monkeypatc
         hanging_here(monkeypatch, tmp_path, "prepare") as reached,
         pytest.raises(StorageUnreachable, match="the storage hangs"),
     ):
-        Chaos(tmp_path, "storage hangs when a run begins").start()
+        Chaos(tmp_path, "storage hangs when a run begins", checkpoint_dir=str(tmp_path / "kept")).start()
     assert reached.is_set()
