@@ -25,7 +25,12 @@ const draft = (fields: Partial<Draft>): Draft => ({ ...FIRST_DRAFT, recipeConfig
 
 describe("specText", () => {
   it("says only what was filled in", () => {
-    const text = specText(draft({ values: { name: "digits", "workers.max": " ", seed: "" } }), kinds, keys);
+    const text = specText(
+      draft({ values: { name: "digits", "workers.max": " ", seed: "" } }),
+      "",
+      kinds,
+      keys,
+    );
     expect(text).toBe("name: digits\nrecipe: image-classifier\n");
   });
 
@@ -39,7 +44,7 @@ describe("specText", () => {
       secrets: "A, B,",
       env: "A=1\n\nB = x=y\nC",
     };
-    expect(specText(draft({ values }), kinds, keys).split("\n")).toEqual([
+    expect(specText(draft({ values }), "", kinds, keys).split("\n")).toEqual([
       'name: "007"',
       "recipe: image-classifier",
       "workers:",
@@ -62,6 +67,7 @@ describe("specText", () => {
   it("leaves to the service what is no number", () => {
     const text = specText(
       draft({ values: { name: "a", seed: "many", "checkpoint.every": "30" } }),
+      "",
       kinds,
       keys,
     );
@@ -76,7 +82,7 @@ describe("specText", () => {
       "image-classifier.augment": "true",
       "char-lm.epochs": "3",
     };
-    expect(specText(draft({ values: { name: "a" }, recipeConfig }), kinds, keys)).toBe(
+    expect(specText(draft({ values: { name: "a" }, recipeConfig }), "", kinds, keys)).toBe(
       "name: a\nrecipe: image-classifier\nconfig:\n  epochs: 20\n  lr: 1e-7\n  augment: true\n",
     );
   });
@@ -84,11 +90,10 @@ describe("specText", () => {
   it("takes a program of one's own as it was uploaded, with the config as it was written", () => {
     const own = draft({
       source: "folder",
-      package: "ab12",
       config: "lr: 0.1\n\nlayers: [1, 2]\n",
       values: { name: "own", entrypoint: "train.py:train", backend: "ray_train" },
     });
-    expect(specText(own, kinds, keys)).toBe(
+    expect(specText(own, "ab12", kinds, keys)).toBe(
       "name: own\nbackend: ray_train\nentrypoint: train.py:train\npackage: ab12\nconfig:\n  lr: 0.1\n\n  layers: [1, 2]\n",
     );
   });

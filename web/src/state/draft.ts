@@ -8,8 +8,6 @@ import type { Kind } from "./schema";
 export interface Draft {
   source: "recipe" | "folder";
   recipe: string;
-  /** SHA-256 of the folder, once it is uploaded. */
-  package: string;
   /** `config:` of a program of one's own, as YAML. */
   config: string;
   /** What was filled in, by path: `name`, `workers.initial`. What is blank keeps its default. */
@@ -21,7 +19,6 @@ export interface Draft {
 export const FIRST_DRAFT: Draft = {
   source: "recipe",
   recipe: "image-classifier",
-  package: "",
   config: "",
   values: { name: "digits", "workers.initial": "2" },
   recipeConfig: { "image-classifier.epochs": "20" },
@@ -35,18 +32,20 @@ export function fieldOf(path: string, fields: readonly string[]): string | null 
 /**
  * The spec in YAML.
  *
+ * @param folder SHA-256 of the folder, once it is uploaded
  * @param kinds how each field of `values` is written
  * @param keys the keys of `config:` of the recipe that is chosen
  */
 export function specText(
   draft: Draft,
+  folder: string,
   kinds: Readonly<Record<string, Kind>>,
   keys: readonly ConfigKey[],
 ): string {
   const isRecipe = draft.source === "recipe";
   const spec: Tree = {};
   const program = isRecipe ? ["recipe"] : ["backend", "entrypoint", "package"];
-  const given: Record<string, string> = { ...draft.values, recipe: draft.recipe, package: draft.package };
+  const given: Record<string, string> = { ...draft.values, recipe: draft.recipe, package: folder };
   for (const path of ["name", ...program, ...Object.keys(kinds).filter((one) => !PROGRAM.has(one))]) {
     const text = (given[path] ?? "").trim();
     if (text !== "") put(spec, path, typedAs(text, kinds[path] ?? "text"));

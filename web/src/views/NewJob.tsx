@@ -92,7 +92,7 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
   const unanswered = useRef<Unanswered>({});
   const keys = recipes.find((one) => one.name === draft.recipe)?.config ?? [];
   const kinds = Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, shape.kind]));
-  const made = specText({ ...draft, package: folder?.sha256 ?? "" }, kinds, keys);
+  const made = specText(draft, folder?.sha256 ?? "", kinds, keys);
   const text = byHand ?? made;
   const isWaiting = byHand === null && draft.source === "folder" && folder === null;
   const [verdict, setVerdict] = useVerdict(isWaiting ? null : text);
@@ -152,8 +152,7 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
           folder={folder}
           onFolder={(next) => {
             setFolder(next);
-            if (next && !draft.values.entrypoint)
-              setDraft({ ...draft, values: { ...draft.values, ...begun(next) } });
+            if (next) setDraft((now) => begun(now, next)); // one may have typed on meanwhile
           }}
           shapes={shapes}
           recipes={recipes}
@@ -224,17 +223,19 @@ function sort(findings: readonly Finding[], fields: readonly string[]) {
   return { byField, others };
 }
 
-/** What a folder lets one guess. */
-function begun({ names, title }: UploadedFolder): Record<string, string> {
+/** With what the folder lets one guess, where nobody has said what is run of it. */
+function begun(draft: Draft, { names, title }: UploadedFolder): Draft {
+  if (draft.values.entrypoint) return draft;
   const name = title
     .toLowerCase()
     .replace(/[^a-z0-9._-]+/g, "-")
     .replace(/^[-._]+|[-._]+$/g, "")
     .slice(0, 63);
-  return {
+  const guessed = {
     ...(name ? { name } : {}),
     ...(names.includes("train.py") ? { entrypoint: "train.py:train" } : {}),
   };
+  return { ...draft, values: { ...draft.values, ...guessed } };
 }
 
 function Problems({ verdict, findings }: { verdict: Verdict; findings: readonly Finding[] }) {
