@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.jobs import find, insert, read_spec
-from service.models import Checkpoint, Job, unindexed
+from service.models import Job, newest_checkpoint, unindexed
 from service.requests import Asked, answer_once
 from service.updates import merge_patch
 
@@ -84,13 +84,7 @@ async def _free_name(session: AsyncSession, name: str, project: str) -> str:
 
 
 async def _newest(session: AsyncSession, source: Job) -> str:
-    newest = (
-        select(Checkpoint.id)
-        .where(Checkpoint.job_id == source.id, Checkpoint.deleted_at.is_(None), Checkpoint.deletion_began_at.is_(None))
-        .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
-        .limit(1)
-    )
-    found = await session.scalar(newest)
+    found = await session.scalar(newest_checkpoint(source.id))
     if found is None:
         raise ServiceError(ErrorKind.CONFLICT, f"{source.name} has no checkpoint; leave from_checkpoint out.")
-    return found
+    return found.id

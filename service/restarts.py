@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from service.errors import ErrorKind, ServiceError
-from service.models import Checkpoint, Job
+from service.models import Checkpoint, Job, newest_checkpoint
 
 
 def restarts_to_scale(job: Job) -> bool:
@@ -18,16 +17,12 @@ async def restart_note(session: AsyncSession, job: Job) -> str | None:
     """What a change of the workers costs the job, in a sentence; None: nothing but a pause."""
     if not restarts_to_scale(job):
         return None
-    newest = (
-        select(Checkpoint.step)
-        .where(Checkpoint.job_id == job.id, Checkpoint.deleted_at.is_(None))
-        .order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc())
-        .limit(1)
-    )
-    step = await session.scalar(newest)
-    if step is None:
+    newest = await session.scalar(newest_checkpoint(job.id))
+    if newest is None:
         return "That restarts the job from its beginning: it has reported no checkpoint yet."
-    return f"That restarts the job from its newest checkpoint (step {step}): steps since then are computed again."
+    return (
+        f"That restarts the job from its newest checkpoint (step {newest.step}): steps since then are computed again."
+    )
 
 
 def refuse_foreign(job: Job, checkpoint: Checkpoint, verb: str) -> None:

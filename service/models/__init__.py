@@ -30,6 +30,7 @@ from service.models.jobs import (
     MetricRollup,
     Package,
     WorkerActionRow,
+    newest_checkpoint,
     unindexed,
 )
 from service.models.people import (
@@ -85,5 +86,6 @@ __all__ = [
     "User",
     "Webhook",
     "WorkerActionRow",
+    "newest_checkpoint",
     "unindexed",
 ]

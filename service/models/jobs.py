@@ -9,10 +9,12 @@ from sqlalchemy import (
     ColumnElement,
     ForeignKey,
     Index,
+    Select,
     String,
     UniqueConstraint,
     false,
     literal_column,
+    select,
     text,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column, validates
@@ -332,6 +334,13 @@ class Checkpoint(Base):
     files: Mapped[list[Any]]
 
     __table_args__ = (UniqueConstraint("job_id", "checkpoint_id"),)
+
+
+def newest_checkpoint(job_id: str) -> Select[Checkpoint]:
+    """The checkpoint that a job goes on from, where it has one that is not deleted."""
+    stands = Checkpoint.deleted_at.is_(None) & Checkpoint.deletion_began_at.is_(None)
+    newest = (Checkpoint.attempt.desc(), Checkpoint.step.desc())
+    return select(Checkpoint).where(Checkpoint.job_id == job_id, stands).order_by(*newest).limit(1)
 
 
 class Package(Base):
