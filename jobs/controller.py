@@ -177,19 +177,8 @@ class Leader:
         self._reporter.close()
 
     def _follow_wishes(self) -> None:
-        try:
-            follow_wishes(
-                self._poll_link,
-                self._job_id,
-                self._acquired.desired.version,
-                self._is_over,
-                self._take_wishes,
-                self._let_go,
-            )
-        except Exception:
-            # The reports would keep the lease, and no wish would be heard any more.
-            traceback.print_exc()
-            crash()
+        version = self._acquired.desired.version
+        follow_wishes(self._poll_link, self._job_id, version, self._is_over, self._take_wishes, self._let_go, crash)
 
     def _take_wishes(self, wishes: Desired) -> None:
         self._fleet.avoid(wishes.avoid_nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 
 from jobs.service_link import Fenced, NotWanted, ServiceLink
@@ -20,11 +21,30 @@ def follow_wishes(
     is_over: threading.Event,
     on_wishes: Callable[[Desired], None],
     on_fenced: Callable[[], None],
+    crash: Callable[[], None],
 ) -> None:
     """Poll until all is over.
 
-    Args: version: of the wishes that are known. on_fenced: a newer attempt leads, or the job is not to run.
+    Args:
+        version: of the wishes that are known.
+        on_fenced: a newer attempt leads, or the job is not to run.
+        crash: ends the process, where nothing is followed any more: the reports would keep the lease.
     """
+    try:
+        _follow(link, job_id, version, is_over, on_wishes, on_fenced)
+    except Exception:
+        traceback.print_exc()
+        crash()
+
+
+def _follow(
+    link: ServiceLink,
+    job_id: str,
+    version: int,
+    is_over: threading.Event,
+    on_wishes: Callable[[Desired], None],
+    on_fenced: Callable[[], None],
+) -> None:
     while not is_over.is_set():
         try:
             wishes = link.desired(job_id, version, DESIRED_WAIT_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,12 +208,9 @@ class RayTrainLeader:
 
     def _follow_wishes(self) -> None:
         version = self._acquired.desired.version
-        try:
-            follow_wishes(self._poll_link, self._job_id, version, self._is_over, self._events.put, self._let_go)
-        except Exception:
-            # The reports would keep the lease, and no wish would be heard any more.
-            traceback.print_exc()
-            self._crash()
+        follow_wishes(
+            self._poll_link, self._job_id, version, self._is_over, self._events.put, self._let_go, self._crash
+        )
 
     def _let_go(self) -> None:
         """A newer attempt leads, or the job is over for the service: the driver must not go on beside another."""
