@@ -222,7 +222,8 @@ def test_a_joiner_that_falls_behind_is_waited_for_before_it_falls_further() -> N
     assert sum(1 for _ in iter(follower.next, None)) == added - 2
 
 
-def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def watch_rounds(monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int]]:
+    """Let a round have three results. Returns the bytes of one, and those of each round, as they are sent."""
     size = result_bytes(result(0, 0, pieces=1))
     monkeypatch.setattr("rubato.engine.join.ROUND_BYTES", 3 * size)
     rounds: list[int] = []
@@ -233,6 +234,11 @@ def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.Monke
         return real(self, mine)
 
     monkeypatch.setattr(Feeder, "_payload", watched)
+    return size, rounds
+
+
+def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, rounds = watch_rounds(monkeypatch)
     feeder, follower, _ = behind_by(20)
     feeder.close()
     feeder.finish()
@@ -242,16 +248,7 @@ def test_many_results_travel_in_rounds_of_bounded_size(monkeypatch: pytest.Monke
 
 def test_small_tables_between_the_results_do_not_make_rounds_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams tell where they stand in a table behind each step."""
-    size = result_bytes(result(0, 0, pieces=1))
-    monkeypatch.setattr("rubato.engine.join.ROUND_BYTES", 3 * size)
-    rounds: list[int] = []
-    real = Feeder._payload
-
-    def watched(self: Any, mine: torch.Tensor) -> Any:
-        rounds.append(mine.numel())
-        return real(self, mine)
-
-    monkeypatch.setattr(Feeder, "_payload", watched)
+    size, rounds = watch_rounds(monkeypatch)
     feeder, follower, _ = behind_by(0, keys=[(step, ordinal) for step in range(20) for ordinal in (0, 1)])
     feeder.close()
     feeder.finish()

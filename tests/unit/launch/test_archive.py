@@ -236,13 +236,9 @@ def test_an_origin_that_was_made_under_other_terms_is_told(tmp_path: Path, poste
     assert "it (1-30) was trained under other terms: the seed was" in found.unusable
 
 
-def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
-    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = make(terms(tmp_path))
-    archive.commit(written(tmp_path, 7))
-    answers(posted, ManifestCommitted)
-    failures = [StorageUnreachable("no route to host")] * 2
+def fail_two_reads(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """Let the storage not answer twice."""
+    failures = [StorageUnreachable(why)] * 2
     real = LocalFolder.read
 
     def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
@@ -252,6 +248,15 @@ def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew
 
     monkeypatch.setattr(LocalFolder, "read", read)
     monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+
+
+def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(terms(tmp_path))
+    archive.commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    fail_two_reads(monkeypatch, "no route to host")
     archive.find()
     *told, found = answers(posted, CheckpointFound)
     assert [event.kind for event in told] == ["checkpoint.failed"] * 2
@@ -265,16 +270,7 @@ def test_an_origin_whose_storage_does_not_answer_is_asked_again_instead_of_faili
     theirs = tmp_path / "theirs"
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
-    failures = [StorageUnreachable("503 Slow Down")] * 2
-    real = LocalFolder.read
-
-    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
-        if failures:
-            raise failures.pop()
-        return real(folder, name)
-
-    monkeypatch.setattr(LocalFolder, "read", read)
-    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    fail_two_reads(monkeypatch, "503 Slow Down")
     make(terms(tmp_path / "own", origin=LocalFolder(theirs / "1-30"))).find()
     *told, found = answers(posted, CheckpointFound)
     assert [event.kind for event in told] == ["checkpoint.failed"] * 2
