@@ -405,6 +405,7 @@ class Machine:
         if self._outcome is not None:
             return []
         wish = self._wish
+        is_forced = wish.force and wish.run != "run"
         if self._stage == "idle":
             if wish.run == "pause":
                 return self._end(Outcome("paused"))
@@ -412,13 +413,13 @@ class Machine:
                 return self._end(Outcome("cancelled"))
             return self._start(now) if now >= self._since else []
         if self._stage == "stopping":
-            is_due = self._kill_at is not None and (now >= self._kill_at or (wish.run == "stop" and wish.force))
+            is_due = self._kill_at is not None and (now >= self._kill_at or is_forced)
             if is_due:
                 self._kill_at = None
                 return [KillDriver()]
             return []
-        if self._failure is not None or (wish.run == "stop"):
-            return self._stop(now, at_once=wish.force)
+        if self._failure is not None or wish.run == "stop" or is_forced:
+            return self._stop(now, at_once=is_forced)
         if wish.run == "pause" or wish.workers != self._workers or self._actions.drains:
             if self._wait_until is None:
                 self._wait_until = now + self._worth_waiting(now)

@@ -155,6 +155,27 @@ def test_a_driver_that_does_not_stop_is_killed() -> None:
     assert forced.outcome().state == "cancelled"
 
 
+def test_a_pause_that_is_forced_waits_for_nothing() -> None:
+    def about_to_save() -> Job:
+        job = Job()
+        job.group(2)
+        for step in (1, 2):
+            job.report(step, saved=True, seconds=10.0)
+        return job
+
+    at_once = about_to_save()
+    assert at_once.wish(run="pause", force=True) == [KillDriver()]
+    at_once.gone()
+    assert at_once.outcome().state == "paused"
+    later = about_to_save()
+    assert later.wish(run="pause") == []
+    later.tick(TERMS.stop_grace_s)
+    assert later.orders[-1] == StopDriver()
+    assert later.wish(force=True) == [KillDriver()]
+    resumed = about_to_save()
+    assert resumed.wish(workers=3, force=True) == [], "the force of a wish that is over"
+
+
 def test_a_lost_worker_is_a_recovery_that_ray_train_makes() -> None:
     job = Job()
     job.group(2)
