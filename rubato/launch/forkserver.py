@@ -32,6 +32,7 @@ READY_S = 60.0
 ANSWER_S = 10.0
 """For a fork, on a busy machine."""
 _LOOK_S = 0.05
+_ORPHANS_S, _ORPHANS_LOOK_S = 2.0, 0.005
 _MAX_REPLY = 64
 
 
@@ -171,15 +172,19 @@ class ForkServer:
 def reap_group(pid: int) -> int:
     """Collect a child that led a group, and what else of the group became ours as an orphan: all of it was killed.
 
+    What the kernel does not end, such as a process in a read of a dead storage, is left after a moment.
+
     Returns: the child's exit code, or the negative number of a signal.
     """
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # raises where it is no child of ours
-    code = 0
+    code, left_at = 0, time.monotonic() + _ORPHANS_S
     with contextlib.suppress(ChildProcessError):  # none is left
-        while True:
-            one, status = os.waitpid(-pid, 0)
+        while time.monotonic() < left_at:
+            one, status = os.waitpid(-pid, os.WNOHANG)
             if one == pid:
                 code = os.waitstatus_to_exitcode(status)
+            elif one == 0:
+                time.sleep(_ORPHANS_LOOK_S)
     return code
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from rubato.cli.keeper.process_table import identify, read_table
 from rubato.launch.environment import child_environment
-from rubato.launch.forkserver import READY, SERVER_COMMAND, SERVER_VARIABLE, ForkServer, ForkServerGone
+from rubato.launch.forkserver import READY, SERVER_COMMAND, SERVER_VARIABLE, ForkServer, ForkServerGone, reap_group
 from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
@@ -274,3 +274,16 @@ time.sleep(60)
         process.wait()
     for pid in (server, fork, its_own):
         wait_gone(int(pid))
+
+
+def test_what_the_kernel_does_not_end_is_not_waited_for() -> None:
+    """A process in a read of a dead storage; here one that nobody killed."""
+    leader = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
+    undead = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=leader)
+    try:
+        os.kill(leader, signal.SIGKILL)
+        assert reap_group(leader) == -signal.SIGKILL
+        os.kill(undead, 0)  # it lives
+    finally:
+        os.kill(undead, signal.SIGKILL)
+        os.waitpid(undead, 0)
