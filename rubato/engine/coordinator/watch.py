@@ -35,9 +35,14 @@ class Watch:
         newest = job.pending or job.current
         if newest is None or self._repair.has_revoked(newest.number):
             return  # what is waited for is a worker, not a message
-        if stuck := decide_stuck(job.roster.of(newest), policy, unchanged_s):
+        is_following = job.pending is not None and job.pending.follows > 0
+        stuck = decide_stuck(job.roster.of(newest), policy, unchanged_s)
+        if stuck is not None and stuck.is_unequal and is_following:
+            # A joiner on its way waits for members that are through with the program: they left out nothing.
+            stuck = decide_stuck(job.roster.of(job.current), policy, unchanged_s)
+        if stuck is not None:
             self._repair.begin(stuck.because, is_raised=stuck.is_unequal)
-        elif job.pending is not None and job.pending.follows and unchanged_s > policy.other_s:
+        elif job.pending is not None and is_following and unchanged_s > policy.other_s:
             # Its members train on; where not all have formed it hardly anybody can have switched.
             members = [*job.roster.of(job.pending), *job.roster.of(job.current)]
             if behind := [one.worker_id for one in members if one.formed < job.pending.number]:
