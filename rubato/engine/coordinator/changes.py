@@ -57,7 +57,11 @@ class Changes:
         self._times = {True: 0, False: 0}
         self._retry_at = {True: 0.0, False: 0.0}
         self.because = ""
-        """Why the last one failed and what follows, in words; empty: none did."""
+        """Why the members are not as wished: the last change that failed, and what follows; empty: none did."""
+
+    def forget_moves(self) -> None:
+        """The members formed a generation among themselves; of joins that says nothing."""
+        self._times[False], self._retry_at[False] = 0, 0.0
 
     def may_try(self, now: float, *, joins: bool) -> bool:
         """Whether the members may be changed.
@@ -71,13 +75,9 @@ class Changes:
         """Whether nobody is added any more."""
         return self._retry_at[True] == NEVER
 
-    def on_failed(self, what: str, now: float, *, joins: bool) -> Failed:
-        """A change failed.
-
-        Args:    what: in words, with the cause.
-        """
+    def on_failed(self, now: float, *, joins: bool) -> Failed:
+        """A change failed."""
         self._times[joins] += 1
         failed = decide_retry(self._times[joins], joins=joins)
         self._retry_at[joins] = now + failed.wait_s
-        self.because = what + failed.outlook
         return failed

@@ -216,7 +216,9 @@ class Coordinator:
         self._rows.watch(record, from_workers, event.redone_microbatches)
         job.current, job.pending, job.entered, job.first_step = record, None, set(), event.step
         job.given_up.clear()
-        if record.cause != "rebalance":
+        if record.cause == "rebalance":
+            job.changes.forget_moves()
+        else:
             job.changes.forget()
         for one in former:
             if one.state is WorkerState.ACTIVE and record.rank_of(one.incarnation) is None:

@@ -45,6 +45,7 @@ class Resizing:
             # One more than wished for was needed to replace the only member.
             is_replacing = bool(leaving) and job.current.cause == "replace"
             kept = [*staying, *leaving][: job.wish.workers]
+            job.reason = job.changes.because or job.reason
             self._mint(members, kept, [], "replace" if is_replacing else "scale_down", now)
             return
         # A spare is started when nobody is missing: until then it would take the cores from those who join.

@@ -163,11 +163,14 @@ class JobState:
         assert record is not None
         joining = [member.worker_id for member in record.members if member.incarnation in record.joining]
         what = f"{', '.join(joining)} could not join" if joining else f"generation {record.number} was not formed"
-        failed = self.changes.on_failed(f"{what}: {cause}", now, joins=bool(joining))
+        failed = self.changes.on_failed(now, joins=bool(joining))
+        message = f"{what}: {cause}{failed.outlook}"
+        if record.cause != "rebalance":  # whose failure leaves the members as they were wished
+            self.changes.because = message
         if failed.times <= MOST_JOINS:  # what fails without end is told in `reason`
             facts = {"generation": record.number, "cause": cause, "joining": joining, "times": failed.times}
             seconds = None if failed.wait_s == NEVER else failed.wait_s
-            self.emit(EventKind.CHANGE_FAILED, self.changes.because, step=self.step, seconds=seconds, **facts)
+            self.emit(EventKind.CHANGE_FAILED, message, step=self.step, seconds=seconds, **facts)
         self.give_up_pending()
 
     def reassign_stripes(self) -> None:

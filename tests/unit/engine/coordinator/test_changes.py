@@ -10,6 +10,7 @@ import pytest
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Emit, Kill, Order, Send, Spawn, Terms, Wish
 from rubato.engine.coordinator.changes import LONGEST_MOVE_WAIT_S, LONGEST_WAIT_S, MOST_JOINS, decide_retry
+from rubato.engine.coordinator.hangs import HangPolicy
 from rubato.engine.coordinator.starting import FIRST_WAIT_S, NEVER, OWN_ROUNDS
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.simulation import Cluster
@@ -19,8 +20,9 @@ from tests.unit.engine.coordinator.test_machine import ENDLESS, train
 class Story:
     """A coordinator whose members train, told by hand; workers that are started are warm at once."""
 
-    def __init__(self, workers: int) -> None:
-        self.coordinator = Coordinator(Terms("job", 1, num_microbatches=12), Wish("run", workers))
+    def __init__(self, workers: int, hangs: HangPolicy | None = None) -> None:
+        terms = Terms("job", 1, num_microbatches=12, hangs=hangs or HangPolicy())
+        self.coordinator = Coordinator(terms, Wish("run", workers))
         self.job = self.coordinator.job
         self.now = 0.0
         self.orders: list[Order] = []
@@ -183,6 +185,50 @@ def test_a_leave_that_fails_is_tried_without_end_and_not_at_once() -> None:
     story.wait(lambda: story.job.pending is not None)
     story.enter()
     assert story.job.changes.because == ""
+
+
+def test_a_leave_that_fails_is_told_as_the_reason() -> None:
+    story = Story(workers=3)
+    story.say(Wish("run", 2))
+    story.wait(lambda: story.job.pending is not None)
+    story.say(wire.FormFailed("1.1", story.minted[-1][1].number, "cannot connect"))
+    story.pass_time(0.2)
+    assert "cannot connect" in story.coordinator.observed().reason
+    story.wait(lambda: story.job.pending is not None)
+    story.enter()
+    story.pass_time(0.2)
+    assert story.coordinator.observed().reason == ""
+
+
+def test_a_rebalancing_that_fails_is_no_reason_and_is_forgotten_once_one_holds() -> None:
+    story = Story(workers=2)
+    members = story.job.roster.of(story.job.current)
+    number = story.job.number
+    for times in range(1, 4):
+        story.job.mint(members, wire.Origin("members"), "rebalance", follows=number)
+        story.say(wire.FormFailed("1.1", story.job.highest, "cannot connect"))
+        assert story.events()[-1].data["times"] == times
+        assert "cannot connect" in story.events()[-1].message
+        story.pass_time(0.2)
+        assert story.coordinator.observed().reason == "", "the members are as they were wished"
+    assert not story.job.changes.may_try(story.now, joins=False)
+    story.job.mint(members, wire.Origin("members"), "rebalance", follows=number)
+    story.enter()
+    assert story.job.changes.may_try(story.now, joins=False)
+
+
+def test_members_that_are_through_left_out_nothing_that_a_joiner_waits_for() -> None:
+    story = Story(workers=2, hangs=HangPolicy.fixed(5.0))
+    story.say(Wish("run", 3))
+    story.wait(lambda: story.job.pending is not None)
+    for incarnation, stage in (("1.1", "done"), ("1.2", "done"), ("1.3", "standby")):
+        worker = story.job.roster.get(incarnation)
+        assert worker is not None
+        worker.beat = wire.Beat(incarnation, story.job.number, 5, stage, 60.0)
+    story.wait(lambda: bool(story.events()))
+    (told,) = story.events()
+    assert "could not join" in told.message
+    assert not any(isinstance(one, Send) and isinstance(one.command, wire.Revoke) for one in story.orders)
 
 
 def test_whoever_has_not_formed_a_generation_in_time_is_named() -> None:
