@@ -64,10 +64,10 @@ class Run:
 
     def prepare(
         self,
-        *,
         model: nn.Module | Mapping[str, nn.Module],
         optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
+        *,
         scheduler: Any = None,
         scaler: Any = None,
         collate: Collate | None = None,
@@ -93,10 +93,12 @@ class Run:
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
         for name, one in models.items():
             if not isinstance(one, nn.Module):
-                raise ModelError(f"model {name!r} is a {type(one).__name__}, not a torch.nn.Module")
+                raise ModelError(f"{_called('model', name)} is a {type(one).__name__}, not a torch.nn.Module")
         for name, some in optimizers.items():
             if not isinstance(some, torch.optim.Optimizer):
-                raise ModelError(f"optimizer {name!r} is a {type(some).__name__}, not a torch.optim.Optimizer")
+                raise ModelError(
+                    f"{_called('optimizer', name)} is a {type(some).__name__}, not a torch.optim.Optimizer"
+                )
         if not isinstance(dataset, ShardedStream):
             validate_dataset(dataset)
         elif prefetch:
@@ -335,6 +337,10 @@ def _advice(forgotten: list[str]) -> str:
         f"{names}: neither prepared nor registered, so a worker that joins and a run that goes on begin anew with it. "
         "Give it to run.prepare(scheduler=, scaler=), or to run.register(name, it)"
     )
+
+
+def _called(kind: str, name: str) -> str:
+    return f"{kind} {name!r}" if name else kind
 
 
 def _check_prefetch(count: Any) -> None:

@@ -301,6 +301,11 @@ def prepare_with(**wrong: Any) -> Callable[[Run], None]:
     return program
 
 
+def prepare_in_another_order(run: Run) -> None:
+    model = nn.Linear(3, 1)
+    run.prepare(torch.optim.SGD(model.parameters()), model, ROWS)  # type: ignore[arg-type]
+
+
 def prepare_twice(run: Run) -> None:
     prepared(run)
     prepared(run)
@@ -358,6 +363,7 @@ MISTAKES: dict[str, tuple[Callable[[Run], object], str]] = {
     "log text": (loop(lambda run, *_: run.log(accuracy="good")), r"run.log\(accuracy=...\) needs a number, got 'good'"),
     "log vector": (loop(lambda run, *_: run.log(a=torch.ones(2))), "needs a number, got tensor"),
     "no prepare": (lambda run: next(run.steps()), r"call run.prepare\(.*\) before run.steps"),
+    "prepare in another order": (prepare_in_another_order, "^model is a SGD, not a torch.nn.Module"),
     "prepare twice": (prepare_twice, "called twice.*as dicts"),
     "steps twice": (steps_twice, "called twice; a job has one loop"),
     "register late": (register_late, r"'average'\) came after run.steps\(\) began; register before"),
