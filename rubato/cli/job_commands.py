@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -138,6 +139,7 @@ def scale(
     workers: Annotated[int, typer.Argument(min=1, metavar="WORKERS", help="How many workers.")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Show the change until the new generation has formed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask where it restarts the job (Ray Train).")] = False,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -152,10 +154,14 @@ def scale(
         from rubato.cli.follow import last_position, wait_for_workers
 
         found = client.job(job)
+        is_restart = found.scaling_restarts and workers != found.desired_workers
+        if is_restart and not yes and sys.stdin.isatty():
+            what = f"{found.name} is a Ray Train job: another number of workers restarts it from its newest checkpoint."
+            typer.confirm(f"{what} Go on?", abort=True, err=True)
         after = last_position(client, found.id) if wait else 0
         wished = client.scale(found.id, workers)
         code = ExitCode.OK
-        if wished.scaling_restarts and wished.desired_workers != found.desired_workers:
+        if is_restart:
             note(wished.message or "")
         if wished.desired_workers == found.desired_workers and wished.workers == workers:
             note(f"{wished.name} has {workers} workers already.")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,6 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato, event, formed, job, log_with, stream
+
+
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_ps_lists_unfinished_jobs(service: FakeService, rubato: Rubato) -> None:
@@ -211,10 +219,23 @@ def test_scale_without_wait_returns_at_once(service: FakeService, rubato: Rubato
 
 def test_scale_of_a_job_that_is_restarted_for_it_says_so(service: FakeService, rubato: Rubato) -> None:
     told = "That restarts the job from its newest checkpoint (step 3): steps since then are computed again."
-    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/digits", job(scaling_restarts=True))
     service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4, scaling_restarts=True, message=told), 202))
     done = rubato("scale", "digits", "4")
     assert (done.code, done.err.splitlines()[0]) == (0, told)
+
+
+@pytest.mark.parametrize(("typed", "more", "is_asked"), [("n\n", [], False), ("y\n", [], True), ("", ["--yes"], True)])
+def test_in_a_terminal_a_restart_is_asked_for(
+    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch, typed: str, more: list[str], is_asked: bool
+) -> None:
+    service.on("GET", "/jobs/digits", job(scaling_restarts=True))
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4, scaling_restarts=True), 202))
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    done = rubato("scale", "digits", "4", *more)
+    assert ("restarts it from its newest checkpoint. Go on?" in done.err) == (not more)
+    assert bool(service.asked("POST", "/jobs/job_1/scale")) == is_asked
+    assert (done.code == 0) == is_asked
 
 
 def test_scale_to_what_is_there_already(service: FakeService, rubato: Rubato) -> None:
