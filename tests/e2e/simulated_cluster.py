@@ -255,6 +255,7 @@ class SimulatedCluster:
         self.slots = slots
         self._jobs: dict[str, SimulatedJob] = {}
         self._commands: list[Callable[[], None]] = []
+        self._held: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="simulated-cluster")
 
@@ -271,6 +272,12 @@ class SimulatedCluster:
         """Kill a worker of a job at its next step."""
         self._commands.append(lambda: self._jobs[job_id].kill(rank))
 
+    def hold(self, job_id: str) -> None:
+        """Nothing is heard of a job's controller from now on."""
+        is_held = threading.Event()
+        self._commands += [lambda: self._held.add(job_id), is_held.set]
+        assert is_held.wait(20)
+
     def set_slots(self, slots: int) -> None:
         """Change how many slots the cluster has."""
         self.slots = slots
@@ -285,7 +292,7 @@ class SimulatedCluster:
                     await self._look(client, agent)
                 while self._commands:
                     self._commands.pop(0)()
-                for job_id in list(self._jobs):
+                for job_id in self._jobs.keys() - self._held:
                     with contextlib.suppress(httpx.TransportError):
                         await self._lead(job_id)
                 await asyncio.sleep(TICK_S)

@@ -330,6 +330,20 @@ def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: Simula
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
+def test_a_pause_that_takes_too_long_is_forced(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    job_id = service.submit("digits-7", pace=0.1)
+    page = new_page(service)
+    open_job(page, service, job_id)
+    expect(page.locator(".job-head [data-status=running]")).to_be_visible()
+    cluster.hold(job_id)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause at once").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause at once").click()
+    expect(page.get_by_text("go on from its newest checkpoint")).to_be_visible()
+    page.get_by_role("tab", name="Events").click()
+    expect(page.get_by_text("forced a pause")).to_be_visible()
+
+
 def test_a_succeeded_job_shows_its_digest_and_checkpoints(
     service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:

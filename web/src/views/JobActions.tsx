@@ -19,7 +19,7 @@ const CAN: Record<Verb, readonly Status[]> = {
   cancel: ["queued", "starting", "running", "recovering", "pausing", "paused", "stopping"],
 };
 
-/** Ray Train's programs report their checkpoints when they want to. */
+/** A pause that is forced, or of Ray Train's programs, which report their checkpoints when they want to. */
 const PAUSED_FROM_NEWEST = "Asked to pause. The job will go on from its newest checkpoint.";
 
 const DONE: Record<Verb, string> = {
@@ -35,7 +35,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
   const send = (verb: Verb, body: object = {}) =>
     void act(
       () => post<Job>(`/jobs/${job.id}/${verb}`, body),
-      verb === "pause" && job.scaling_restarts ? PAUSED_FROM_NEWEST : DONE[verb],
+      verb === "pause" && (job.scaling_restarts || "force" in body) ? PAUSED_FROM_NEWEST : DONE[verb],
       onJob,
     );
   const button = (verb: Verb, label: string, icon: IconName) => (
@@ -55,6 +55,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
           {CAN.resume.includes(job.status)
             ? button("resume", "Resume", "play")
             : button("pause", "Pause", "pause")}
+          {job.status === "pausing" && <PauseAtOnce job={job} onConfirm={send} isBusy={isBusy} />}
           {!job.scaling_restarts && button("checkpoint", "Checkpoint", "save")}
         </>
       )}
@@ -64,6 +65,34 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
       <Clone job={job} />
       {isFinal(job.status) ? <Delete job={job} /> : <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
     </div>
+  );
+}
+
+interface PauseAtOnceProps {
+  job: Job;
+  onConfirm: (verb: "pause", body: object) => void;
+  isBusy: boolean;
+}
+
+/** For a pause that takes too long: a step that does not end, a storage or a cluster that does not answer. */
+function PauseAtOnce({ job, onConfirm, isBusy }: PauseAtOnceProps) {
+  return (
+    <Confirm
+      label="Pause at once"
+      icon="pause"
+      title={`Pause ${job.name} at once?`}
+      confirm="Pause at once"
+      dismiss="Let it save"
+      isDanger
+      disabled={isBusy}
+      onConfirm={() => onConfirm("pause", { force: true })}
+    >
+      <p class="soft">
+        The workers are killed, without the checkpoint that a pause writes; the job goes on from its newest
+        one. Where nothing is heard of its cluster any more, it counts as paused all the same: if the cluster
+        comes back, its workers train on until they learn of it.
+      </p>
+    </Confirm>
   );
 }
 
