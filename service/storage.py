@@ -119,6 +119,14 @@ class StorageDesk:
                 self._silent_until = self._clock() + SILENCE_S
         return dict.fromkeys(names)
 
+    async def answers(self) -> bool:
+        """Whether something lies at the root; what is wrong in one folder says nothing of the others."""
+        try:
+            await self._ask(lambda: check_there(self._root), FIND_S)
+        except ServiceError:
+            return False
+        return True
+
     async def find(self, job_id: str, name: str, file: str) -> BinaryIO | ObjectFile | None:
         """A file of a checkpoint to send; None: there is none, or it is no plain file.
 

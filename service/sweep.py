@@ -126,8 +126,8 @@ class Sweeper:
     async def _remove_deleted(self, now: datetime) -> None:
         """What is left of deleted jobs, the first deleted first.
 
-        One for which something failed waits for a while, and lets those behind it come. A storage that was silent once
-        is not asked again in the round: each time would take a minute.
+        One for which something failed waits for a while, and lets those behind it come. Where the root of the storage
+        does not answer either, it is not asked again in the round: each time would take a minute.
         """
         self._not_before = {job_id: due for job_id, due in self._not_before.items() if is_held(due, now, REST)}
         has_storage = True
@@ -139,7 +139,7 @@ class Sweeper:
                 self._note_failure(job.id, error)
                 self._not_before[job.id] = now + REST
                 if isinstance(error, ServiceError):
-                    has_storage = False
+                    has_storage = await self._context.storage.answers()
 
     async def _deleted(self) -> list[Deleted]:
         """Those to begin with, without those that wait."""

@@ -125,10 +125,10 @@ async def test_jobs_that_fail_let_those_behind_them_come(bench: Bench, monkeypat
     for job_id in ids:
         await remove(bench, job_id, 204, keep_checkpoints=job_id == ids[3])
         bench.clock.advance(1)
-    asked: list[LocalStored] = []
+    asked: list[tuple[str, ...]] = []
 
     def fail(folder: LocalStored) -> list[str]:
-        asked.append(folder)
+        asked.append(folder._parts)
         raise OSError("gone")
 
     sweeper = bench.app.state.running.sweeper
@@ -136,14 +136,40 @@ async def test_jobs_that_fail_let_those_behind_them_come(bench: Bench, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(LocalStored, "folders", fail)
         await sweeper.run_once()
-        assert len(asked) == 1, "one that was silent is not asked again in a round"
+        assert asked == [(ids[0],), ()], "one that was silent, and its root, too, is not asked again in a round"
         assert (await rows_of(bench, ids[1]))["events"] == 0, "but for what needs it not"
         await sweeper.run_once()
         assert not any((await rows_of(bench, ids[3])).values())
-        assert len(asked) == 2
+        assert asked[2:] == [(ids[2],), ()]
         await sweeper.run_once()
-        assert len(asked) == 2, "all wait"
+        assert len(asked) == 4, "all wait"
     bench.clock.advance(sweep.REST.total_seconds() + 1)
     for _ in range(2):
         await sweeper.run_once()
     assert [await left_of(bench, job_id) for job_id in ids[:3]] == [[], [], []]
+
+
+async def test_a_folder_that_cannot_be_removed_holds_up_its_own_job_only(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await finished(bench, "first"), await finished(bench, "second")
+    await remove(bench, first, 204)
+    bench.clock.advance(1)
+    await remove(bench, second, 204)
+    real = LocalStored.remove_all
+
+    def fail(folder: LocalStored) -> None:
+        if folder._parts[0] == first:
+            raise PermissionError("not ours")
+        real(folder)
+
+    bench.clock.advance(61)
+    sweeper = bench.app.state.running.sweeper
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStored, "remove_all", fail)
+        await sweeper.run_once()
+    assert await left_of(bench, second) == [], "in the same round"
+    assert "jobs" in await left_of(bench, first)
+    bench.clock.advance(sweep.REST.total_seconds() + 1)
+    await sweeper.run_once()
+    assert await left_of(bench, first) == []
