@@ -69,8 +69,8 @@ class Settings(BaseSettings):
     cluster_offline_after: Duration = timedelta(seconds=30)
     """Silence of all agents after which a cluster counts as offline."""
     forced_stop_after: Duration = timedelta(seconds=120)
-    """Silence after which a forced cancel or pause ends, and a job that nobody began is placed anew: lease and the
-    workers' dead-man's switch (60 s) have run out."""
+    """Silence after which a forced cancel or pause ends, and a job that nobody began is placed anew, once its cluster
+    counts as offline: lease and the workers' dead-man's switch (60 s) have run out."""
     scheduler_interval: Duration = timedelta(seconds=1)
     """How often the scheduler looks when nothing wakes it."""
     poll_interval: Duration = timedelta(seconds=0.5)

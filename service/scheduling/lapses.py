@@ -24,8 +24,11 @@ class Terms:
     now: datetime
     forced_stop_after: timedelta
     """Silence after which nobody is waited for."""
+    stranded_after: timedelta
+    """Silence of a cluster after which what nobody began there is placed anew; it must count as offline by then, or it
+    would get the job again."""
     has_listened: bool
-    """For that long: agents could speak. What controllers could not tell meanwhile, their leases account for."""
+    """For `stranded_after`: agents could speak. What controllers could not tell meanwhile, their leases account for."""
     is_settled: bool
     """The clock has not jumped lately. Otherwise nothing is over by it that cannot be taken back."""
 
@@ -34,12 +37,17 @@ class Terms:
         """Who was last heard before is given up."""
         return self.now - self.forced_stop_after
 
+    @property
+    def stranded_since(self) -> datetime:
+        """A cluster that was last heard before holds no job that nobody began."""
+        return self.now - self.stranded_after
+
 
 async def has_lapses(session: AsyncSession, terms: Terms) -> bool:
     """A look without the writer's turn: an idle service writes nothing."""
     lapses = [_is_silent(terms.now), _is_given_up(terms.silent_since)]
     if terms.has_listened:
-        lapses.append(_is_stranded(terms.silent_since))
+        lapses.append(_is_stranded(terms.stranded_since))
     if terms.is_settled:
         lapses.append(_is_overdue(terms.now))
     lapsed = or_(*lapses)
@@ -102,7 +110,7 @@ async def _end_forced(session: AsyncSession, terms: Terms) -> None:
 
 async def _queue_stranded(session: AsyncSession, terms: Terms) -> None:
     """A job that nobody has begun on a cluster that fell silent is placed anew; it keeps its place in the queue."""
-    stranded = select(Job).where(_is_stranded(terms.silent_since)).order_by(Job.id).with_for_update()
+    stranded = select(Job).where(_is_stranded(terms.stranded_since)).order_by(Job.id).with_for_update()
     for job in await session.scalars(stranded):
         because = f"the cluster {job.cluster_id} fell silent before a controller was started there"
         place = job.ranked_at

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -227,6 +228,25 @@ async def test_a_job_that_nobody_began_before_its_cluster_fell_silent_is_placed_
     assert (queued["queue"]["position"], (await bench.job("later"))["queue"]["position"]) == (1, 2), "it kept its place"
     await bench.schedule()
     assert (await (await bench.controller_of(job["id"])).acquire()).attempt == 1
+
+
+async def test_a_job_that_nobody_began_stays_where_it_would_only_be_placed_again(
+    make_bench: MakeBench, database_url: str
+) -> None:
+    async with make_bench(database_url, cluster_offline_after=timedelta(seconds=300)) as bench:
+        await bench.submit()
+        await bench.schedule()
+
+        async def statuses() -> list[str]:
+            events = (await bench.get("/jobs/digits/events"))["items"]
+            return [event["data"]["to"] for event in events if event["kind"] == "job.status"]
+
+        bench.clock.advance(300)
+        await bench.loop.run_once()
+        assert await statuses() == ["starting"], "the cluster still counts as online"
+        bench.clock.advance(1)
+        await bench.loop.run_once()
+        assert await statuses() == ["starting", "queued"]
 
 
 async def test_silence_that_nobody_listened_to_moves_no_job(bench: Bench) -> None:
