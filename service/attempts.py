@@ -164,14 +164,19 @@ async def _known_workers(session: AsyncSession, job_id: str) -> list[Any]:
     return list((await session.scalars(newest)).one_or_none() or [])
 
 
+async def forget_workers(session: AsyncSession, job_id: str) -> None:
+    """Those of all attempts: after a restore the newest one is not that of the job's number."""
+    told = update(Attempt).where(Attempt.job_id == job_id, Attempt.workers != []).values(workers=[])
+    await session.execute(told.execution_options(synchronize_session=False))
+
+
 async def _take_over_workers(session: AsyncSession, job_id: str) -> list[Any]:
     """They outlive their controller: until its successor has found them, its node is not empty.
 
     The attempt before keeps none: of many attempts it would be much.
     """
     workers = await _known_workers(session, job_id)
-    told = update(Attempt).where(Attempt.job_id == job_id, Attempt.workers != []).values(workers=[])
-    await session.execute(told.execution_options(synchronize_session=False))
+    await forget_workers(session, job_id)
     return workers
 
 

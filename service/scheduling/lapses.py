@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
 from rubato.wire.status import Status
+from service.attempts import forget_workers
 from service.events import append_event
 from service.models import Attempt, Cluster, Job
 from service.notify import desired_topic, notify
@@ -97,8 +98,9 @@ async def _end_forced(session: AsyncSession, terms: Terms) -> None:
         await session.execute(
             update(Attempt)
             .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-            .values(ended_at=terms.now, outcome="abandoned", workers=[])
+            .values(ended_at=terms.now, outcome="abandoned")
         )
+        await forget_workers(session, job.id)
         job.is_attempt_live = False
         await session.flush()
         is_cancel = job.desired_run == "stop"

@@ -15,8 +15,9 @@ from sqlalchemy import select
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import ControllerSeen, Distrust, Outcome, ProcessIdentity, Result
 from rubato.wire.codec import to_json
+from service.backup.attempts import statements_after_restore
 from service.models import Base
-from tests.simulated_controller import bearer, log_line, metric
+from tests.simulated_controller import bearer, log_line, metric, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -210,6 +211,24 @@ async def test_a_forced_pause_of_a_silent_cluster_ends_and_the_job_goes_on_elsew
     assert (await successor.acquire()).attempt == 2
     wishes = await successor.desired()
     assert (wishes.run, wishes.force) == ("run", False)
+
+
+async def test_a_pause_that_was_forced_after_a_restore_leaves_no_workers(bench: Bench) -> None:
+    controller = await bench.start()
+    await controller.report(worker_reports=(worker(1), worker(2)))
+    async with bench.context.database.write() as session:
+        connection = await session.connection()
+        for statement in statements_after_restore("sqlite" if bench.settings.is_sqlite else "postgresql", 1000):
+            await connection.exec_driver_sql(statement)
+    await bench.post("/jobs/digits/pause", 202, {"force": True})
+    bench.clock.advance(160)
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "paused"
+    bench.agent = replace(bench.agent, cluster_id="elsewhere", version=0)
+    await bench.post("/jobs/digits/resume", 202)
+    await bench.schedule()
+    assert (await bench.job("digits"))["status"] == "starting"
+    assert (await bench.get("/jobs/digits/workers"))["items"] == []
 
 
 async def test_a_job_that_nobody_began_before_its_cluster_fell_silent_is_placed_anew(bench: Bench) -> None:
