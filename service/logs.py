@@ -110,6 +110,7 @@ class LogStore:
         Whoever appends holds the log. `due`, on the monotonic clock: later nothing is written.
 
         Raises:
+            BlockingIOError: a replica of the release before, which locks the file itself, writes it.
             TimeoutError: it is due.
         """
         if not lines:
@@ -120,6 +121,7 @@ class LogStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.monotonic() > due:
                 raise TimeoutError(f"an append to {path.name} of {job_id} came too late")
             os.ftruncate(descriptor, at.offset)

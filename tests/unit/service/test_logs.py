@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -243,6 +244,36 @@ def test_a_log_is_held_by_one_until_all_its_descriptors_are_closed(tmp_path: Pat
         second.hold("job")
     os.close(copy)
     os.close(second.hold("job"))
+
+
+def test_a_replica_of_the_release_before_locks_the_file_itself(store: LogStore, tmp_path: Path) -> None:
+    end = store.append("job", START, 1, [line("one")])
+    path = tmp_path / "job" / "00000000.jsonl"
+    before = path.read_bytes()
+    with path.open("r+b") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(BlockingIOError):
+            store.append("job", end, 1, [line("two")])
+    assert path.read_bytes() == before
+    end = store.append("job", end, 1, [line("two")])
+    assert texts(store.read("job", START, end, 10, ALL)[0]) == ["one", "two"]
+
+
+def test_while_lines_are_written_a_replica_of_the_release_before_is_kept_off(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[bool] = []
+
+    def sync(_: int) -> None:
+        with (tmp_path / "job" / "00000000.jsonl").open("r+b") as theirs:
+            try:
+                fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(True)
+
+    monkeypatch.setattr("service.logs.os.fdatasync", sync)
+    store.append("job", START, 1, [line("one")])
+    assert refused == [True]
 
 
 def test_the_names_of_a_first_segment_are_synced_also_after_a_crash_before_that(
