@@ -51,12 +51,19 @@ def leave_mark(root: StorageUri) -> None:
     """Before something is deleted, which may be the last that lies there.
 
     Raises:
-        OSError: nothing lies there.
+        OSError: nothing lies there, or it cannot be told from what is not there once it is empty.
     """
     check_there(root)
     stored = open_stored(root)
-    if not stored.exists(MARK_NAME):
+    if stored.exists(MARK_NAME):
+        return
+    try:
         stored.write(MARK_NAME, MARK_TEXT)
+    except PermissionError:
+        # A folder in which nothing may be made does not let go of the folders of jobs either: it is never empty. The
+        # folders of an object store go with what lies in them.
+        if not root.is_local:
+            raise
 
 
 def pin(folder: StoredFolder) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
 
+from rubato.wire.storage import StorageUri
 from service import storage, stored, sweep
 from service.stored import LocalStored
 from tests.integration.service.test_checkpoints import by_step, commit, end, make_files
-from tests.integration.service.test_removal import finished, left_of, remove, rows_of, sweep_all
+from tests.integration.service.test_removal import checkpoints_of, finished, left_of, remove, rows_of, sweep_all
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -78,6 +81,56 @@ async def test_a_storage_that_the_service_emptied_is_believed(bench: Bench) -> N
     assert [one["pinned"] for one in (await by_step(bench)).values()] == [False]
     assert (await bench.client.delete(f"/api/v1/checkpoints/{checkpoints[20]['id']}")).status_code == 204
     assert [one.name for one in folder.parent.parent.iterdir()] == [storage.MARK_NAME]
+
+
+@pytest.fixture
+def closed_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be made in the root, and nothing removed from it. Modes would not hold off who is root."""
+    write, remove_if_empty = LocalStored.write, LocalStored.remove_if_empty
+
+    def refuse_write(folder: LocalStored, name: str, data: bytes) -> None:
+        if not folder._parts:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        write(folder, name, data)
+
+    def refuse_remove(folder: LocalStored) -> None:
+        if len(folder._parts) > 1:
+            remove_if_empty(folder)
+
+    monkeypatch.setattr(LocalStored, "write", refuse_write)
+    monkeypatch.setattr(LocalStored, "remove_if_empty", refuse_remove)
+
+
+@pytest.mark.usefixtures("closed_root")
+async def test_where_the_root_may_not_be_written_to_checkpoints_are_pinned_and_deleted(bench: Bench) -> None:
+    controller = await bench.start()
+    await commit(controller, 10, 20)
+    made = make_files(bench, controller, 10, 20)
+    await end(controller)
+    paths = {step: f"/api/v1/checkpoints/{seen['id']}" for step, seen in (await by_step(bench)).items()}
+    for is_pinned in (True, False):
+        response = await bench.client.patch(paths[10], json={"pinned": is_pinned})
+        assert (response.status_code, (made[10] / "pinned").exists()) == (200, is_pinned), response.text
+    assert (await bench.client.delete(paths[20])).status_code == 204
+    assert not made[20].exists()
+    await remove(bench, "digits", 204)
+    await sweep_all(bench)
+    kept = checkpoints_of(bench, controller.job_id)
+    assert await left_of(bench, controller.job_id) == [str(kept)], "by which the root is known to be there"
+    assert list(kept.iterdir()) == []
+
+
+def test_an_object_store_that_the_service_could_empty_without_a_mark_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_store: stored.ObjectStored, name: str, _data: bytes) -> None:
+        raise PermissionError(errno.EACCES, "Access Denied", name)
+
+    root = StorageUri("memory", f"/{tmp_path.name}")
+    fsspec.filesystem("memory").pipe_file(f"/{tmp_path.name}/job_a/1-10/manifest.json", b"{}")
+    monkeypatch.setattr(stored.ObjectStored, "write", refuse)
+    with pytest.raises(PermissionError):
+        storage.leave_mark(root)
 
 
 class CountingStore:
