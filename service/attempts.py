@@ -206,7 +206,8 @@ def _check_predecessor_gone(
     free_at = (job.lease_expires_at or now) + context.settings.lease_margin
     if free_at <= now:
         interval_s = context.settings.scheduler_interval.total_seconds()
-        if context.heartbeat.why_unsure(now, interval_s) is None:
+        # Both clocks as of now: beside a steady clock of now, a moment before the wait looks like a jump.
+        if context.heartbeat.why_unsure(context.clock(), interval_s) is None:
             return
         free_at = now + UNSURE_RETRY  # the silence may be our own: the loop gives the holder a new lease first
     raise ServiceError(

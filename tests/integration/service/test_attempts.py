@@ -16,7 +16,9 @@ from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import ControllerSeen, Distrust, Outcome, ProcessIdentity, Result
 from rubato.wire.codec import to_json
 from service.backup.attempts import statements_after_restore
+from service.jobs import find
 from service.models import Base
+from tests.integration.service.test_removal import blocked_or_done
 from tests.simulated_controller import bearer, log_line, metric, worker
 
 if TYPE_CHECKING:
@@ -75,6 +77,25 @@ async def test_a_successor_waits_for_the_lease_without_proof(bench: Bench) -> No
     assert (await successor.try_acquire()).json()["code"] == "lease_held"
     bench.clock.advance(1)
     assert (await successor.acquire()).attempt == 2
+
+
+async def test_a_successor_that_waited_for_the_database_is_granted_what_was_free(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await bench.start()
+    successor = await bench.controller_of(first.job_id, process=OTHER_BOOT)
+    steady, heartbeat = [0.0], bench.context.heartbeat
+    monkeypatch.setattr(heartbeat, "_clock", lambda: steady[0])
+    bench.clock.advance(45)
+    heartbeat.look(bench.clock())
+    async with bench.context.database.write() as session:
+        await find(session, first.job_id, for_update=True)
+        asking = asyncio.create_task(successor.try_acquire())
+        await blocked_or_done(bench, asking)
+        bench.clock.advance(10)
+        steady[0] += 10
+        heartbeat.look(bench.clock())  # as the loop does, once a second
+    assert (await asking).status_code == 200
 
 
 async def test_reports_and_polls_renew_the_lease(bench: Bench) -> None:
