@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
 
 
-@contextmanager
+@contextlib.contextmanager
 def successor(job: ClusterJob) -> Iterator[None]:
     """Another controller leads from here on, whatever the one before does; it ends by itself with the job."""
     home = job.home.home
@@ -147,9 +148,16 @@ def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
 
 def saving(job: ClusterJob) -> int:
     """How many workers have written parts of what was saved last; while the service is away little is committed."""
-    written = job.checkpoints.glob("1-*/stripe-*-of-*.safetensors")
-    stripes = [(int(path.parent.name.split("-")[1]), path.stem) for path in written]
+    folders = [(int(folder.name.split("-")[1]), folder) for folder in job.checkpoints.glob("1-*")]
+    stripes = [(step, stripe) for step, folder in folders for stripe in _stripes_in(folder)]
     return int(max(stripes)[1].rpartition("-")[2]) if stripes else 0
+
+
+def _stripes_in(folder: Path) -> list[str]:
+    """The names of its stripes; none where it is deleted meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return [file.stem for file in folder.iterdir() if re.fullmatch(r"stripe-.*\.safetensors", file.name)]
+    return []
 
 
 def test_rows_outlive_the_controller_and_all_who_computed_them(
