@@ -155,9 +155,7 @@ class SchedulingLoop:
         stranded_after = max(settings.forced_stop_after, settings.cluster_offline_after)
         is_settled = heartbeat.why_unsettled(now) is None
         has_listened = is_settled and heartbeat.has_listened_for(stranded_after)
-        return Terms(
-            now, settings.forced_stop_after, stranded_after, has_listened=has_listened, is_settled=is_settled
-        )
+        return Terms(now, settings.forced_stop_after, stranded_after, has_listened=has_listened, is_settled=is_settled)
 
     async def _plan(self, session: AsyncSession, now: datetime) -> tuple[list[Decision], tuple[str, ...]]:
         """What a round would change, and which queued jobs it does not look at any more."""
