@@ -31,31 +31,20 @@ def follow_wishes(
         crash: ends the process, where nothing is followed any more: the reports would keep the lease.
     """
     try:
-        _follow(link, job_id, version, is_over, on_wishes, on_fenced)
+        while not is_over.is_set():
+            try:
+                wishes = link.desired(job_id, version, DESIRED_WAIT_S)
+            except (Fenced, NotWanted):
+                # Also the answer once the outcome is stored: there is nothing left to lose then.
+                if not is_over.is_set():
+                    on_fenced()
+                return
+            except RubatoError:
+                is_over.wait(RETRY_S)
+            else:
+                if wishes.version != version:
+                    version = wishes.version
+                    on_wishes(wishes)
     except Exception:
         traceback.print_exc()
         crash()
-
-
-def _follow(
-    link: ServiceLink,
-    job_id: str,
-    version: int,
-    is_over: threading.Event,
-    on_wishes: Callable[[Desired], None],
-    on_fenced: Callable[[], None],
-) -> None:
-    while not is_over.is_set():
-        try:
-            wishes = link.desired(job_id, version, DESIRED_WAIT_S)
-        except (Fenced, NotWanted):
-            # Also the answer once the outcome is stored: there is nothing left to lose then.
-            if not is_over.is_set():
-                on_fenced()
-            return
-        except RubatoError:
-            is_over.wait(RETRY_S)
-        else:
-            if wishes.version != version:
-                version = wishes.version
-                on_wishes(wishes)

@@ -236,18 +236,19 @@ def test_an_origin_that_was_made_under_other_terms_is_told(tmp_path: Path, poste
     assert "it (1-30) was trained under other terms: the seed was" in found.unusable
 
 
-def fail_two_reads(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    """Let the storage not answer twice."""
-    failures = [StorageUnreachable(why)] * 2
-    real = LocalFolder.read
+def fail_at_first(monkeypatch: pytest.MonkeyPatch, method: str, times: int, why: str) -> list[StorageUnreachable]:
+    """Let the storage not answer so many times. Returns the failures that are still to come."""
+    failures = [StorageUnreachable(why)] * times
+    real = getattr(LocalFolder, method)
 
-    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+    def call(folder: LocalFolder, name: str) -> Any:
         if failures:
             raise failures.pop()
         return real(folder, name)
 
-    monkeypatch.setattr(LocalFolder, "read", read)
+    monkeypatch.setattr(LocalFolder, method, call)
     monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    return failures
 
 
 def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew(
@@ -256,7 +257,7 @@ def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew
     archive = make(terms(tmp_path))
     archive.commit(written(tmp_path, 7))
     answers(posted, ManifestCommitted)
-    fail_two_reads(monkeypatch, "no route to host")
+    fail_at_first(monkeypatch, "read", 2, "no route to host")
     archive.find()
     *told, found = answers(posted, CheckpointFound)
     assert [event.kind for event in told] == ["checkpoint.failed"] * 2
@@ -270,7 +271,7 @@ def test_an_origin_whose_storage_does_not_answer_is_asked_again_instead_of_faili
     theirs = tmp_path / "theirs"
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
-    fail_two_reads(monkeypatch, "503 Slow Down")
+    fail_at_first(monkeypatch, "read", 2, "503 Slow Down")
     make(terms(tmp_path / "own", origin=LocalFolder(theirs / "1-30"))).find()
     *told, found = answers(posted, CheckpointFound)
     assert [event.kind for event in told] == ["checkpoint.failed"] * 2
@@ -285,16 +286,7 @@ def test_nobody_begins_with_one_that_counts_no_more_while_the_storage_does_not_d
     for step in (5, 7):
         archive.commit(written(tmp_path, step))
         answers(posted, ManifestCommitted)
-    failures = [StorageUnreachable("no route to host")] * 3
-    real = LocalFolder.remove
-
-    def remove(folder: LocalFolder, name: str) -> None:
-        if failures:
-            raise failures.pop()
-        real(folder, name)
-
-    monkeypatch.setattr(LocalFolder, "remove", remove)
-    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.01)
+    failures = fail_at_first(monkeypatch, "remove", 3, "no route to host")
     archive.drop(DropCheckpoints(WRONG, "the states differ"))
     archive.find()
     *told, found = answers(posted, CheckpointFound)

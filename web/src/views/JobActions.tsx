@@ -68,14 +68,14 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
   );
 }
 
-interface PauseAtOnceProps {
+interface ConfirmedProps {
   job: Job;
-  onConfirm: (verb: "pause", body: object) => void;
+  onConfirm: (verb: Verb, body: object) => void;
   isBusy: boolean;
 }
 
 /** For a pause that takes too long: a step that does not end, a storage or a cluster that does not answer. */
-function PauseAtOnce({ job, onConfirm, isBusy }: PauseAtOnceProps) {
+function PauseAtOnce({ job, onConfirm, isBusy }: ConfirmedProps) {
   return (
     <Confirm
       label="Pause at once"
@@ -96,13 +96,7 @@ function PauseAtOnce({ job, onConfirm, isBusy }: PauseAtOnceProps) {
   );
 }
 
-interface CancelProps {
-  job: Job;
-  onConfirm: (verb: "cancel", body: object) => void;
-  isBusy: boolean;
-}
-
-function Cancel({ job, onConfirm, isBusy }: CancelProps) {
+function Cancel({ job, onConfirm, isBusy }: ConfirmedProps) {
   const [isForced, setForced] = useState(false);
   return (
     <Confirm
