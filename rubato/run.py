@@ -253,8 +253,8 @@ class Run:
         return MetricRow(step.index + 1, utc_timestamp(), session.record.number, session.computing, _finite(values))
 
     def _take_logged(self) -> dict[str, float]:
-        logged = dict(self._session.logged)
-        self._session.logged.clear()
+        logged = dict(self._session.rows.logged)
+        self._session.rows.logged.clear()
         return logged
 
     # --- inside the loop, and after it --------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Run:
         """
         for name, value in metrics.items():
             try:
-                self._session.logged[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+                self._session.rows.logged[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
 

@@ -1,13 +1,14 @@
 """Do the members hold the same state? Digests in the step's headers say so, before the step counts.
 
     every so many steps, at the start and after a recovery   all say the digest of the whole state; a minority leaves
-    in the first step with joiners                           each member says the digest of a share that another one
-                                                             sent, and the joiners, which have the time, look at all of
-                                                             what they got: a wrong bit is not taken over unseen
+    in the second step with joiners, the first one           each member says the digest of a share that another one
+    that they compute for                                    sent, and the joiners one over all that they got: a wrong
+                                                             bit is not taken over unseen
     in the step after a checkpoint was copied                all say the digest of the whole state: until then it is not
                                                              known whether the parts that each wrote are of one
 
-After any other planned change the members hold what they held before it.
+After any other planned change the members hold what they held before it. All these digests are of the state at the
+step's start, so a thread may compute them while the microbatches are.
 
 Equal states do not mean equal work: a joiner may lack what nobody registered (the scale of a GradScaler), a processor
 may compute wrongly. So a joiner, which has no microbatch of its own in its first step, computes one of another's, and
@@ -17,11 +18,11 @@ both say the digest of its gradient: the audit. Every so many steps all compute 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rubato.engine.header import Header, minority
-from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost, RubatoError
 from rubato.wire.worker import GenerationRecord
 
@@ -81,60 +82,87 @@ class Trust:
 class Agreement:
     """What is compared in one step of a generation.
 
-    Args:    is_first: whether it is the generation's first reduction.  trust: kept up to date.
+    Args:
+        reduced: steps that the generation has reduced before.
+        is_last: whether it is the job's last step.
+        trust: kept up to date.
     """
 
     record: GenerationRecord
     rank: int
     step: int
-    is_first: bool
+    reduced: int
+    is_last: bool
     trust: Trust
 
     @property
-    def joined(self) -> tuple[int, ...]:
-        """Ranks that take part for the first time."""
-        return self.record.joiners if self.is_first else ()
+    def meets_joiners(self) -> bool:
+        """Whether others take part for the first time: they have no microbatch yet."""
+        return bool(self.record.joiners) and self.reduced == 0
 
-    def digest(self, state: TrainingState) -> int | None:
-        """What this worker says in its header."""
-        if self.joined:
-            return None if self.rank in self.joined else self._share(state, self.rank)
-        begins = self.is_first and not self.record.follows
+    @property
+    def awaits_judgement(self) -> bool:
+        """Whether it is known only after the next step that the joiners hold what the others do."""
+        return self.meets_joiners and not self.is_last
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """(part, parts): shares of the state whose digests this worker must know."""
+        if self._judges:
+            holders = self.record.holders
+            # What a member holds itself it cannot vouch for: the share that the one behind it sent.
+            shares = [((holders.index(rank) + 1) % len(holders), len(holders)) for rank in holders]
+            return tuple(shares) if self.rank in self.record.joiners else (shares[holders.index(self.rank)],)
+        begins = self.reduced == 0 and not self.record.follows
         compares = self.record.world > 1 and (begins or self.trust.is_due or self.step % EVERY == 0)
-        return state.quick_digest() if compares else None
+        return ((0, 1),) if compares and not self.meets_joiners else ()
 
-    def expected(self, state: TrainingState) -> tuple[int, ...]:
-        """What a joiner expects of the others; nothing for anybody else."""
-        return tuple(self._share(state, rank) for rank in self.record.holders) if self.rank in self.joined else ()
+    @property
+    def _judges(self) -> bool:
+        """Whether the joiners' state is compared with what the others say of theirs."""
+        return bool(self.record.joiners) and self.reduced == (0 if self.is_last else 1)
 
-    def _share(self, state: TrainingState, holder: int) -> int:
-        """Digest of the share that the member behind this one sent: what it holds itself it cannot vouch for."""
-        holders = self.record.holders
-        return state.quick_digest((holders.index(holder) + 1) % len(holders), len(holders))
+    def digest(self, found: Sequence[int]) -> int | None:
+        """What this worker says in its header.
 
-    def check(self, headers: Sequence[Header], expected: tuple[int, ...]) -> None:
+        Args:    found: the digests of `parts`.
+        """
+        if self._judges and self.rank in self.record.joiners:
+            return _of_all(found)
+        return found[0] if found else None
+
+    def check(self, headers: Sequence[Header]) -> None:
         """Look at what all have said.
 
         Raises:
             Disagreement: this worker is not among a majority.  GenerationLost: others are not; they leave.
         """
         digests, audits = [header.digest for header in headers], [header.audit for header in headers]
-        if self.joined:
-            if self.rank not in self.joined:
-                return
-            said = tuple(digests[rank] for rank in self.record.holders)
-            if said != expected:
-                raise Disagreement(STATES, said)
-            known = {audits[rank] for rank in self.record.holders}.difference([None])
-            if known and audits[self.rank] not in {None, *known}:
+        holders, joiners = self.record.holders, self.record.joiners
+        if self._judges:
+            said = [digests[rank] for rank in holders]
+            odd = {rank for rank in joiners if digests[rank] != _of_all(said)}
+            self._part(STATES, odd, [*said, *(digests[rank] for rank in joiners)])
+        else:
+            self._part(STATES, minority(digests), digests)
+        if self.meets_joiners:
+            known = {audits[rank] for rank in holders}.difference([None])
+            if known and self.rank in joiners and audits[self.rank] not in {None, *known}:
                 raise Disagreement(GRADIENTS, [audit for audit in audits if audit is not None])
             return
-        for what, told in ((STATES, digests), (GRADIENTS, audits)):
-            odd = minority(told)
-            if self.rank in odd:
-                raise Disagreement(what, told)
-            if odd:
-                raise GenerationLost(f"the {what} of ranks {sorted(odd)} differ from the majority's")
+        self._part(GRADIENTS, minority(audits), audits)
         # A joiner has no checkpoint to ask for, and says nothing where only the others do.
-        if self.record.world == 1 or sum(digest is not None for digest in digests) > 1:
+        if self.record.world == 1 or (not self._judges and sum(digest is not None for digest in digests) > 1):
             self.trust.agreed, self.trust.is_due = self.step, False
+
+    def _part(self, what: str, odd: Collection[int], told: Sequence[int | None]) -> None:
+        if self.rank in odd:
+            raise Disagreement(what, told)
+        if odd:
+            raise GenerationLost(f"the {what} of ranks {sorted(odd)} differ from those of the others")
+
+
+def _of_all(digests: Sequence[int | None]) -> int:
+    """One digest of several."""
+    text = ",".join(map(str, digests)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)

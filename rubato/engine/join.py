@@ -5,7 +5,8 @@
               result without a microbatch of its own, and so repeats the updates it missed
     switch    the joiners are at most `CLOSE` results behind, or come no nearer: the members may switch. They close
               their journals at the boundary and go on; the last round is on its way while they compute the next step,
-              in which the joiners have no microbatch yet (the bridge). In its exchange all meet.
+              in which the joiners have no microbatch yet (the bridge). In its exchange all meet. What is wrong with the
+              joiners' state shows in the next one, before anything counts that they computed (`agreement`)
 
 So nothing of the size of the model is sent or copied while anybody waits. It is what live migration does to virtual
 machines (pre-copy, Clark et al. 2005, NSDI), with reduced gradients instead of dirty pages.

@@ -10,9 +10,8 @@ Only here, and in code called from here, may a generation change; user code neve
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +22,7 @@ from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit
 from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
+from rubato.engine.digests import StateDigests
 from rubato.engine.ending import end
 from rubato.engine.entry import BEFORE_ALL, Key
 from rubato.engine.exchange import Exchange
@@ -32,8 +32,9 @@ from rubato.engine.join import Feeder, Follower
 from rubato.engine.loading import load_checkpoint
 from rubato.engine.membership import Membership
 from rubato.engine.merge import merge
-from rubato.engine.reduction import Reduced
+from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.results import Completed
+from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
@@ -65,8 +66,7 @@ class Session:
         """For a program that runs alone: the checkpoint to go on from."""
         self.step = 0
         """Committed steps: the 0-based index of the step that is trained now."""
-        self.logged: dict[str, float] = {}
-        """What the user logged since the last row."""
+        self.rows = Rows(control)
         self.saver = Saver(control.start.storage, control.start.incarnation, control.say, device)
         control.on_stripes = self.saver.obey
         self._state: TrainingState | None = None
@@ -82,7 +82,9 @@ class Session:
         self.decision: Decision | None = None
         """Of the step whose reduction is known."""
         self._sums: Sums | None = None
-        self._is_first_of_generation = True
+        self._reduced = 0
+        """Steps that the present generation has reduced."""
+        self._digests = StateDigests()
         self.audit: int | None = None
         """Digest of the gradient of the step's lowest microbatch, where several compute it."""
         self.has_state = False
@@ -101,11 +103,7 @@ class Session:
         """Spent on microbatches of this step."""
         self.data_ns = 0
         """Of these, spent on reading them."""
-        self._last_row: MetricRow | None = None
-        self._metrics: dict[str, float] = {}
-        """Latest values, for checkpoints: rows go when they are acknowledged."""
         self._saved: tuple[int, int] | None = None
-        self._rows_told_in = 0
 
     # --- what the seams need ------------------------------------------------------------------------------------------
 
@@ -192,16 +190,12 @@ class Session:
 
     def _extra(self) -> dict[str, Any]:
         """What a resumed job must know beside the state."""
-        return {
-            "step": self.step,
-            "last": list(self.completed.key),
-            "metrics": dict(self._metrics),
-        }
+        return {"step": self.step, "last": list(self.completed.key), "metrics": dict(self.rows.latest)}
 
     def extra(self) -> dict[str, Any]:
         """What a joiner must know beside the state."""
         known = {"agreed": self.trust.agreed, "handled_request": self._handled_request}
-        return {**self._extra(), **known, "rows": tuple(map(asdict, tuple(self.control.rows)))}
+        return {**self._extra(), **known, "rows": self.rows.untold()}
 
     def take_extra(self, extra: dict[str, Any]) -> None:
         """Take over what `extra` told."""
@@ -209,14 +203,12 @@ class Session:
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self.trust = Trust(int(extra["agreed"]))
         self._handled_request = int(extra["handled_request"])
-        self.logged.clear()
-        self._metrics = dict(extra.get("metrics", {}))
-        self.control.rows = deque(MetricRow(**row) for row in extra["rows"])  # who told them may be lost
+        self.rows.take_over(extra.get("metrics", {}), extra["rows"])
 
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
         self.exchange = exchange
-        self._is_first_of_generation = True
+        self._reduced = 0
         self._saved = self.audit = None
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
@@ -254,7 +246,7 @@ class Session:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
         if self.record is None or not self.spec.reproducible or self.follower is not None:
             return Audit.NONE
-        return audit_of(self.record, self.rank, self.step, self._is_first_of_generation, self._is_repaired)
+        return audit_of(self.record, self.rank, self.step, self._reduced == 0, self._is_repaired)
 
     def check(self) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
@@ -274,15 +266,31 @@ class Session:
             return
         if not self.sums.may_overlap or not self._is_group_free(leaves):
             return
-        owners, partials = self._owners(), self.sums.of(self.step)
-        passes = self._passes(self.step, owners, partials.held)
+        passes = self._passes(self.step, self._owners(), self.sums.of(self.step).held)
         if next(passes) == leaves and next(passes, None) is None:
-            stamp = record.attempt, record.number, self.step
-            self.sums.overlap(self.step, leaves, exchange.begin(self.order, partials.present, owners, stamp))
+            self.sums.overlap(self.step, leaves, self._begin_exchange(exchange, record))
+
+    def begin_digests(self) -> None:
+        """At the start of a step: what is to be compared in it is computed beside its microbatches."""
+        if self.record is not None and self.follower is None and not self.is_caught_up():
+            self._digests.begin(self.state, self.step, self._agreement(self.record).parts)
+
+    def relay(self) -> None:
+        """In the bridge a joiner has no microbatch: it takes part in the exchange at once, beside what it compares."""
+        record, exchange = self.record, self.exchange
+        if record is None or exchange is None or self.follower is not None or self.device.type != "cpu":
+            return
+        is_bridge = self._reduced == 0 and self.rank in record.joiners
+        if is_bridge and not self.sums.is_begun and not self.is_caught_up():
+            self.sums.relay(self._begin_exchange(exchange, record))
+
+    def _begin_exchange(self, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
+        stamp = record.attempt, record.number, self.step
+        return exchange.begin(self.order, self.sums.of(self.step).present, self._owners(), stamp)
 
     def _is_group_free(self, leaves: range) -> bool:
         """Whether the group may be used before the step's end: in a generation's first step others catch up on it."""
-        if not self._is_first_of_generation:
+        if self._reduced:
             return not self._is_repaired
         feeder, record = self.feeder, self.record
         is_fed = feeder is not None and record is not None and feeder.is_over and feeder.record.number == record.number
@@ -303,15 +311,16 @@ class Session:
             assert self.exchange is not None
             self.control.stage("exchange", self.step)
             try:
-                agreement = Agreement(self.record, self.rank, self.step, self._is_first_of_generation, self.trust)
-                header, expected = self._header(slots, agreement.digest(self.state)), agreement.expected(self.state)
+                agreement = self._agreement(self.record)
+                found = self._digests.of(self.state, self.step, agreement.parts)
+                header = self._header(slots, agreement, agreement.digest(found))
                 self._finish_feeding()
                 begun, was_wrong = self.sums.take_begun()
                 header = replace(header, again=was_wrong)
                 result = self.exchange.reduce(self.sums.of(self.step), self._owners(), header, integers, begun)
-                agreement.check(result.headers, expected)
+                agreement.check(result.headers)
                 self._complete(Completed((self.step, 0), result))
-                self._is_first_of_generation = False
+                self._reduced += 1
                 self.membership.bury_former()
             except Disagreement as error:
                 self._diverge(error)
@@ -343,16 +352,21 @@ class Session:
             feeder, self.feeder = self.feeder, None
             feeder.finish()
 
-    def _header(self, slots: dict[int, tuple[float, float]], digest: int | None) -> Header:
+    def _agreement(self, record: wire.GenerationRecord) -> Agreement:
+        is_last = self.step + 1 == self._total_steps
+        return Agreement(record, self.rank, self.step, self._reduced, is_last, self.trust)
+
+    def _header(self, slots: dict[int, tuple[float, float]], agreement: Agreement, digest: int | None) -> Header:
         assert self.record is not None
-        request = self.control.checkpoint_request
+        request, number = self.control.checkpoint_request, self.record.number
+        waits = agreement.awaits_judgement  # nobody comes or goes before the joiners' state is known to be right
         return Header(
             attempt=self.record.attempt,
-            generation=self.record.number,
+            generation=number,
             step=self.step,
-            formed=max(self.control.formed, self.record.number),
-            ready=max(self.control.ready, self.record.number),
-            leaving=self.control.leaving,
+            formed=number if waits else max(self.control.formed, number),
+            ready=number if waits else max(self.control.ready, number),
+            leaving=Leaving.NO if waits else self.control.leaving,
             checkpoint=request if request > self._handled_request else 0,
             is_finite=True,
             digest=digest,
@@ -393,31 +407,15 @@ class Session:
     def commit(self, row: MetricRow) -> None:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
         self.step += 1
-        self._last_row = row
-        self._metrics.update(row.values)
+        self.rows.commit(row)
         if self.step < self._total_steps:
-            self._keep_row()
+            self.rows.keep()
             if self.follower is None:  # else others have told it
-                self._tell_row()
+                self._tell_rows()
 
-    def _keep_row(self) -> None:
-        row, self._last_row = self._last_row, None
-        if row is not None:
-            self.control.rows.append(row)
-
-    def _tell_row(self) -> None:
+    def _tell_rows(self) -> None:
         assert self.record is not None
-        is_first = self.rank == 0
-        pace = self.decision.pace if is_first and self.decision is not None else ()
-        self.control.say_committed(self.record.number, self.step, self._unsent() if is_first else (), pace)
-
-    def _unsent(self) -> tuple[MetricRow, ...]:
-        """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
-        assert self.record is not None
-        if self._rows_told_in != self.record.number:
-            self._rows_told_in = self.record.number
-            return tuple(self.control.rows)
-        return tuple(self.control.rows)[-1:]  # at once: the control's thread takes acknowledged ones away meanwhile
+        self.rows.tell(self.record.number, self.rank, self.step, self.decision.pace if self.decision else ())
 
     def boundary(self) -> None:
         """Between two steps: save, leave or switch, as all members decided from the same headers.
@@ -458,7 +456,7 @@ class Session:
             return
         self._saved, self.trust.is_due = (self.record.number, self.step), True
         self.control.stage("checkpoint")
-        told = {"extra": self._extra(), "metrics": self._metrics}
+        told = {"extra": self._extra(), "metrics": self.rows.latest}
         self.saver.save(self.state, self.record, self.rank, step=self.step, is_last=is_last, **told)
         self.control.stage("update")
 
@@ -469,17 +467,16 @@ class Session:
         """
         if self.follower is not None:
             self.membership.miss_the_end()
-        if self._last_row is not None:
-            self._last_row.values.update(logged)
-        self._keep_row()
-        self._tell_row()
+        self.rows.add(logged)
+        self.rows.keep()
+        self._tell_rows()
         end(self, "finished", digest)
 
     def tell_rows_again(self) -> None:
         """After a loss behind the last step: the lowest rank may have gone with rows untold, and no step is to come."""
         assert self.record is not None
         if self.rank == 0:
-            self.control.say_committed(self.record.number, self.step, self._unsent())
+            self.rows.tell(self.record.number, self.rank, self.step)
 
     def tell(self, kind: EventKind, message: str) -> None:
         """Tell what concerns this worker alone for the event log."""

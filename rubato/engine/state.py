@@ -253,13 +253,7 @@ class TrainingState:
 
     def quick_digest(self, part: int = 0, parts: int = 1) -> int:
         """64 bits over everything registered, to compare members; of the tensors only one of `parts` shares."""
-        document, tensors = self.encode()
-        if parts > 1:
-            begin, end = share_bounds(total_bytes(tensors), parts)[part]
-            tensors = [raw_bytes(one)[first:last] for one, first, last, _ in overlaps(tensors, begin, end)]
-        text = json.dumps(document, sort_keys=True).encode()
-        scalars = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
-        return (digest64(tensors) ^ scalars) if tensors else scalars
+        return digest_of_part(*self.encode(), part, parts)
 
     def _optimizer_state(self) -> Iterator[tuple[int, str, Any]]:
         index = 0
@@ -278,6 +272,16 @@ class TrainingState:
         ]
         names = [sorted(self.optimizers), sorted(self.registered), [repr(term) for term in terms]]
         return hashlib.sha256(json.dumps([parts, names]).encode()).hexdigest()[:16]
+
+
+def digest_of_part(document: dict[str, Any], tensors: list[torch.Tensor], part: int, parts: int) -> int:
+    """64 bits over an encoded state: its document, and one of `parts` shares of its tensors."""
+    if parts > 1:
+        begin, end = share_bounds(total_bytes(tensors), parts)[part]
+        tensors = [raw_bytes(one)[first:last] for one, first, last, _ in overlaps(tensors, begin, end)]
+    text = json.dumps(document, sort_keys=True).encode()
+    scalars = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+    return (digest64(tensors) ^ scalars) if tensors else scalars
 
 
 def _check_equal(kind: str, mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:

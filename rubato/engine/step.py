@@ -114,10 +114,12 @@ class Step:
         integers = b""
         session.compute_ns = session.data_ns = 0
         session.audit = None
+        session.begin_digests()
         if session.audits is Audit.ALL and self._may_audit:
             yield from self._audit(before_float, before_other)
         while True:
             leaves = session.next_pass()
+            session.relay()
             if session.audits is Audit.JOINS and session.audit is None and self._may_audit:
                 yield from self._audit(before_float, before_other)
                 continue

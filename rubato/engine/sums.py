@@ -78,6 +78,17 @@ class Sums:
         is_watched = self._overlapped <= _WATCHED
         self._overlap = Overlap(self.flat, lefts, total, self._ahead, is_watched=is_watched)
 
+    def relay(self, reduction: Reduction) -> None:
+        """This worker has no part of the step: exchange what the others send as it comes, beside all else."""
+        self._ahead = Ahead(reduction, {})
+        for _ in self.flat.buckets[:-1]:
+            self._ahead.let()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the exchange of this step is."""
+        return self._ahead is not None
+
     def begin_backward(self, step: int, weight: float) -> None:
         """A backward pass over a microbatch of this weight, in samples, begins."""
         if self._overlap is not None:

@@ -165,10 +165,10 @@ def test_a_parameter_without_gradient_holds_up_its_bucket_until_the_end() -> Non
 class Worker:
     """One rank: its replica, sums and exchange."""
 
-    def __init__(self, comm: Any, rank: int, world: int) -> None:
+    def __init__(self, comm: Any, rank: int, world: int, computing: int) -> None:
         self.model = network()
         self.flat = layout(self.model)
-        self.rank, self.owners = rank, tuple(leaf * world // V for leaf in range(V))
+        self.rank, self.owners = rank, tuple(leaf * computing // V for leaf in range(V))
         self.sums = Sums(Tree.of(V), self.flat, BatchPlan(1000, BATCH, V, 0))
         like = torch.empty(self.flat.length)
         self.exchange = Exchange(
@@ -190,6 +190,9 @@ class Worker:
             self.sums.end_backward()
             spoil(self.model)
             assert self.sums.take(step, range(leaf, leaf + 1), BATCH / V, before)
+        if overlaps and not mine:
+            self.sums.relay(self.exchange.begin(Tree.of(V), range(V), self.owners, (1, 1, step)))
+            assert self.sums.is_begun
         begun, was_wrong = self.sums.take_begun()
         slots = tuple((1.0, 8.0) if leaf in mine else (0.0, 0.0) for leaf in range(V))
         header = Header(1, 1, step, 1, 1, Leaving.NO, 0, True, None, 0, slots, again=was_wrong)
@@ -200,9 +203,12 @@ class Worker:
         return self.sums.mean.clone()
 
 
-def train(world: int, spoil: Callable[[nn.Module], Any], overlaps: Callable[[int], bool]) -> list[list[torch.Tensor]]:
+def train(
+    world: int, spoil: Callable[[nn.Module], Any], overlaps: Callable[[int], bool], computing: int | None = None
+) -> list[list[torch.Tensor]]:
+    """Args:    computing: so many have microbatches; None: all."""
     group = fake_group(world)
-    workers = [Worker(group[rank] if world > 1 else None, rank, world) for rank in range(world)]
+    workers = [Worker(group[rank] if world > 1 else None, rank, world, computing or world) for rank in range(world)]
 
     def play(rank: int) -> list[torch.Tensor]:
         worker = workers[rank]
@@ -223,9 +229,20 @@ def test_the_bits_are_those_of_one_worker_whoever_overlaps(
             assert torch.equal(mean, expected)
 
 
+@pytest.mark.parametrize("spoil", [lambda model: None, again], ids=["none", "again"])
+@pytest.mark.parametrize("overlapping", [{2}, {0, 1}, {0, 1, 2}, {1, 2}])
+def test_who_has_no_microbatch_takes_part_at_once_or_at_the_end(
+    spoil: Callable[[nn.Module], Any], overlapping: set[int]
+) -> None:
+    (alone,) = train(1, spoil, lambda rank: False)
+    for means in train(3, spoil, lambda rank: rank in overlapping, computing=2):
+        for mean, expected in zip(means, alone, strict=True):
+            assert torch.equal(mean, expected)
+
+
 def test_a_member_that_is_lost_beside_the_pass_is_told_when_it_is_over() -> None:
     group = fake_group(2)
-    worker = Worker(group[0], 0, 2)
+    worker = Worker(group[0], 0, 2, 2)
     group[1].bury()
     with pytest.raises(GenerationLost):
         worker.step(0, lambda model: None, overlaps=True)
