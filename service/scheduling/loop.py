@@ -59,6 +59,8 @@ class SchedulingLoop:
         self._context = context
         self._cleaned_at = 0.0
         self._noted_at = -NOTE_S
+        self._was_late = self._is_late = False
+        """Whether the turn to write came too late in the round before, and in this one."""
 
     async def run(self) -> None:
         """Until cancelled. An error costs one round, not the loop."""
@@ -122,6 +124,7 @@ class SchedulingLoop:
 
     async def run_once(self, *, with_queue: bool = True) -> None:
         """One round: what the clock brings, then the queue and the shares."""
+        self._was_late, self._is_late = self._is_late, False
         now = self._context.clock()
         terms = self._terms(now)
         async with self._context.database.read() as session:
@@ -130,7 +133,7 @@ class SchedulingLoop:
         if lapses or drains:
             # By itself: a plan that fails must not take back what time alone has brought about.
             async with self._context.database.write() as session:
-                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._context.holder, now):
+                if not await self._may_write(session, now):
                     return
                 if drains:
                     await settle_drains(session, now)  # first: it locks clusters, which come before jobs
@@ -141,14 +144,20 @@ class SchedulingLoop:
             if not (changes or fallen):
                 return
             async with self._context.database.write() as session:
-                if self._is_late(now) or not await take_lease(session, LEASE_NAME, self._context.holder, now):
+                if not await self._may_write(session, now):
                     return
                 changes, fallen = await self._plan(session, now)
                 await apply_decisions(session, changes, fallen, now)
 
-    def _is_late(self, now: datetime) -> bool:
-        """The turn to write came so long after the look that reports waited as well: the next round knows of that."""
-        return self._context.clock() - now > LATE
+    async def _may_write(self, session: AsyncSession, now: datetime) -> bool:
+        """Whether what was seen is to be judged: by this replica, and now.
+
+        Where the turn to write came long after the look, reports waited as well: the next round knows of that.
+        """
+        self._is_late = self._context.clock() - now > LATE
+        if self._is_late and not self._was_late:
+            log.warning("scheduling_round_late", late_s=round((self._context.clock() - now).total_seconds(), 1))
+        return not self._is_late and await take_lease(session, LEASE_NAME, self._context.holder, now)
 
     def _terms(self, now: datetime) -> Terms:
         settings, heartbeat = self._context.settings, self._context.heartbeat

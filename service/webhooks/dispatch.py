@@ -53,9 +53,10 @@ class Dispatcher:
             with self._context.hub.subscribe(WEBHOOKS) as subscription:
                 while not self._context.hub.is_closed:
                     try:
-                        # First: what waited for weeks while webhooks were off is no news.
-                        await self._clean_up()
-                        await self._begin_what_is_due()
+                        if await compare_clocks(self._context) is None:  # else others claim by another clock
+                            # First: what waited for weeks while webhooks were off is no news.
+                            await self._clean_up()
+                            await self._begin_what_is_due()
                     except (DBAPIError, OSError, DatabaseSilent) as error:
                         log.warning("webhook_round_failed", error=repr(error)[:500])
                     except Exception:
@@ -94,6 +95,8 @@ class Dispatcher:
 
     async def _deliver_row(self, webhook_id: str) -> None:
         for _ in range(MAX_ROW):
+            if self._context.heartbeat.out_of_step is not None:
+                return
             async with self._context.database.write() as session:
                 claimed = await claim(session, webhook_id, self._context.clock())
             if claimed is None:
@@ -122,7 +125,7 @@ class Dispatcher:
     async def _clean_up(self) -> None:
         if self._cleaned_at is not None and time.monotonic() - self._cleaned_at < HOUSEKEEPING_S:
             return
-        if await compare_clocks(self._context) or self._context.heartbeat.why_unsettled(self._context.clock()):
+        if self._context.heartbeat.why_unsettled(self._context.clock()):
             return
         while await self._forget_some():
             pass

@@ -78,8 +78,9 @@ def test_a_flipped_bit_of_a_member_is_not_taken_over_by_a_joiner(tmp_path: Path)
         run.result()
     seen, found = run.events("diverged")
     assert FLIPS_AT < seen["step"] <= found["step"] <= seen["step"] + 1, "the members had completed that exchange"
-    assert "distrusted" not in seen["data"], "what the joiner was told of is not known yet"
-    assert "distrusted" in found["data"]
+    joined_at = run.events("generation.formed")[1]["step"]
+    assert seen["data"]["distrusted"]["after_step"] == joined_at - 1, "who of them it is, is not known yet"
+    assert found["data"]["distrusted"]["after_step"] == 0
     assert [event["data"]["worker_id"] for event in run.events("worker.lost")] == ["w1.4", flipped]
 
 

@@ -2,8 +2,8 @@
 
     a majority agrees         the others are out (they end themselves); the rest trains on from what it holds
     no majority               nobody knows who is right: all are out, back to a checkpoint
-    a joiner differs          it is out before it has contributed anything; what the members saved stands, unless they
-                              differ, too, when they compare their states thereupon: it was a member's fault then
+    a joiner differs          it is out before anything counts that it computed; what was saved without it stands, unless
+                              the members differ, too, when they compare their states thereupon: it was one's fault then
 
 Whoever is out may have written a part of each checkpoint since all were last known to agree (its *agreed* step): those
 do not count any more. Twice without having got beyond where it happened before, or two joiners in a row: it is no
@@ -26,8 +26,8 @@ class Alarm:
     """So many steps were committed when all were last known to hold the same."""
     what: str
     """That differs."""
-    is_joiner: bool = False
-    """It has not contributed anything yet."""
+    joined_at: int | None = None
+    """Of a joiner: the step in which it met the others first, and gave nothing yet. None: a member says so."""
     is_at_start: bool = False
     """Nothing was trained yet."""
 
@@ -47,7 +47,11 @@ def decide_divergence(alarm: Alarm, last: Alarm | None) -> Verdict:
 
     Args:    last: the alarm before; None: there was none, or it is overcome.
     """
-    distrust_after = None if alarm.is_joiner else alarm.agreed
+    distrust_after: int | None = alarm.agreed
+    if alarm.joined_at is not None:
+        distrust_after = (
+            alarm.joined_at if alarm.step > alarm.joined_at else None
+        )  # it has saved a part at the end of it
     if alarm.is_at_start:
         advice = (
             "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
@@ -63,9 +67,9 @@ def decide_divergence(alarm: Alarm, last: Alarm | None) -> Verdict:
 
 
 def _is_again(alarm: Alarm, last: Alarm) -> bool:
-    if last.is_joiner:
+    if last.joined_at is not None:
         # A member that differs after a joiner did is what the joiner saw: the members compared their states then.
-        return alarm.is_joiner
+        return alarm.joined_at is not None
     return alarm.agreed < last.step
 
 
@@ -85,5 +89,5 @@ class Divergences:
 
     def on_joined(self) -> None:
         """A joiner was found to agree: what made another one differ is overcome."""
-        if self._last is not None and self._last.is_joiner:
+        if self._last is not None and self._last.joined_at is not None:
             self._last = None

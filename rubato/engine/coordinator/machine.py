@@ -231,7 +231,7 @@ class Coordinator:
         self.job.step = max(self.job.step, event.step)
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
-        if self.job.has_joined(worker):
+        if self.job.has_joined(worker) and event.step > self.job.first_step + 1:  # in the second step it is compared
             self._divergences.on_joined()
         if self.job.current is not None and event.generation == self.job.number:
             self.job.roster.see_pace(self.job.current, event.pace)
@@ -292,9 +292,10 @@ class Coordinator:
         worker.error = f"the {event.what} differed, and it was not among a majority"
         job = self.job
         is_current = job.current is not None and event.generation == job.number
-        is_joiner = is_current and job.has_joined(worker) and event.step <= job.first_step
+        is_joiner = is_current and job.has_joined(worker) and event.step <= job.first_step + 1
+        joined_at = job.first_step if is_joiner else None
         is_fresh = job.current is not None and job.current.origin.kind == "fresh" and event.step <= 1
-        alarm = Alarm(event.generation, event.step, event.agreed, event.what, is_joiner, is_at_start=is_fresh)
+        alarm = Alarm(event.generation, event.step, event.agreed, event.what, joined_at, is_at_start=is_fresh)
         verdict = self._divergences.on_alarm(alarm)
         if verdict is None:
             return

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
-from service.webhooks.dispatch import Dispatcher
+from service.webhooks.dispatch import MIN_REST_S, Dispatcher
 from service.webhooks.outbox import RETENTION, forget_old
 from service.webhooks.sending import Parcel, Sender, Sent
 from service.webhooks.turns import MAX_WEBHOOKS, REST
@@ -174,3 +174,25 @@ async def test_what_is_old_by_a_clock_that_has_just_jumped_is_sent_all_the_same(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert {one["id"] for one in await deliveries(bench)} == before
+
+
+async def test_by_a_clock_that_is_not_the_databases_nothing_is_sent(
+    make_bench: MakeBench, new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch, server: HttpsServer
+) -> None:
+    """The bench's clock stands at another time. Others would take its claims for run out, and send all again."""
+    async with make_bench(new_postgres(), webhooks=True, webhook_networks=(HERE,)) as bench:
+        await add(bench, server, "status")
+        await bench.submit()
+        await bench.post("/jobs/digits/cancel", 202)
+        sender = FakeSender()
+        running = asyncio.ensure_future(Dispatcher(bench.context, sender).run())
+        async with asyncio.timeout(60):
+            while bench.context.heartbeat.out_of_step is None:
+                assert not running.done()
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(2 * MIN_REST_S)
+            assert sender.sent == []
+            keep_in_step(monkeypatch, bench.clock)
+            await sender.alive.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

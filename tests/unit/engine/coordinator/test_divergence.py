@@ -11,7 +11,11 @@ FIRST = Alarm(generation=3, step=120, agreed=100, what="states")
 
 def test_what_was_saved_since_all_agreed_does_not_count() -> None:
     assert decide_divergence(FIRST, None) == Verdict(100, "")
-    assert decide_divergence(replace(FIRST, is_joiner=True), None) == Verdict(None, "")
+
+
+def test_of_a_joiner_nothing_counts_what_the_members_saved_before_does() -> None:
+    assert decide_divergence(replace(FIRST, joined_at=120), None) == Verdict(None, ""), "it has saved nothing yet"
+    assert decide_divergence(replace(FIRST, joined_at=119), None) == Verdict(119, "")
 
 
 def test_at_the_start_it_is_the_program() -> None:
@@ -41,7 +45,7 @@ def test_a_second_time_is_an_accident_only_beyond_the_first(again: Alarm, fails:
 
 def test_what_a_joiner_sees_of_a_member_and_the_comparison_after_it_are_one_accident() -> None:
     divergences = Divergences()
-    seen = divergences.on_alarm(replace(FIRST, is_joiner=True))
+    seen = divergences.on_alarm(replace(FIRST, joined_at=120))
     assert seen == Verdict(None, "")
     member = replace(FIRST, generation=4)
     assert divergences.on_alarm(member) == Verdict(FIRST.agreed, "")
@@ -51,8 +55,8 @@ def test_what_a_joiner_sees_of_a_member_and_the_comparison_after_it_are_one_acci
 
 
 def test_two_joiners_in_a_row_are_no_accident_however_far_the_members_got() -> None:
-    first = replace(FIRST, is_joiner=True)
-    second = Alarm(9, 5000, 4999, "gradients", is_joiner=True)
+    first = replace(FIRST, joined_at=120)
+    second = Alarm(9, 5000, 4999, "gradients", joined_at=5000)
     for is_overcome in (False, True):
         divergences = Divergences()
         divergences.on_alarm(first)
