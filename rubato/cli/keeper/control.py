@@ -94,7 +94,8 @@ def find_storage_before(home: Home, environment: Mapping[str, str] = os.environ)
     now = parse_storage(named)
     if now.is_local and not now.path.startswith("/"):
         raise KeeperError(f"{commands.STORAGE} must be absolute, for all nodes to find it; got {named!r}")
-    before = parse_storage(home.keep_storage(None) or str(home.path / "checkpoints"))
+    kept, own = home.keep_storage(None), home.path / "checkpoints"
+    before = parse_storage(kept or str(own))
     # The service writes the token at its first start: without it there is nothing from before.
     if now.absolute() == before.absolute() or not home.token_file.exists():
         return None
@@ -103,7 +104,9 @@ def find_storage_before(home: Home, environment: Mapping[str, str] = os.environ)
         raise KeeperError(
             f"{home.path} is up already, with its checkpoints in {before}; `rubato down` first to put them elsewhere"
         )
-    return str(before)
+    # Homes of releases that did not keep it yet may have had another storage all along: then this folder is empty.
+    is_left_behind = kept is not None or (own.is_dir() and any(own.iterdir()))
+    return str(before) if is_left_behind else None
 
 
 def check_port(home: Home, port: int) -> None:

@@ -2,8 +2,8 @@
 
     a majority agrees         the others are out (they end themselves); the rest trains on from what it holds
     no majority               nobody knows who is right: all are out, back to a checkpoint
-    a joiner differs          it is out before anything counts that it computed; what was saved without it stands, unless
-                              the members differ, too, when they compare their states thereupon: it was one's fault then
+    a joiner differs          it is out before anything counts that it computed; what was saved without it stands,
+                              unless the members differ, too, when they compare their states thereupon
 
 Whoever is out may have written a part of each checkpoint since all were last known to agree (its *agreed* step): those
 do not count any more. Twice without having got beyond where it happened before, or two joiners in a row: it is no

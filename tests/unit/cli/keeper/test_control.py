@@ -49,6 +49,8 @@ def test_another_storage_than_before_is_told(
     default = str(home.path / "checkpoints")
     assert find_storage_before(home, {}) is None
     assert find_storage_before(home, {"RUBATO_STORAGE": f"file://{default}/"}) is None
+    assert find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/a"}) is None, "nothing is left behind there"
+    (home.path / "checkpoints" / "job-1").mkdir(parents=True)
     assert find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/a"}) == default
     home.keep_storage("s3://bucket/a")
     assert find_storage_before(home, {"RUBATO_STORAGE": "s3://bucket/a"}) is None
