@@ -1,6 +1,9 @@
 """How long training stands still when a worker joins, by the size of the model: two workers become three.
 
-python -m benchmarks.join_size [--widths 1780,4000,6200] [--device-seconds 0,0.3] [--rounds 3]
+python -m benchmarks.join_size [--widths 1780,4000,6200] [--device-seconds 0,0.3] [--microbatches 4] [--rounds 3]
+
+Of 4 microbatches two workers compute 2 each, and of three workers the busiest does: a step is as long before as after.
+Of 6 they compute 3, then 2: a pass less, which the downtime, less a step *after*, counts as a standstill.
 
 Where passes keep the cores busy, who joins competes with those who train; where a device computes them (here: a wait in
 its place) it has the cores while they wait.
@@ -30,7 +33,7 @@ from rubato.wire.cluster import MetricRow
 
 ENDLESS = 100_000
 STEPS_BEFORE, WARM_STEPS = 12, 3
-BATCH, MICROBATCHES = 24, 6
+BATCH = 24
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ class Join:
     """The median step of three."""
 
 
-def measure(width: int, device_s: float, folder: Path) -> Join:
+def measure(width: int, device_s: float, microbatches: int, folder: Path) -> Join:
     """One job, one join."""
-    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH, device_s=device_s * MICROBATCHES / BATCH)
+    job = Workload(str(folder), steps=ENDLESS, width=width, batch=BATCH, device_s=device_s * microbatches / BATCH)
     workers = {"initial": 2, "min": 1, "max": 4}
-    with local_job(job, MICROBATCHES, workers=workers, checkpoint={"every": "1h"}, patience_s=600) as run:
+    with local_job(job, microbatches, workers=workers, checkpoint={"every": "1h"}, patience_s=600) as run:
         run.wait_step(STEPS_BEFORE)
         began, asked_at = time.monotonic(), run.step
         run.scale(3)
@@ -121,13 +124,14 @@ def main() -> int:
         default=[0.0, 0.3],
         help="what a pass waits for a device; 0: none, the cores are busy",
     )
+    parser.add_argument("--microbatches", type=int, default=4, help="a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     flags = parser.parse_args()
     load = os.getloadavg()[0]
     lines = [
         f"{today()}, {machine(load)}; {versions(['torch'])}. Two workers become three; global batch {BATCH} in "
-        f"{MICROBATCHES} microbatches; medians and ranges of {flags.rounds}. Memory that was not in use takes "
+        f"{flags.microbatches} microbatches; medians and ranges of {flags.rounds}. Memory that was not in use takes "
         f"{fresh_memory_seconds():.1f} s a GiB.",
         "",
         "| parameters | with momentum | passes are computed by | step before | step while it joins | step after "
@@ -140,7 +144,7 @@ def main() -> int:
             for number in range(flags.rounds):
                 print(f"width {width}, device {device_s} s, round {number + 1} ...", file=sys.stderr, flush=True)
                 with nothing_left_behind(), tempfile.TemporaryDirectory(prefix="rb-join-") as folder:
-                    joins.append(measure(width, device_s, Path(folder)))
+                    joins.append(measure(width, device_s, flags.microbatches, Path(folder)))
             lines.append(line(width, device_s, joins))
     publish("joins", "\n".join(lines), writes=flags.write)
     return 0
