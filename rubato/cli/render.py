@@ -28,6 +28,7 @@ MIN_NAME_WIDTH = 8
 WIDE = 100
 """Columns of a terminal from which on all columns of a table have room."""
 USUAL = 80
+WIDE = 120
 
 
 def format_age(since: str | None, now: datetime) -> str:
@@ -179,11 +180,13 @@ def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def worker_table(workers: list[Worker], columns: int | None = None) -> Table:
-    """The workers of a job; on a terminal that is narrow without their share of the work."""
+    """The workers of a job; on a narrow terminal without their share of the work, on a wide one with what they use."""
     from rich.table import Table
 
     titles = ["WORKER", "RANK", "STATE", "PHASE", "STEP", "MICROBATCHES", "EACH", "PID", "NODE"]
-    if columns is not None and columns < USUAL:
+    if columns is None or columns >= WIDE:
+        titles[7:7] = ["DEVICE", "MEMORY", "HEARD"]
+    elif columns < USUAL:
         titles = ["WORKER", "RANK", "STATE", "STEP", "PID", "NODE"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in titles:
@@ -198,6 +201,9 @@ def worker_table(workers: list[Worker], columns: int | None = None) -> Table:
             "STEP": worker.step,
             "MICROBATCHES": worker.microbatches,
             "EACH": None if pace is None else format_pause(pace),
+            "DEVICE": worker.device or None,
+            "MEMORY": None if worker.memory_bytes is None else f"{worker.memory_bytes / 1e9:.2f} GB",
+            "HEARD": None if worker.silent_seconds is None else f"{format_pause(worker.silent_seconds)} ago",
             "PID": worker.pid,
             "NODE": worker.node or None,
         }

@@ -34,6 +34,12 @@ class Worker:
     """Its share of the last step."""
     microbatch_seconds: float | None = None
     """Forward and backward of one of them: its pace."""
+    device: str = ""
+    """On what it computes: `cpu`, or the name of a GPU."""
+    memory_bytes: int | None = None
+    """Resident memory of the training process."""
+    silent_seconds: float | None = None
+    """Since its last sign of life, when that was reported."""
     raw: dict[str, Any] = field(default_factory=dict)
 
 

@@ -188,6 +188,7 @@ class ChildSupervisor:
             said.microbatch,
             since_s(said.pulse_ns),
             said.usual,
+            None if self.pid is None else resident_bytes(self.pid),
         )
 
     def _live(self) -> None:
@@ -297,6 +298,15 @@ class ChildSupervisor:
         if self._process is not None and not self._is_reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory of a process that is in RAM, shared pages included; None where it is gone or the kernel does not say."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def count_oom_kills() -> int:

@@ -258,6 +258,12 @@ class WorkerReport:
     """Its share of the last step; None: it does not train, or the controller is of an older release."""
     microbatch_seconds: float | None = None
     """Forward and backward of one of them, the median of the last steps: its pace against that of the others."""
+    device: str = ""
+    """On what it computes, `cpu` or the name of a GPU; empty: not told yet."""
+    memory_bytes: int | None = None
+    """Resident memory of its training process; None: not known."""
+    silent_seconds: float | None = None
+    """Since its last sign of life, when this report was made; None: from a controller of an older release."""
 
 
 @dataclass(frozen=True)

@@ -288,6 +288,8 @@ class Beat:
     """Since the interpreter of the process last ran."""
     usual: dict[str, float] = field(default_factory=dict)
     """What each stage usually takes at most in this process, in seconds, as far as it is known."""
+    memory_bytes: int | None = None
+    """Resident memory of the training process; None: not known, or the supervisor is of an older release."""
 
 
 @dataclass(frozen=True)

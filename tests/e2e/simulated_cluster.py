@@ -237,6 +237,7 @@ class SimulatedJob:
                 supervisor_pid=4000 + worker, node="node-a" if rank % 2 == 0 else "node-b", state="active",
                 step=self.view.step, phase="exchange" if rank == 0 else "compute",
                 microbatches=32 // len(self.members), microbatch_seconds=0.021 if rank == 1 else 0.011,
+                device="NVIDIA H100", memory_bytes=3_480_000_000 + 10**6 * rank, silent_seconds=0.2 + rank / 10,
             )
             for rank, worker in enumerate(self.members)
         )  # fmt: skip

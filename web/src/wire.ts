@@ -143,6 +143,11 @@ export interface Worker {
   microbatches: number | null;
   /** Forward and backward of one of them. */
   microbatch_seconds: number | null;
+  /** `cpu`, or the name of a GPU; empty: not told yet. */
+  device: string;
+  memory_bytes: number | null;
+  /** Since its last sign of life, when that was reported. */
+  silent_seconds: number | null;
 }
 
 export interface CheckpointFile {

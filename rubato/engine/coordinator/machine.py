@@ -140,7 +140,7 @@ class Coordinator:
 
     def workers(self) -> tuple[WorkerReport, ...]:
         """Every living worker, by rank, then by age."""
-        return observe_workers(self.job)
+        return observe_workers(self.job, self._ticked_at)
 
     # --- messages of workers ------------------------------------------------------------------------------------------
 

@@ -95,8 +95,12 @@ class WorkerView:
         self.pid, self.supervisor_pid = spawned.pid, spawned.supervisor_pid
         self.node, self.node_id = spawned.node, spawned.node_id
 
-    def report(self, rank: int | None) -> WorkerReport:
-        """As the service shows it."""
+    def report(self, rank: int | None, now: float | None) -> WorkerReport:
+        """As the service shows it.
+
+        Args:    now: None: no time has passed yet.
+        """
+        arithmetic = self.standby.arithmetic if self.standby else {}
         paces = self.paces if rank is not None else ()
         each = [spent / count for spent, count in paces if count]
         return WorkerReport(
@@ -112,6 +116,9 @@ class WorkerView:
             node_id=self.node_id,
             microbatches=paces[-1][1] if paces else None,
             microbatch_seconds=round(statistics.median(each) / 1e9, 6) if each else None,
+            device=arithmetic.get("gpu") or arithmetic.get("device", ""),
+            memory_bytes=self.beat.memory_bytes if self.beat else None,
+            silent_seconds=None if now is None else round(max(0.0, now - self.heard_at), 3),
         )
 
 

@@ -36,11 +36,11 @@ def observe_job(job: JobState, resume_step: int, *, is_repairing: bool, is_leavi
     )
 
 
-def observe_workers(job: JobState) -> tuple[WorkerReport, ...]:
+def observe_workers(job: JobState, now: float | None) -> tuple[WorkerReport, ...]:
     """Every living worker, by rank, then by age."""
     members = job.roster.of(job.current)
     others = [worker for worker in job.roster if worker not in members]
-    return tuple(one.report(job.rank_of(one)) for one in [*members, *others])
+    return tuple(one.report(job.rank_of(one), now) for one in [*members, *others])
 
 
 def _phase(job: JobState, *, is_repairing: bool, is_leaving: bool) -> Phase:

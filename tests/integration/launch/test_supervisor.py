@@ -16,7 +16,7 @@ import pytest
 from rubato.cli.keeper.process_table import identify, read_table
 from rubato.launch.environment import child_environment
 from rubato.launch.output import OutputLine
-from rubato.launch.supervisor import ChildPlan, ChildSupervisor
+from rubato.launch.supervisor import ChildPlan, ChildSupervisor, resident_bytes
 from rubato.wire import worker as wire
 from tests.waiting import wait_for
 from tests.watched_child import START, Watched, wait_gone, watching
@@ -90,6 +90,24 @@ def test_commands_to_one_that_does_not_read_block_nobody_and_vanish_with_it(run:
         watched.supervisor.send(wire.Acknowledge(3, step))
     watched.supervisor.kill()
     assert watched.finish().signal == "SIGKILL"
+
+
+def test_signs_of_life_say_what_it_does_and_its_memory(run: Any) -> None:
+    watched = run(
+        """
+        from rubato.wire.progress import ProgressWord
+        word, taken = ProgressWord(int(os.environ["RUBATO_PROGRESS_FD"])), bytearray(b"x") * 200_000_000
+        word.write("compute", 7, 2)
+        word.beat()
+        time.sleep(60)
+        """
+    )
+    beat = watched.until(wire.Beat)
+    assert (beat.stage, beat.step, beat.generation) == ("compute", 7, 2)
+    assert beat.memory_bytes == pytest.approx(200_000_000, rel=0.3)
+    watched.supervisor.kill()
+    watched.finish()
+    assert resident_bytes(watched.supervisor.pid) is None
 
 
 def test_output_comes_line_by_line_with_its_stream_before_the_exit(run: Any) -> None:

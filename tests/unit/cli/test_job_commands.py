@@ -71,10 +71,12 @@ def test_get_shows_the_workers_of_a_living_job(service: FakeService, rubato: Rub
     service.on("GET", "/jobs/job_1", job())
     worker = {"worker_id": "w1", "rank": 0, "pid": 77, "state": "active", "phase": "compute", "step": 119, "node": "n1"}
     worker |= {"microbatches": 6, "microbatch_seconds": 0.0214}
+    worker |= {"device": "cpu", "memory_bytes": 412_000_000, "silent_seconds": 0.25}
     service.on("GET", "/jobs/job_1/workers", {"items": [worker, {"worker_id": "w2", "state": "warming"}]})
     lines = rubato("get", "job_1").out.splitlines()
-    assert lines[-2].split() == ["w1", "0", "active", "compute", "119", "6", "21", "ms", "77", "n1"]
-    assert lines[-1].split() == ["w2", "-", "warming", "-", "-", "-", "-", "-", "-"]
+    used = ["cpu", "0.41", "GB", "250", "ms", "ago"]
+    assert lines[-2].split() == ["w1", "0", "active", "compute", "119", "6", "21", "ms", *used, "77", "n1"]
+    assert lines[-1].split() == ["w2", "-", "warming", *["-"] * 9]
 
 
 @pytest.mark.parametrize(

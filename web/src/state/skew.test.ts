@@ -19,6 +19,9 @@ const worker = (
   node_id: "n",
   microbatches,
   microbatch_seconds,
+  device: "cpu",
+  memory_bytes: null,
+  silent_seconds: null,
 });
 
 describe("skewOf", () => {

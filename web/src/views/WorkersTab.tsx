@@ -5,7 +5,7 @@ import { Confirm } from "../parts/Confirm";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { slowness } from "../state/workers";
-import { formatCount, formatDuration, plural } from "../text/format";
+import { formatBytes, formatCount, formatDuration, plural } from "../text/format";
 import { isFinal, type Job, type Worker } from "../wire";
 
 /** Who trains: one row a worker, in the order of ranks. */
@@ -44,6 +44,13 @@ export function WorkersTab({ job }: { job: Job }) {
             >
               Each takes
             </th>
+            <th scope="col">Device</th>
+            <th scope="col" class="number" title="Resident memory of the training process">
+              Memory
+            </th>
+            <th scope="col" class="number" title="Its last sign of life, when that was reported">
+              Heard
+            </th>
             <th scope="col">Node</th>
             <th scope="col" class="number">
               Pid
@@ -67,6 +74,11 @@ export function WorkersTab({ job }: { job: Job }) {
               <td class="number">{worker.microbatches ?? "–"}</td>
               <td class="number">
                 <Pace worker={worker} workers={workers} />
+              </td>
+              <td>{worker.device || "–"}</td>
+              <td class="number">{worker.memory_bytes == null ? "–" : formatBytes(worker.memory_bytes)}</td>
+              <td class="number">
+                {worker.silent_seconds == null ? "–" : `${formatDuration(worker.silent_seconds)} ago`}
               </td>
               <td>{worker.node}</td>
               <td class="number">

@@ -186,7 +186,8 @@ class Cluster(Processes):
         since = worker.hangs_since if worker.hangs_since is not None else worker.waits_since
         stage = self._stage_of(worker) if is_idle else "compute"
         seconds = self.now - since if since is not None else 0.0
-        return wire.Beat(worker.incarnation, number, worker.step, stage, seconds, usual={"compute": 0.01})
+        usual = {"compute": 0.01}
+        return wire.Beat(worker.incarnation, number, worker.step, stage, seconds, usual=usual, memory_bytes=2**30)
 
     @staticmethod
     def _stage_of(worker: Worker) -> str:

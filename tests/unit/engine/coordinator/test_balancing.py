@@ -110,6 +110,8 @@ def test_owners_follow_the_pace_of_the_workers(seed: int) -> None:
     fast, late = reports[0].microbatch_seconds, reports[1].microbatch_seconds
     assert fast == pytest.approx(0.010, rel=0.1)
     assert late == pytest.approx(0.030, rel=0.1)
+    assert {one.memory_bytes for one in reports.values()} == {2**30}
+    assert all(one.silent_seconds is not None and one.silent_seconds < 2 for one in reports.values())
     cluster.slowness.clear()
     cluster.run(lambda: len([one for one in cluster.events if one.kind == "rebalanced"]) == 2, limit=200_000)
     record = cluster.coordinator.job.current
