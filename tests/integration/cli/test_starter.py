@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rubato.cli.app import run
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +35,7 @@ for name in ("images", "text", "stream"):
 """
 
 
+@pytest.mark.long
 def test_every_other_template_trains(tmp_path: Path) -> None:
     """In one process, for starting it takes longer than the training."""
     for name in ("images", "text", "stream"):

@@ -18,6 +18,7 @@ from rubato.home import Home
 from tests.shell import Shell
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_home_from_up_to_down(shell: Shell) -> None:
     (port,) = find_free_ports(1)

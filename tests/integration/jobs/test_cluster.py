@@ -17,6 +17,7 @@ from tests.running_home import STEPS, RunningHome
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.long
 def test_a_job_that_is_scaled_and_loses_workers_has_the_same_bits(
     running: RunningHome, tmp_path: Path, digest: str
 ) -> None:

@@ -90,6 +90,7 @@ def nodes_by_id(running: RunningHome) -> dict[str, dict[str, Any]]:
     return {node["node_id"]: node for node in running.client.operations.nodes()}
 
 
+@pytest.mark.long
 def test_a_node_is_drained_and_its_workers_go_on_elsewhere(running: RunningHome, tmp_path: Path, digest: str) -> None:
     before = nodes_by_id(running)
     with ray_node(running, tmp_path, slots=2):
@@ -125,6 +126,7 @@ def wait_alone(running: RunningHome) -> str:
     return nodes[0]
 
 
+@pytest.mark.long
 def test_training_leaves_a_container_that_is_to_be_stopped(running: RunningHome, tmp_path: Path, digest: str) -> None:
     """By the hook of its pod; the bits are the oracle's, nobody is lost, and a checkpoint was saved before."""
     home = wait_alone(running)

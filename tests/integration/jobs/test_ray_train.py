@@ -30,14 +30,18 @@ def submit(home: RunningHome, scratch: Path, workers: int = 1, **spec: Any) -> C
 
 
 def test_train_functions_run_as_jobs(running: RunningHome, tmp_path: Path) -> None:
-    """Three jobs at a time: starting a driver of Ray Train takes long, and mostly waits."""
     job = submit(running, tmp_path)
+    check_changes(job)
+    check_end(job)
+
+
+@pytest.mark.long
+def test_train_functions_fail_and_are_cancelled(running: RunningHome, tmp_path: Path) -> None:
+    """Two jobs at a time: starting a driver of Ray Train takes long, and mostly waits."""
     raising = submit(running, tmp_path, config={"raise_at": 2}, restart={"max_restarts": 0})
     unwanted = submit(running, tmp_path)
-    check_changes(job)
     check_cancelled(unwanted)
     check_failed(raising)
-    check_end(job)
 
 
 def check_changes(job: ClusterJob) -> None:

@@ -482,6 +482,7 @@ class Protocol(Played):
         assert not self.job().desired_actions
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
 def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path, database_url: str) -> None:
     clock = ManualClock()
     EFFECTS.clear()
