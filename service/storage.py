@@ -11,7 +11,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import BinaryIO, TypeVar
 
 from rubato.wire.storage import MANIFEST_NAME, PIN_NAME, PIN_TEXT, StorageUri
@@ -47,23 +47,34 @@ def check_there(root: StorageUri) -> None:
         raise FileNotFoundError(errno.ENOENT, what, str(root))
 
 
-def leave_mark(root: StorageUri) -> None:
-    """Before something is deleted, which may be the last that lies there.
+@contextlib.contextmanager
+def marked(root: StorageUri) -> Iterator[None]:
+    """Leave the mark before something is deleted, which may be the last that lies there.
 
     Raises:
         OSError: nothing lies there, or it cannot be told from what is not there once it is empty.
     """
     check_there(root)
-    stored = open_stored(root)
-    if stored.exists(MARK_NAME):
-        return
+    is_marked = open_stored(root).exists(MARK_NAME) or _leave_mark(root)
+    yield
+    if not is_marked:
+        _leave_mark(root)  # on a disk that was full
+
+
+def _leave_mark(root: StorageUri) -> bool:
+    """Whether it is there; False: the disk is full, and what is deleted makes room for it."""
     try:
-        stored.write(MARK_NAME, MARK_TEXT)
+        open_stored(root).write(MARK_NAME, MARK_TEXT)
     except PermissionError:
         # A folder in which nothing may be made does not let go of the folders of jobs either: it is never empty. The
         # folders of an object store go with what lies in them.
         if not root.is_local:
             raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
 
 
 def pin(folder: StoredFolder) -> bool:
@@ -157,8 +168,8 @@ class StorageDesk:
         """
 
         def work() -> T:
-            leave_mark(self._root)
-            return change(open_stored(self._root, job_id, name))
+            with marked(self._root):
+                return change(open_stored(self._root, job_id, name))
 
         return await self._ask(work, CHANGE_S)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +121,28 @@ async def test_where_the_root_may_not_be_written_to_checkpoints_are_pinned_and_d
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_on_a_full_disk_what_is_deleted_makes_room_for_the_mark(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    controller = await bench.start()
+    await commit(controller, 10)
+    (folder,) = make_files(bench, controller, 10).values()
+    await end(controller)
+    write = LocalStored.write
+
+    def refuse(root: LocalStored, name: str, data: bytes) -> None:
+        if folder.exists():
+            raise OSError(number, os.strerror(number), name)
+        write(root, name, data)
+
+    monkeypatch.setattr(LocalStored, "write", refuse)
+    (seen,) = (await by_step(bench)).values()
+    assert (await bench.client.delete(f"/api/v1/checkpoints/{seen['id']}")).status_code == 204
+    assert not folder.exists()
+    assert (folder.parent.parent / storage.MARK_NAME).exists()
+
+
 def test_an_object_store_that_the_service_could_empty_without_a_mark_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,8 +152,8 @@ def test_an_object_store_that_the_service_could_empty_without_a_mark_is_left_alo
     root = StorageUri("memory", f"/{tmp_path.name}")
     fsspec.filesystem("memory").pipe_file(f"/{tmp_path.name}/job_a/1-10/manifest.json", b"{}")
     monkeypatch.setattr(stored.ObjectStored, "write", refuse)
-    with pytest.raises(PermissionError):
-        storage.leave_mark(root)
+    with pytest.raises(PermissionError), storage.marked(root):
+        pytest.fail("it was left to be emptied")
 
 
 class CountingStore:
