@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
@@ -30,6 +30,9 @@ from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
 from service.scheduling.sentences import UNSEEN
 from service.views import job_json
+
+MERGED_PROJECTS = 50
+"""Of so many projects lists are merged; who sees more sees so much of all jobs that these are walked."""
 
 
 def read_spec(data: Any) -> JobSpec:
@@ -120,28 +123,47 @@ async def list_jobs(
     Raises:
         ServiceError: invalid_request (the cursor).
     """
-    statement = select(Job).options(defer(Job.spec)).where(Job.deleted_at.is_(None))
-    statement = statement.order_by(Job.id.desc()).limit(limit + 1)
-    if caller.visible_projects is not None:
-        statement = statement.where(Job.project.in_(sorted(caller.visible_projects)))
+    holds: list[ColumnElement[bool]] = [Job.deleted_at.is_(None)]
     if wanted.statuses:
-        statement = statement.where(Job.status.in_(wanted.statuses))
-    if wanted.project:
-        statement = statement.where(Job.project == wanted.project)
-    for name, value in wanted.labels.items():
-        statement = statement.where(Job.labels[name].as_string() == value)
+        holds.append(Job.status.in_(wanted.statuses))
+    holds += [Job.labels[name].as_string() == value for name, value in wanted.labels.items()]
     if wanted.text:
-        statement = statement.where(Job.name.contains(wanted.text.lower(), autoescape=True))
+        holds.append(Job.name.contains(wanted.text.lower(), autoescape=True))
     if wanted.created_after is not None:
-        statement = statement.where(Job.created_at > wanted.created_after)
+        holds.append(Job.created_at > wanted.created_after)
     if cursor is not None:
         if not is_id(cursor, "job"):
             raise bad_cursor()
-        statement = statement.where(Job.id < cursor)
+        holds.append(Job.id < cursor)
+    projects = caller.visible_projects
+    if wanted.project:
+        projects = frozenset({wanted.project} if projects is None else {wanted.project} & projects)
+    statement = select(Job).options(defer(Job.spec)).where(_are_among_newest(holds, projects, limit + 1))
+    statement = statement.order_by(Job.id.desc()).limit(limit + 1)
     async with context.database.read() as session:
         jobs = list((await session.scalars(statement)).all())
         page, next_cursor = cut(jobs, limit, lambda job: job.id)
         return await list_json(session, page, with_history=with_history), next_cursor
+
+
+def _are_among_newest(
+    holds: Sequence[ColumnElement[bool]], projects: frozenset[str] | None, count: int
+) -> ColumnElement[bool]:
+    """Jobs of which all this holds, among them the `count` newest of these projects.
+
+    An index has the jobs of one project in order; of several at once all that there ever were would be sorted.
+    """
+    if projects is None:
+        return and_(*holds)
+    if len(projects) > MERGED_PROJECTS:
+        return and_(unindexed(Job.project).in_(sorted(projects)), *holds)
+    if len(projects) <= 1:
+        return and_(Job.project.in_(sorted(projects)), *holds)
+    newest = [
+        select(Job.id).where(Job.project == project, *holds).order_by(Job.id.desc()).limit(count).subquery()
+        for project in sorted(projects)
+    ]
+    return Job.id.in_(union_all(*(select(one.c.id) for one in newest)))
 
 
 async def find_visible(session: AsyncSession, reference: str, caller: Principal, *, with_deleted: bool = False) -> Job:

@@ -137,3 +137,37 @@ async def test_the_few_jobs_that_live_are_found_among_those_that_ended(make_benc
             assert recorder.statements, name
             slow[name] = recorder.slow(bench.settings.home / "rubato.db")
     assert {name: plans for name, plans in slow.items() if plans} == {}
+
+
+async def test_lists_of_several_projects_take_the_newest_of_each(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url) as bench:
+        for project in ("audio", "vision"):
+            await bench.post("/projects", 201, {"name": project})
+        names: dict[str, list[str]] = {}
+        for number in range(12):
+            project = ("default", "audio", "vision")[number % 3]
+            await bench.submit(name := f"job-{number}", project=project, labels={"part": str(number // 6)})
+            names.setdefault(project, []).insert(0, name)
+        ann = await make_user(bench, "ann", audio="editor", vision="viewer")
+        hers = [f"job-{number}" for number in reversed(range(12)) if number % 3]
+
+        async def listed(**asked: Any) -> list[str]:
+            found: list[str] = []
+            while True:
+                page = (await ann.get("/api/v1/jobs", params={"limit": 3, **asked})).json()
+                assert len(page["items"]) <= 3
+                found += [one["name"] for one in page["items"]]
+                if page["next_cursor"] is None:
+                    return found
+                asked["cursor"] = page["next_cursor"]
+
+        with recorded() as recorder:
+            assert await listed() == hers
+        if not database_url:
+            (first, *_) = recorder.plans(bench.settings.home / "rubato.db")
+            assert first.count("SEARCH jobs USING INDEX ix_jobs_project_id (project=?)") == 2, first
+            assert not any("B-TREE" in step for step in first), "all that there ever were would be sorted"
+        assert await listed(project="audio") == names["audio"]
+        assert await listed(project="default") == []
+        assert await listed(label="part=0") == hers[4:]
+        assert await listed(q="job-1") == [name for name in hers if "job-1" in name]
