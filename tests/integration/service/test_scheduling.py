@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select, text
+from structlog.testing import capture_logs
 
 from rubato.wire.cluster import NodeReport, Outcome, Result
 from rubato.wire.codec import to_json
 from service.ids import new_id
 from service.models import Job
-from service.scheduling.loop import WINDOW
+from service.scheduling.loop import LATE, WINDOW
 from service.scheduling.observe import observe
 from service.scheduling.sentences import UNSEEN
 from tests.simulated_controller import SimulatedController, bearer, metric, worker
@@ -420,6 +421,28 @@ async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
     await bench.loop.run_once()
     checks = {check["name"]: check for check in (await bench.client.get("/readyz")).json()["checks"]}
     assert checks["scheduler"]["ok"]
+
+
+async def test_a_round_that_waits_too_long_for_its_turn_judges_nothing_and_says_so_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.submit()
+    await bench.agent.sync()
+    plan = bench.loop._plan
+
+    async def plan_slowly(*args: Any) -> Any:
+        planned = await plan(*args)
+        bench.clock.advance(LATE.total_seconds() + 1)
+        return planned
+
+    with monkeypatch.context() as patched, capture_logs() as lines:
+        patched.setattr(bench.loop, "_plan", plan_slowly)
+        for _ in range(3):
+            await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "queued"
+    assert [line["late_s"] for line in lines if line["event"] == "scheduling_round_late"] == [LATE.total_seconds() + 1]
+    await bench.loop.run_once()
+    assert (await bench.job("digits"))["status"] == "starting"
 
 
 async def test_what_has_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
