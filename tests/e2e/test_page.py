@@ -445,7 +445,9 @@ def test_a_slow_worker_is_told_beside_the_others(
     open_job(page, service, job_id)
     page.get_by_role("tab", name="Workers").click()
     slow = page.locator('[data-worker="w2"]')
-    expect(slow).to_contain_text("21 ms, 1.9× the others")
+    expect(slow).to_contain_text("21 ms1.9× the others")  # on two lines
+    expect(slow).to_contain_text("NVIDIA H100")
+    expect(slow).to_contain_text("300 ms ago")
     fast = page.locator('[data-worker="w1"]')
     expect(fast).to_contain_text("11 ms")
     expect(fast).not_to_contain_text("the others")

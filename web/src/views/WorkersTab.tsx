@@ -44,19 +44,15 @@ export function WorkersTab({ job }: { job: Job }) {
             >
               Each takes
             </th>
-            <th scope="col">Device</th>
             <th scope="col" class="number" title="Resident memory of the training process">
               Memory
             </th>
             <th scope="col" class="number" title="Its last sign of life, when that was reported">
               Heard
             </th>
-            <th scope="col">Node</th>
+            <th scope="col">Node, device</th>
             <th scope="col" class="number">
               Pid
-            </th>
-            <th scope="col" class="number">
-              Supervisor pid
             </th>
             {!isFinal(job.status) && <th scope="col">Actions</th>}
           </tr>
@@ -75,17 +71,22 @@ export function WorkersTab({ job }: { job: Job }) {
               <td class="number">
                 <Pace worker={worker} workers={workers} />
               </td>
-              <td>{worker.device || "–"}</td>
               <td class="number">{worker.memory_bytes == null ? "–" : formatBytes(worker.memory_bytes)}</td>
               <td class="number">
                 {worker.silent_seconds == null ? "–" : `${formatDuration(worker.silent_seconds)} ago`}
               </td>
-              <td>{worker.node}</td>
-              <td class="number">
-                <code>{worker.pid ?? "–"}</code>
+              <td>
+                {worker.node}
+                {worker.device && <div class="soft nowrap">{worker.device}</div>}
               </td>
               <td class="number">
-                <code>{worker.supervisor_pid ?? "–"}</code>
+                <code
+                  title={
+                    worker.supervisor_pid === null ? undefined : `Its supervisor: ${worker.supervisor_pid}`
+                  }
+                >
+                  {worker.pid ?? "–"}
+                </code>
               </td>
               {!isFinal(job.status) && (
                 <td>
@@ -108,7 +109,8 @@ function Pace({ worker, workers }: { worker: Worker; workers: readonly Worker[] 
   if (ratio === null) return <>{formatDuration(seconds)}</>;
   return (
     <span class="slow" title="Microbatches move from it to the faster ones, where that shortens the step">
-      {formatDuration(seconds)}, {ratio.toFixed(1)}× the others
+      {formatDuration(seconds)}
+      <div class="nowrap">{ratio.toFixed(1)}× the others</div>
     </span>
   );
 }
