@@ -48,10 +48,8 @@ def decide_divergence(alarm: Alarm, last: Alarm | None) -> Verdict:
     Args:    last: the alarm before; None: there was none, or it is overcome.
     """
     distrust_after: int | None = alarm.agreed
-    if alarm.joined_at is not None:
-        distrust_after = (
-            alarm.joined_at if alarm.step > alarm.joined_at else None
-        )  # it has saved a part at the end of it
+    if alarm.joined_at is not None:  # its first part of a checkpoint is of the end of that step
+        distrust_after = alarm.joined_at if alarm.step > alarm.joined_at else None
     if alarm.is_at_start:
         advice = (
             "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
