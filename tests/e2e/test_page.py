@@ -406,6 +406,8 @@ def test_two_jobs_are_compared_from_the_list_and_by_their_address(
     expect(page.locator(".lane canvas")).to_have_count(2)
     page.reload()
     expect(page.get_by_role("button", name="accuracy")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".lane canvas")).to_have_count(2)
+    expect(legend.first.get_by_role("link")).to_have_text(["quick", "still-learning"])  # else it moves under the click
     page.get_by_role("link", name="Compare without quick").click()
     expect(legend.first.get_by_role("link")).to_have_text(["still-learning"])
     expect(page.get_by_role("heading", name="Compare with")).to_be_visible()
