@@ -28,7 +28,8 @@ MIN_NAME_WIDTH = 8
 WIDE = 100
 """Columns of a terminal from which on all columns of a table have room."""
 USUAL = 80
-WIDE = 120
+WIDER = 120
+"""Columns from which on workers are shown with what they use."""
 
 
 def format_age(since: str | None, now: datetime) -> str:
@@ -184,7 +185,7 @@ def worker_table(workers: list[Worker], columns: int | None = None) -> Table:
     from rich.table import Table
 
     titles = ["WORKER", "RANK", "STATE", "PHASE", "STEP", "MICROBATCHES", "EACH", "PID", "NODE"]
-    if columns is None or columns >= WIDE:
+    if columns is None or columns >= WIDER:
         titles[7:7] = ["DEVICE", "MEMORY", "HEARD"]
     elif columns < USUAL:
         titles = ["WORKER", "RANK", "STATE", "STEP", "PID", "NODE"]

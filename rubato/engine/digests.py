@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
 
 from rubato.engine.state import TrainingState, digest_of_part
 
@@ -21,16 +24,18 @@ class StateDigests:
         self._found: Future[tuple[int, ...]] | None = None
 
     def begin(self, state: TrainingState, step: int, parts: Parts) -> None:
-        """Compute them meanwhile. On a GPU they wait for nothing but launches, and are made when they are asked for."""
-        if not parts or any(tensor.is_cuda for _, tensor in state.named_parameters()):
-            return
-        document, tensors = state.capture()
-        self._step, self._parts = step, parts
-        self._found = _THREAD.submit(lambda: tuple(digest_of_part(document, tensors, *one) for one in parts))
+        """Compute them meanwhile."""
+        if parts:
+            self._step, self._parts = step, parts
+            self._found = _THREAD.submit(_digests, *state.capture(), parts)
 
     def of(self, state: TrainingState, step: int, parts: Parts) -> tuple[int, ...]:
         """Those of these shares: what was begun, or computed now, from the state as it is."""
         found, self._found = self._found, None
         if found is not None and (self._step, self._parts) == (step, parts):
             return found.result()
-        return tuple(state.quick_digest(*one) for one in parts)
+        return _digests(*state.encode(), parts) if parts else ()
+
+
+def _digests(document: dict[str, Any], tensors: list[torch.Tensor], parts: Parts) -> tuple[int, ...]:
+    return tuple(digest_of_part(document, tensors, *one) for one in parts)

@@ -271,8 +271,13 @@ class Session:
             self.sums.overlap(self.step, leaves, self._begin_exchange(exchange, record))
 
     def begin_digests(self) -> None:
-        """At the start of a step: what is to be compared in it is computed beside its microbatches."""
-        if self.record is not None and self.follower is None and not self.is_caught_up():
+        """At the start of a step: what is to be compared in it is computed beside its microbatches.
+
+        On a GPU it takes no longer than its launches, and is computed when it is asked for.
+        """
+        if self.record is None or self.follower is not None or self.device.type != "cpu":
+            return
+        if not self.is_caught_up():
             self._digests.begin(self.state, self.step, self._agreement(self.record).parts)
 
     def relay(self) -> None:
