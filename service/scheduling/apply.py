@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -13,11 +14,15 @@ from rubato.wire.reasons import Reason
 from rubato.wire.status import Status
 from service.events import append_event
 from service.models import Job
-from service.notify import ALL_JOBS, desired_topic, job_topic, notify
+from service.notify import ALL_JOBS, SCHEDULER, desired_topic, job_topic, notify
 from service.scheduling.observe import LEAVING, Seen
 from service.scheduling.sentences import UNSEEN
 from service.scheduling.view import Decision, Fail, Keep, Preempt, Resize, Start, Wait
 from service.states import WITH_CONTROLLER, change_status, settle_status
+
+APPLY_FOR_S = 3.0
+"""A round writes for no longer, and the next one goes on: a transaction has 12 s, and where the decisions about a long
+queue took longer, each round would be in vain, and the queue longer at the next."""
 
 
 def changes_among(seen: Seen, decisions: Sequence[Decision]) -> list[Decision]:
@@ -34,23 +39,44 @@ def changes_among(seen: Seen, decisions: Sequence[Decision]) -> list[Decision]:
 async def apply_decisions(
     session: AsyncSession, decisions: Sequence[Decision], fallen: Sequence[str], now: datetime
 ) -> None:
-    """Write them all. A job that is no longer where the decision found it is left for the next round."""
+    """Write them: first what gives slots back, then what takes them, then what only tells.
+
+    A job that is no longer where the decision found it is left for the next round; so is what there was no time for.
+    """
+    until = time.monotonic() + APPLY_FOR_S
     ids = sorted({*(decision.job_id for decision in decisions), *fallen})
     # In the order of their ids, as everywhere where several rows are locked.
     rows = select(Job).where(Job.id.in_(ids)).order_by(Job.id).with_for_update()
     jobs = {job.id: job for job in await session.scalars(rows.execution_options(populate_existing=True))}
-    for decision in decisions:
-        job = jobs.get(decision.job_id)
-        if job is None:
+    for decision in sorted(decisions, key=lambda one: _turn(one, jobs)):
+        if (job := jobs.get(decision.job_id)) is None:
             continue
         if isinstance(decision, Start | Wait | Fail):
             if job.status == Status.QUEUED:
                 await _apply_to_queued(session, job, decision, now)
         elif Status(job.status) in WITH_CONTROLLER:
             await _apply_to_placed(session, job, decision, now)
+        if time.monotonic() >= until:
+            notify(session, SCHEDULER)
+            return
     for job_id in fallen:
         if (job := jobs.get(job_id)) is not None and job.status == Status.QUEUED:
             _tell(session, job, None, UNSEEN, now)
+
+
+def _turn(decision: Decision, jobs: Mapping[str, Job]) -> int:
+    """When it is written: any first part of the order gives away no slot twice."""
+    match decision:
+        case Preempt() | Fail():
+            return 0
+        case Start():
+            return 1
+        case Resize():
+            job = jobs.get(decision.job_id)
+            held = 0 if job is None else job.granted_workers + job.granted_standby
+            return 0 if decision.workers + decision.standby < held else 1
+        case Wait() | Keep():
+            return 2
 
 
 async def _apply_to_queued(session: AsyncSession, job: Job, decision: Start | Wait | Fail, now: datetime) -> None:

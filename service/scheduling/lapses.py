@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, Select, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.events import EventKind
@@ -16,6 +16,9 @@ from service.events import append_event
 from service.models import Attempt, Cluster, Job
 from service.notify import desired_topic, notify
 from service.states import WITH_CONTROLLER, change_status, settle_status
+
+AT_ONCE = 100
+"""So many jobs lapse in one transaction, of each kind: when a large cluster is lost, the next rounds go on."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ async def apply_lapses(session: AsyncSession, terms: Terms) -> None:
         await _stop_overdue(session, terms.now)
 
 
+def _few(those: ColumnElement[bool]) -> Select[Job]:
+    """Some of them, locked in the order of their ids, as everywhere where several rows are."""
+    return select(Job).where(those).order_by(Job.id).limit(AT_ONCE).with_for_update()
+
+
 def _is_silent(now: datetime) -> ColumnElement[bool]:
     return Job.placed_at.is_not(None) & Job.status.in_(("starting", "running")) & (Job.lease_expires_at < now)
 
@@ -87,14 +95,13 @@ def _is_overdue(now: datetime) -> ColumnElement[bool]:
 
 async def _note_silent_controllers(session: AsyncSession, now: datetime) -> None:
     """A silent controller is not a dead one: the job recovers, and the agent's list still asks for one."""
-    for job in await session.scalars(select(Job).where(_is_silent(now)).order_by(Job.id).with_for_update()):
+    for job in await session.scalars(_few(_is_silent(now))):
         await settle_status(session, job, now=now, reason=Reason.CONTROLLER_LOST.value)
 
 
 async def _end_forced(session: AsyncSession, terms: Terms) -> None:
     """A forced cancel or pause on a silent cluster ends once the workers' dead-man's switch has run out."""
-    given_up = select(Job).where(_is_given_up(terms.silent_since)).order_by(Job.id).with_for_update()
-    for job in await session.scalars(given_up):
+    for job in await session.scalars(_few(_is_given_up(terms.silent_since))):
         await session.execute(
             update(Attempt)
             .where(Attempt.job_id == job.id, Attempt.number == job.attempt)
@@ -112,8 +119,7 @@ async def _end_forced(session: AsyncSession, terms: Terms) -> None:
 
 async def _queue_stranded(session: AsyncSession, terms: Terms) -> None:
     """A job that nobody has begun on a cluster that fell silent is placed anew; it keeps its place in the queue."""
-    stranded = select(Job).where(_is_stranded(terms.stranded_since)).order_by(Job.id).with_for_update()
-    for job in await session.scalars(stranded):
+    for job in await session.scalars(_few(_is_stranded(terms.stranded_since))):
         because = f"the cluster {job.cluster_id} fell silent before a controller was started there"
         place = job.ranked_at
         await change_status(session, job, Status.QUEUED, because=because, now=terms.now)
@@ -122,7 +128,7 @@ async def _queue_stranded(session: AsyncSession, terms: Terms) -> None:
 
 async def _stop_overdue(session: AsyncSession, now: datetime) -> None:
     """A job that held slots for `limits.max_duration` is stopped, as by a cancel with the grace of its spec."""
-    for job in await session.scalars(select(Job).where(_is_overdue(now)).order_by(Job.id).with_for_update()):
+    for job in await session.scalars(_few(_is_overdue(now))):
         limit_s = job.spec["limits"]["max_duration"]
         because = f"it held slots for {limit_s:g} s (limits.max_duration)"
         job.desired_run = "stop"

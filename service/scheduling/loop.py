@@ -58,7 +58,7 @@ class SchedulingLoop:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._cleaned_at = 0.0
-        self._noted_at = -NOTE_S
+        self._noted_at = self._freed_at = -NOTE_S
         self._was_late = self._is_late = False
         """Whether the turn to write came too late in the round before, and in this one."""
 
@@ -77,6 +77,7 @@ class SchedulingLoop:
             while not self._context.hub.is_closed:
                 began = time.monotonic()
                 try:
+                    await self._free_locks(began)
                     await self._compare_clocks()
                     now = self._context.clock()
                     unheard = heartbeat.why_unsure(now, interval_s) or unheard
@@ -112,6 +113,13 @@ class SchedulingLoop:
                 rest_s = max(MIN_REST_S, REST_FACTOR * took_s) - (time.monotonic() - began)
                 if is_woken and rest_s > 0:
                     await asyncio.sleep(min(rest_s, interval_s))
+
+    async def _free_locks(self, began: float) -> None:
+        """Wait for no replica that stands still inside a transaction."""
+        if began - self._freed_at >= NOTE_S:
+            self._freed_at = began
+            if count := await self._context.database.end_unread():
+                log.warning("unread_transactions_ended", count=count)
 
     async def _compare_clocks(self) -> None:
         """Have nothing judged by a clock that differs from that of the database, the one that all replicas see.

@@ -1,0 +1,81 @@
+"""A replica that stands still inside a transaction, with an answer unread: it keeps its locks until another ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+from psycopg import pq
+from sqlalchemy import select, text
+from sqlalchemy.exc import OperationalError
+
+from service import database as database_module
+from service.database import APPLICATION_NAME, Database
+from service.models import Lease
+from service.notify import Hub
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.anyio
+
+UNREAD_S = 1.0
+STATEMENT_TIMEOUT_MS = 500
+LONGER_THAN_ANY_BUFFER = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+
+
+@pytest.fixture
+def url(new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(database_module, "UNREAD_S", UNREAD_S)
+    monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_MS", STATEMENT_TIMEOUT_MS)
+    return new_postgres()
+
+
+def _connect(url: str, name: str) -> psycopg.Connection:
+    options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=1000"
+    return psycopg.connect(url.replace("+psycopg", ""), application_name=name, options=options)
+
+
+@pytest.fixture(params=[APPLICATION_NAME, "pg_dump"])
+def reader(url: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
+    with closing(_connect(url, request.param)) as connection:
+        yield connection
+
+
+async def test_what_a_replica_has_locked_is_free_again(url: str, reader: psycopg.Connection) -> None:
+    database = Database(url, Hub(1))
+    await database.start()
+    try:
+        async with database.write() as session:
+            await session.execute(text("INSERT INTO leases VALUES ('scheduler', 'one', now())"))
+        reader.execute("SELECT * FROM leases FOR UPDATE")
+        reader.pgconn.send_query(LONGER_THAN_ANY_BUFFER.encode())
+        reader.pgconn.flush()
+        backend, begun = reader.info.backend_pid, time.monotonic()
+        with closing(_connect(url, "watcher")) as watcher:
+            watcher.autocommit = True
+
+            def waits_for_reader() -> bool:
+                seen = watcher.execute("SELECT wait_event FROM pg_stat_activity WHERE pid = %s", (backend,)).fetchone()
+                return seen == ("ClientWrite",)
+
+            wait_for(waits_for_reader, "an answer that nobody reads", 10)
+            assert await database.end_unread() == 0, "it may be read yet"
+            wait_for(lambda: time.monotonic() - begun > 2 * UNREAD_S, "its time", 10)
+            assert waits_for_reader(), "no time-out of PostgreSQL ends it"
+        locks = select(Lease).with_for_update()
+        with pytest.raises(OperationalError, match="statement timeout"):
+            async with database.write() as session:
+                await session.execute(locks)
+        if reader.info.parameter_status("application_name") != APPLICATION_NAME:
+            assert await database.end_unread() == 0, "it is not one of ours"
+            return
+        assert await database.end_unread() == 1
+        async with database.write() as session:
+            assert (await session.execute(locks)).first() is not None
+        assert reader.pgconn.status == pq.ConnStatus.OK, "nobody has told the one that stands still"
+        with pytest.raises(psycopg.OperationalError):
+            reader.execute("SELECT 1")
+    finally:
+        await database.close()
