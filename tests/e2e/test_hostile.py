@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-from playwright.sync_api import Dialog, expect
+import hashlib
+import io
+import zipfile
 
+import httpx
+import pytest
+from playwright.sync_api import Dialog, Page, expect
+
+from rubato.wire import WIRE_VERSION
+from rubato.wire.cluster import NodeReport, SyncRequest
+from rubato.wire.codec import to_json
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
+from tests.simulated_controller import bearer
 
 STRIKE = "window.struck = true"
 HOSTILE = {
@@ -39,12 +48,7 @@ def test_hostile_text_is_shown_and_not_run(
     job_id = service.submit(name, pace=0.02, steps=120, fail_at=110, say=text)
     service.call("PATCH", f"/jobs/{job_id}", {"labels": {"team": text[:60]}})
     page = new_page(service)
-
-    def refuse(dialog: Dialog) -> None:
-        dialog.dismiss()
-        pytest.fail(f"a dialog opened: {dialog.message}")
-
-    page.on("dialog", refuse)
+    page.on("dialog", _refuse)
     expect(page.locator(f"[data-job={job_id}]")).to_be_visible()
     page.get_by_label("Search jobs").fill(text[:60])
     for tab in TABS:
@@ -53,6 +57,52 @@ def test_hostile_text_is_shown_and_not_run(
         if tab in SHOWN:
             expect(panel).to_contain_text("struck")
         expect(panel).to_be_visible()
-        page.evaluate(FAILED_IMAGE)
-        assert page.evaluate("window.struck") is None, f"it ran on {tab}"
-        assert page.locator("main script, main iframe, main a[href^='javascript:' i]").count() == 0
+        _assert_text_only(page, tab)
+
+
+def test_nor_is_what_projects_tokens_nodes_and_files_are_called(own_service: Service, new_page: NewPage) -> None:
+    texts = ["".join(letter for letter in text if letter.isprintable()) for text in HOSTILE.values()]
+    own_service.call("POST", "/users", {"name": "ada"})
+    for number, text in enumerate(texts):
+        own_service.call("POST", "/projects", {"name": f"theirs-{number}", "description": text})
+        own_service.call("POST", "/tokens", {"name": text[:63], "user": "ada"})
+    nodes = tuple(
+        NodeReport(node_id=f"node-{number}", address=text[:60], cpu=2, hostname=text)
+        for number, text in enumerate(texts)
+    )
+    sync = SyncRequest(agent_id="agent-1", wire_version=WIRE_VERSION, nodes=nodes, wait=0)
+    address = f"{own_service.url}/cluster/v1/clusters/default/sync"
+    assert httpx.post(address, json=to_json(sync), headers=bearer(own_service.cluster_token)).status_code == 200
+    package = io.BytesIO()
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("train.py", f"def train():\n    {texts!r}\n")
+        for text in texts:
+            archive.writestr(text.replace("/", "_").replace(":", "_"), text)
+    digest = hashlib.sha256(package.getvalue()).hexdigest()
+    packages, headers = f"{own_service.url}/api/v1/packages/{digest}", bearer(own_service.token)
+    assert httpx.put(packages, content=package.getvalue(), headers=headers).status_code == 201
+    job = own_service.call("POST", "/jobs", {"name": "theirs", "entrypoint": "train.py:train", "package": digest})
+
+    page = new_page(own_service)
+    page.on("dialog", _refuse)
+    for path, place, count in (
+        ("/settings", page.locator("section.project"), len(texts)),
+        ("/settings", page.locator("[data-token]"), len(texts)),
+        ("/cluster", page.locator("[data-node]"), len(texts)),
+        (f"/jobs/{job['id']}#code", page.locator("[data-file]"), len(texts)),
+        (f"/jobs/{job['id']}#code", page.get_by_role("tabpanel"), 1),
+    ):
+        page.goto(own_service.url + path)
+        expect(place.filter(has_text="struck")).to_have_count(count)
+        _assert_text_only(page, path)
+
+
+def _refuse(dialog: Dialog) -> None:
+    dialog.dismiss()
+    pytest.fail(f"a dialog opened: {dialog.message}")
+
+
+def _assert_text_only(page: Page, place: str) -> None:
+    page.evaluate(FAILED_IMAGE)
+    assert page.evaluate("window.struck") is None, f"it ran on {place}"
+    assert page.locator("main script, main iframe, main a[href^='javascript:' i]").count() == 0
