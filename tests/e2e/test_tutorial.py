@@ -37,6 +37,7 @@ def test_every_page_of_the_tutorial_is_tried() -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     port = free_port()
     pages = [(ROOT / "docs" / "tutorial" / f"{name}.md").read_text() for name in PAGES]

@@ -54,6 +54,7 @@ def session_of(pid: int) -> list[int]:
     return [row.pid for row in read_table().values() if row.session == pid and row.state != "Z"]
 
 
+@pytest.mark.long
 def test_a_spare_worker_takes_the_place_of_one_that_is_killed(
     running: RunningHome, tmp_path: Path, digest: str
 ) -> None:
@@ -91,6 +92,7 @@ def test_controller_and_agent_are_killed_and_nobody_notices(running: RunningHome
     assert not job.events("worker.lost")
 
 
+@pytest.mark.long
 def test_the_service_is_killed_and_training_goes_on(running: RunningHome, tmp_path: Path, digest: str) -> None:
     job = running.classifier(tmp_path, workers=2)
     members = job.wait_members(2)

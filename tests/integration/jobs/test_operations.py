@@ -71,6 +71,7 @@ def test_a_worker_is_drained_another_killed_and_the_stacks_of_a_third_are_read(
     assert job.now().raw["scalings"] == 0
 
 
+@pytest.mark.long
 def test_what_was_asked_while_the_controller_is_dead_its_successor_does(
     running: RunningHome, tmp_path: Path, digest: str
 ) -> None:

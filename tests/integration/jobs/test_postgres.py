@@ -12,6 +12,7 @@ from tests.running_home import STEPS, running_home
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_whole_job_on_postgres(tmp_path: Path, digest: str) -> None:
     with running_postgres() as server_url:
         url = new_database(server_url)

@@ -21,6 +21,7 @@ def training(count: int) -> dict[str, Any]:
     return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
 async def test_slots_are_shared_and_taken_back_across_a_kill_of_the_service(service: ServiceProcess) -> None:
     service.start()
     async with asyncio.timeout(PATIENCE_S * 2):
