@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
@@ -178,6 +178,29 @@ def test_a_folder_is_uploaded_from_the_page_and_run_again_with_changes(
     again = service.call("GET", "/jobs/my-model-2")["spec"]
     assert again["package"] == spec["package"]
     assert (again["config"]["pace"], again["workers"]["initial"]) == (0.05, 3)
+
+
+def test_what_is_typed_while_a_folder_is_on_its_way_stays(service: Service, new_page: NewPage, tmp_path: Path) -> None:
+    folder = tmp_path / "Theirs"
+    folder.mkdir()
+    (folder / "train.py").write_text("def train(run): ...\n")
+    page = new_page(service)
+    held: list[Route] = []
+    may_pass = False
+    page.route("**/api/v1/packages/*", lambda route: route.continue_() if may_pass else held.append(route))
+    page.get_by_role("button", name="New job").click()
+    page.get_by_role("button", name="A folder of mine").click()
+    page.get_by_label("Folder of the program").set_input_files(folder)
+    expect(page.locator(".folder-picker")).to_contain_text("Uploading")
+    page.get_by_label("name", exact=True).fill("mine")
+    page.get_by_label("workers.max").fill("3")
+    wait_until(page, lambda: bool(held))
+    may_pass = True
+    held[0].continue_()
+    expect(page.locator(".folder-picker")).to_contain_text("Theirs is uploaded: 1 file")
+    expect(page.get_by_label("entrypoint")).to_have_value("train.py:train")
+    expect(page.get_by_label("name", exact=True)).to_have_value("mine")
+    expect(page.get_by_label("workers.max")).to_have_value("3")
 
 
 @pytest.mark.short

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { ConfigKey } from "../wire";
-import { type Draft, FIRST_DRAFT, fieldOf, specText } from "./draft";
+import { type Draft, FIRST_DRAFT, fieldOf, specText, withGuesses } from "./draft";
 import type { Kind } from "./schema";
 
 const kinds: Record<string, Kind> = {
@@ -106,5 +106,30 @@ describe("fieldOf", () => {
     expect(fieldOf("env.A-B", fields)).toBe("env");
     expect(fieldOf("names", fields)).toBeNull();
     expect(fieldOf("limits.stop_grace", fields)).toBeNull();
+  });
+});
+
+describe("withGuesses", () => {
+  const values = (typed: Record<string, string>, title: string, files: string[]) =>
+    withGuesses(draft({ values: { ...FIRST_DRAFT.values, ...typed } }), title, files).values;
+
+  it("names the job after the folder, and runs its train.py", () => {
+    expect(values({}, "My Model", ["net.py", "train.py"])).toMatchObject({
+      name: "my-model",
+      entrypoint: "train.py:train",
+    });
+    expect(values({ name: "" }, "--..--", [])).toMatchObject({ name: "" });
+    expect(values({}, "x".repeat(80), []).name).toHaveLength(63);
+  });
+
+  it("leaves what was typed", () => {
+    expect(values({ name: "mine" }, "My Model", ["train.py"])).toMatchObject({
+      name: "mine",
+      entrypoint: "train.py:train",
+    });
+    expect(values({ entrypoint: "net.py:fit" }, "My Model", ["train.py"])).toMatchObject({
+      name: "my-model",
+      entrypoint: "net.py:fit",
+    });
   });
 });

@@ -24,6 +24,21 @@ export const FIRST_DRAFT: Draft = {
   recipeConfig: { "image-classifier.epochs": "20" },
 };
 
+/** With what a folder lets one guess, by its name and those of its files, where nobody has said it. */
+export function withGuesses(draft: Draft, title: string, files: readonly string[]): Draft {
+  const name = title
+    .toLowerCase()
+    .replace(/[^a-z0-9._-]+/g, "-")
+    .replace(/^[-._]+|[-._]+$/g, "")
+    .slice(0, 63);
+  const isNamed = !!draft.values.name && draft.values.name !== FIRST_DRAFT.values.name;
+  const guessed = {
+    ...(name && !isNamed ? { name } : {}),
+    ...(files.includes("train.py") && !draft.values.entrypoint ? { entrypoint: "train.py:train" } : {}),
+  };
+  return { ...draft, values: { ...draft.values, ...guessed } };
+}
+
 /** Which field of the form a path of a finding belongs to: itself, or the field that it lies in. */
 export function fieldOf(path: string, fields: readonly string[]): string | null {
   return fields.find((field) => path === field || path.startsWith(`${field}.`)) ?? null;

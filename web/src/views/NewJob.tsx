@@ -5,7 +5,7 @@ import { Icon } from "../parts/Icon";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import { jobPath, navigate } from "../router";
-import { type Draft, FIRST_DRAFT, fieldOf, specText } from "../state/draft";
+import { type Draft, FIRST_DRAFT, fieldOf, specText, withGuesses } from "../state/draft";
 import { resolvedSentence } from "../state/resolved";
 import { type FieldShape, type Schema, shapeOf } from "../state/schema";
 import type { Job, Project, Recipe } from "../wire";
@@ -152,7 +152,7 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
           folder={folder}
           onFolder={(next) => {
             setFolder(next);
-            if (next) setDraft((now) => begun(now, next)); // one may have typed on meanwhile
+            if (next) setDraft((now) => withGuesses(now, next.title, next.names)); // one may have typed on meanwhile
           }}
           shapes={shapes}
           recipes={recipes}
@@ -221,21 +221,6 @@ function sort(findings: readonly Finding[], fields: readonly string[]) {
     else byField[field] = [...(byField[field] ?? []), finding.message];
   }
   return { byField, others };
-}
-
-/** With what the folder lets one guess, where nobody has said what is run of it. */
-function begun(draft: Draft, { names, title }: UploadedFolder): Draft {
-  if (draft.values.entrypoint) return draft;
-  const name = title
-    .toLowerCase()
-    .replace(/[^a-z0-9._-]+/g, "-")
-    .replace(/^[-._]+|[-._]+$/g, "")
-    .slice(0, 63);
-  const guessed = {
-    ...(name ? { name } : {}),
-    ...(names.includes("train.py") ? { entrypoint: "train.py:train" } : {}),
-  };
-  return { ...draft, values: { ...draft.values, ...guessed } };
 }
 
 function Problems({ verdict, findings }: { verdict: Verdict; findings: readonly Finding[] }) {
