@@ -197,7 +197,7 @@ def last_position(client: Client, job_id: str) -> int:
 
 
 def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float | None) -> ExitCode:
-    """Show a scaling until its generation has formed.
+    """Show a scaling until its generation has formed, or until nobody joins any more where it has so many already.
 
     `job` is the job as it was after the request, `after` the position of the newest event before it.
     """
@@ -223,6 +223,10 @@ def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float |
                 if state is not None:
                     before = state.workers
                     line.show(state)
+                    if job.workers == state.workers == wanted and not state.joining:
+                        # Whoever was to make them more is let go, and for that no generation is formed.
+                        line.tell(f"{job.name} has {wanted} worker{'' if wanted == 1 else 's'}, and nobody joins.")
+                        return ExitCode.OK
                 if deadline is not None and time.monotonic() > deadline:
                     line.tell(f"Still {before} of {wanted} workers; the wish stands, and is met when slots are free.")
                     return ExitCode.NOT_FINISHED

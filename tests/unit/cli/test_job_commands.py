@@ -249,6 +249,19 @@ def test_scale_to_what_is_there_already(service: FakeService, rubato: Rubato) ->
     assert "has 2 workers already" in done.err
 
 
+def test_scale_to_what_there_is_while_a_replacement_warms_up_ends_when_nobody_joins(
+    service: FakeService, rubato: Rubato
+) -> None:
+    """A worker of three was killed, and two are asked for: no generation is formed for that."""
+    live = stream(job(desired_workers=2, joining=1), event(4, "worker.left"), job(desired_workers=2), end=False)
+    service.on("GET", "/jobs/digits", job(desired_workers=3, joining=1))
+    service.on("GET", "/jobs/job_1/events", log_with([formed(3, 3, 2, 50)], live))
+    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=2, joining=1), 202))
+    done = rubato("scale", "digits", "2", "--wait", "--timeout", "20s")
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-1] == "digits has 2 workers, and nobody joins."
+
+
 @pytest.mark.parametrize(
     ("live", "final", "code", "words"),
     [
