@@ -36,8 +36,8 @@ IDLE_IN_TRANSACTION_MS = 15_000
 """How long PostgreSQL lets a transaction wait for its client: else a replica that was stopped or unplugged inside one
 would keep its locks for ever. More than ANSWER_TIMEOUT_S: a replica that lives gives up by itself before."""
 UNREAD_S = IDLE_IN_TRANSACTION_MS / 1000
-"""The same for one whose answer its client does not read: PostgreSQL cancels no statement while it sends, and through a
-local socket or a pooler no limit of TCP ends that."""
+"""The same for one whose client stands still in the middle of a message: PostgreSQL cancels no statement while it sends
+or receives one, and through a local socket or a pooler no limit of TCP ends that."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 10, 5, 3
 UNACKNOWLEDGED_MS = 25_000
 """As long as the keepalives take to find the other end gone; for bytes under way, during which none are sent."""
@@ -51,7 +51,8 @@ _ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
 
 _END_UNREAD = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
-    " AND usename = current_user AND application_name = :name AND wait_event = 'ClientWrite'"
+    " AND usename = session_user AND application_name = :name"
+    " AND (wait_event = 'ClientWrite' OR wait_event = 'ClientRead' AND state = 'active')"
     " AND query_start < clock_timestamp() - make_interval(secs => :unread_s)"
 )
 
