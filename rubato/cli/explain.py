@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
-from rubato.cli.render import describe_failure, format_age, format_pause
+from rubato.cli.render import describe_failure, format_age, format_pause, plural
 from rubato.errors import SpecError
 from rubato.wire.spec import ROOMY, JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
@@ -115,11 +115,6 @@ def _price(spec: JobSpec) -> str:
         f"{why}: fewer than {ROOMY} samples in each use a core badly (256 samples in pieces of 16 took more than twice "
         "as long as in one); a larger batch.global_size or fewer microbatches cost less a sample, and change the result"
     )
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def standing_table(rows: list[Standing]) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.output import is_live, note, stderr_console
-from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers
+from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers, plural
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float |
                     line.show(state)
                     if job.workers == state.workers == wanted and not state.joining:
                         # Whoever was to make them more is let go, and for that no generation is formed.
-                        line.tell(f"{job.name} has {wanted} worker{'' if wanted == 1 else 's'}, and nobody joins.")
+                        line.tell(f"{job.name} has {plural(wanted, 'worker')}, and nobody joins.")
                         return ExitCode.OK
                 if deadline is not None and time.monotonic() > deadline:
                     line.tell(f"Still {before} of {wanted} workers; the wish stands, and is met when slots are free.")

@@ -22,7 +22,7 @@ from rubato.cli.options import (
     parse_since,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
-from rubato.cli.render import describe_job, format_log_line, job_table, worker_table
+from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
 from rubato.cli.watch_commands import UNFINISHED
 from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
@@ -168,7 +168,7 @@ def scale(
         elif wait:
             code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
         else:
-            asked = f"{workers} worker{'' if workers == 1 else 's'}"
+            asked = plural(workers, "worker")
             note(f"Asked for {asked}; `rubato scale {wished.id} {workers} --wait` shows the change.")
         if as_json:
             put_json(client.job(wished.id).raw)

@@ -10,7 +10,7 @@ import typer
 from rubato.cli.exits import ExitCode
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
-from rubato.cli.render import node_table, worker_table
+from rubato.cli.render import node_table, plural, worker_table
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -192,7 +192,7 @@ def _tell_node(found: dict[str, Any], *, as_json: bool) -> None:
         put_json(found)
         return
     count = found["workers_left"]
-    left = f", {count} worker{'' if count == 1 else 's'} there" if count else ""
+    left = f", {plural(count, 'worker')} there" if count else ""
     note(f"{found['hostname'] or found['address']} is {found['state']}{left}.")
 
 
