@@ -35,7 +35,7 @@ STATEMENT_TIMEOUT_MS = 10_000
 IDLE_IN_TRANSACTION_MS = 15_000
 """How long PostgreSQL lets a transaction wait for its client: else a replica that was stopped or unplugged inside one
 would keep its locks for ever. More than ANSWER_TIMEOUT_S: a replica that lives gives up by itself before."""
-UNREAD_S = IDLE_IN_TRANSACTION_MS / 1000
+STALLED_S = IDLE_IN_TRANSACTION_MS / 1000
 """The same for one whose client stands still in the middle of a message: PostgreSQL cancels no statement while it sends
 or receives one, and through a local socket or a pooler no limit of TCP ends that."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 10, 5, 3
@@ -49,11 +49,11 @@ word, does not keep its own limit for statements."""
 _ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
 """Errors are logged, and what statements carry may be secret: environments, addresses of webhooks."""
 
-_END_UNREAD = text(
+_END_STALLED = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
     " AND usename = session_user AND application_name = :name"
     " AND (wait_event = 'ClientWrite' OR wait_event = 'ClientRead' AND state = 'active')"
-    " AND query_start < clock_timestamp() - make_interval(secs => :unread_s)"
+    " AND query_start < clock_timestamp() - make_interval(secs => :stalled_s)"
 )
 
 
@@ -206,15 +206,15 @@ class Database:
             told: datetime = (await session.execute(text("SELECT clock_timestamp()"))).scalar_one()
         return told
 
-    async def end_unread(self) -> int:
-        """End the transactions of replicas that stand still in the middle of an answer; gives how many.
+    async def end_stalled(self) -> int:
+        """End the transactions of replicas that stand still in the middle of a message; gives how many.
 
         They would keep their locks for as long as they stand still.
         """
         if self.is_sqlite:
             return 0
         async with self.read() as session:
-            ended = await session.execute(_END_UNREAD, {"name": APPLICATION_NAME, "unread_s": UNREAD_S})
+            ended = await session.execute(_END_STALLED, {"name": APPLICATION_NAME, "stalled_s": STALLED_S})
             return int(ended.scalar_one())
 
     @asynccontextmanager

@@ -65,7 +65,7 @@ async def apply_decisions(
 
 
 def _turn(decision: Decision, jobs: Mapping[str, Job]) -> int:
-    """When it is written: any first part of the order gives away no slot twice."""
+    """When it is written. After a cut nobody has been let by for whom slots were not asked back yet."""
     match decision:
         case Preempt() | Fail():
             return 0

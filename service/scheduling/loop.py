@@ -118,8 +118,8 @@ class SchedulingLoop:
         """Wait for no replica that stands still inside a transaction."""
         if began - self._freed_at >= NOTE_S:
             self._freed_at = began
-            if count := await self._context.database.end_unread():
-                log.warning("unread_transactions_ended", count=count)
+            if count := await self._context.database.end_stalled():
+                log.warning("stalled_transactions_ended", count=count)
 
     async def _compare_clocks(self) -> None:
         """Have nothing judged by a clock that differs from that of the database, the one that all replicas see.

@@ -20,14 +20,14 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.anyio
 
-UNREAD_S = 5.0
+STALLED_S = 5.0
 STATEMENT_TIMEOUT_MS = 500
 LONGER_THAN_ANY_BUFFER = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
 
 
 @pytest.fixture
 def url(new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(database_module, "UNREAD_S", UNREAD_S)
+    monkeypatch.setattr(database_module, "STALLED_S", STALLED_S)
     monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_MS", STATEMENT_TIMEOUT_MS)
     return new_postgres()
 
@@ -61,17 +61,17 @@ async def test_what_a_replica_has_locked_is_free_again(url: str, reader: psycopg
                 return seen == ("ClientWrite",)
 
             wait_for(waits_for_reader, "an answer that nobody reads", 10)
-            assert await database.end_unread() == 0, "it may be read yet"
-            wait_for(lambda: time.monotonic() - begun > 2 * UNREAD_S, "its time", 30)
+            assert await database.end_stalled() == 0, "it may be read yet"
+            wait_for(lambda: time.monotonic() - begun > 2 * STALLED_S, "its time", 30)
             assert waits_for_reader(), "no time-out of PostgreSQL ends it"
         locks = select(Lease).with_for_update()
         with pytest.raises(OperationalError, match="statement timeout"):
             async with database.write() as session:
                 await session.execute(locks)
         if reader.info.parameter_status("application_name") != APPLICATION_NAME:
-            assert await database.end_unread() == 0, "it is not one of ours"
+            assert await database.end_stalled() == 0, "it is not one of ours"
             return
-        assert await database.end_unread() == 1
+        assert await database.end_stalled() == 1
         async with database.write() as session:
             assert (await session.execute(locks)).first() is not None
         assert reader.pgconn.status == pq.ConnStatus.OK, "nobody has told the one that stands still"
