@@ -72,6 +72,16 @@ def worker(number: int = 1, node: str = "node-1") -> WorkerReport:
     )
 
 
+def training(count: int) -> dict[str, Any]:
+    """What a controller with so many active workers reports."""
+    return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
+
+
+def one_node(cpu: float) -> tuple[NodeReport, ...]:
+    """A cluster with so many slots on one node."""
+    return (NodeReport(node_id="node-1", address="127.0.0.1", cpu=cpu, hostname="host-1"),)
+
+
 @dataclass
 class SimulatedAgent:
     """Reports nodes, and hears which jobs should have a controller."""
@@ -80,7 +90,7 @@ class SimulatedAgent:
     token: str
     cluster_id: str = "default"
     agent_id: str = "agent-1"
-    nodes: tuple[NodeReport, ...] = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=8, hostname="host-1"),)
+    nodes: tuple[NodeReport, ...] = one_node(8)
     version: int = 0
 
     async def sync(self, *controllers: ControllerSeen, wait: float = 0) -> SyncReply:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from rubato.wire.cluster import Outcome
-from tests.integration.service.processes import ServiceProcess, controller_of, submit
+from tests.integration.service.processes import ServiceProcess, controller_of, events_of, submit
 from tests.simulated_controller import PROCESS, SimulatedController, log_line, metric
+from tests.stopping import stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
@@ -45,22 +41,6 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
     process.end()
 
 
-@asynccontextmanager
-async def stopped(service: ServiceProcess) -> AsyncIterator[None]:
-    """The process does not run meanwhile; what is sent to it waits in its sockets."""
-    os.kill(service.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(service.pid, signal.SIGCONT)
-
-
-async def events_of(client: httpx.AsyncClient, job_id: str, kind: str) -> list[dict[str, Any]]:
-    items = (await client.get(f"/api/v1/jobs/{job_id}/events", params={"limit": 10_000})).json()["items"]
-    assert [item["position"] for item in items] == list(range(1, len(items) + 1))
-    return [item for item in items if item["kind"] == kind]
-
-
 async def test_a_service_that_stood_still_takes_nobody_for_dead_and_a_cancel_wins(service: ServiceProcess) -> None:
     async with service.client() as client, asyncio.TaskGroup() as group:
         agent = service.agent(client)
@@ -75,7 +55,7 @@ async def test_a_service_that_stood_still_takes_nobody_for_dead_and_a_cancel_win
             for one in leaders
         ]
         await asyncio.gather(*(one.report(step=2) for one in leaders))
-        async with stopped(service):
+        with stopped(service.pid):
             # All of it waits, and comes at once when the service wakes up: before its own loop, or after.
             asked = [group.create_task(rival.try_acquire()) for rival in rivals]
             told = [group.create_task(one.send(one.next_report(step=3))) for one in leaders[:2]]

@@ -139,6 +139,13 @@ async def all_jobs(client: httpx.AsyncClient) -> list[dict[str, Any]]:
         parameters["cursor"] = page["next_cursor"]
 
 
+async def events_of(client: httpx.AsyncClient, job_id: str, kind: str) -> list[dict[str, Any]]:
+    """Those of a kind; its whole log has no gap."""
+    items = (await client.get(f"/api/v1/jobs/{job_id}/events", params={"limit": 10_000})).json()["items"]
+    assert [item["position"] for item in items] == list(range(1, len(items) + 1))
+    return [item for item in items if item["kind"] == kind]
+
+
 @dataclass
 class StreamMessage:
     """One event of a stream, or a comment."""

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from sqlalchemy import event, select
 
 from rubato.wire import WIRE_VERSION
-from rubato.wire.cluster import ActionAnswer, ControllerSeen, NodeReport, ProcessIdentity, Report, SyncRequest
+from rubato.wire.cluster import ActionAnswer, ControllerSeen, ProcessIdentity, Report, SyncRequest
 from service.attempts import rearm_leases
 from service.clusters import sync
 from service.context import Context
@@ -23,6 +23,7 @@ from service.errors import ErrorKind, ServiceError
 from service.models import Event, Job
 from service.startup import Running
 from tests.cut_off import Cut
+from tests.simulated_controller import one_node
 
 T = TypeVar("T")
 LEASE_S = 45.0
@@ -151,7 +152,7 @@ class Played(RuleBasedStateMachine):
         return self.call(look())
 
     def schedule(self, *seen: ControllerSeen) -> None:
-        nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=1e6),)
+        nodes = one_node(1e6)
         request = SyncRequest("agent", WIRE_VERSION, nodes, seen, after=0, wait=0)
         self.call(sync(self.context, "default", request))
         self.call(self.bench.running.scheduling.run_once())

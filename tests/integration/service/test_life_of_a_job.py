@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rubato.wire.cluster import Failure, NodeReport, Outcome, OutcomeState, Result
+from rubato.wire.cluster import Failure, Outcome, OutcomeState, Result
 from rubato.wire.codec import to_json
 from service import clusters
 from service.clock import to_rfc3339
 from service.logs import LogPosition
-from tests.simulated_controller import bearer, log_line, metric, worker
+from tests.simulated_controller import bearer, log_line, metric, one_node, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -270,7 +270,7 @@ async def test_requeue_waits_for_slots_again(bench: Bench) -> None:
 
 
 async def test_gang_start_waits_for_all_and_says_why(bench: Bench) -> None:
-    bench.agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=4),)
+    bench.agent.nodes = one_node(4)
     holder = await bench.start("holder", workers={"initial": 2, "min": 1, "max": 4})
     await holder.report(worker_reports=(worker(1), worker(2)))
     await bench.submit("large", workers={"initial": 4, "min": 3, "max": 8})

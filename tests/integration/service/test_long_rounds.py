@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rubato.wire.cluster import NodeReport
 from service.notify import SCHEDULER
 from service.scheduling import apply, lapses
-from tests.simulated_controller import worker
+from tests.simulated_controller import one_node, training
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ONE = {"initial": 1, "min": 1, "max": 1}
-
-
-def nodes(cpu: float) -> tuple[NodeReport, ...]:
-    return (NodeReport(node_id="node-1", address="127.0.0.1", cpu=cpu, hostname="node-1"),)
 
 
 async def statuses(bench: Bench) -> Counter[str]:
@@ -32,7 +27,7 @@ async def test_a_round_that_runs_out_of_time_is_gone_on_with_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "APPLY_FOR_S", 0.0)
-    bench.agent.nodes = nodes(3)
+    bench.agent.nodes = one_node(3)
     for index in range(5):
         await bench.submit(f"job-{index}", workers=ONE)
     await bench.agent.sync()
@@ -51,10 +46,10 @@ async def test_a_round_that_runs_out_of_time_is_gone_on_with_at_once(
 
 
 async def test_slots_are_taken_back_before_any_are_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.agent.nodes = nodes(4)
+    bench.agent.nodes = one_node(4)
     spec = {"initial": 1, "min": 1, "max": 4, "autoscale": "capacity"}
     elastic = await bench.start("elastic", workers=spec)
-    await elastic.report(workers=4, worker_reports=tuple(worker(number) for number in (1, 2, 3, 4)))
+    await elastic.report(**training(4))
     await bench.submit("waits", workers={"initial": 2, "min": 2, "max": 2})
     monkeypatch.setattr(apply, "APPLY_FOR_S", 0.0)
     await bench.loop.run_once()
@@ -68,7 +63,7 @@ async def test_of_many_that_fall_silent_some_are_noted_in_each_round(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lapses, "AT_ONCE", 2)
-    bench.agent.nodes = nodes(8)
+    bench.agent.nodes = one_node(8)
     for index in range(5):
         await (await bench.start(f"job-{index}", workers=ONE)).report()
     bench.clock.advance(bench.context.settings.lease.total_seconds() + 1)

@@ -12,11 +12,12 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
-from rubato.wire.cluster import NodeReport, Outcome, Result
+from rubato.wire.cluster import Outcome, Result
 from rubato.wire.spec import parse_spec, spec_to_json
 from rubato.wire.status import Status
 from service.migrations.upgrade import alembic_config, upgrade_to_head
 from service.states import WITH_CONTROLLER
+from tests.simulated_controller import one_node
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import MakeBench
@@ -140,7 +141,7 @@ async def test_jobs_in_every_status_are_migrated_and_go_on(urls: tuple[str, str]
         queue = (await bench.get("/queue"))["items"]
         assert [item["name"] for item in queue] == ["queued-10", "queued-0"], "the important one first"
         # The cluster has room for what runs, and for one worker more.
-        bench.agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=18),)
+        bench.agent.nodes = one_node(18)
         await bench.schedule()
         reply = await bench.agent.sync()
         assert len(reply.run) == len(WITH_CONTROLLER) + 2

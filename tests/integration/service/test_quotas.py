@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rubato.wire.cluster import NodeReport, Outcome, Result
+from rubato.wire.cluster import Outcome, Result
 from service import jobs
 from service.scheduling import loop
 from tests.callers import an_admin
 from tests.integration.service.test_people import make_user
 from tests.integration.service.test_removal import blocked_or_done
-from tests.simulated_controller import worker
+from tests.simulated_controller import one_node, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -30,10 +30,6 @@ async def quota(bench: Bench, project: str = "default", expect: int = 200, **lim
 
 def workers(count: int) -> dict[str, int]:
     return {"initial": count, "min": count, "max": count}
-
-
-def slots(count: int) -> tuple[NodeReport, ...]:
-    return (NodeReport(node_id="node-1", address="127.0.0.1", cpu=count, hostname="host-1"),)
 
 
 async def succeed(controller: SimulatedController) -> None:
@@ -135,7 +131,7 @@ async def test_the_queue_of_a_project_at_its_quota_hides_nobody(bench: Bench, mo
 
 
 async def test_a_job_goes_first_makes_way_and_keeps_its_place(bench: Bench) -> None:
-    bench.agent.nodes = slots(4)
+    bench.agent.nodes = one_node(4)
     long = await bench.start("long", workers=workers(2))
     await long.report(workers=2, worker_reports=(worker(1), worker(2)))
     await bench.submit("large", workers=workers(4))
@@ -166,7 +162,7 @@ async def test_a_job_goes_first_makes_way_and_keeps_its_place(bench: Bench) -> N
 
 
 async def test_a_user_s_own_pause_gives_the_place_up(bench: Bench) -> None:
-    bench.agent.nodes = slots(3)
+    bench.agent.nodes = one_node(3)
     await bench.start("long", workers=workers(2))
     await bench.submit("large", workers=workers(3))
     bench.clock.advance(1)

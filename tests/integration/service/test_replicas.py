@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rubato.wire.cluster import NodeReport, ProcessIdentity
-from tests.simulated_controller import metric
+from rubato.wire.cluster import ProcessIdentity
+from tests.simulated_controller import metric, one_node
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -49,7 +49,7 @@ async def test_both_may_start_on_an_empty_database_at_once(
 
 async def test_a_round_of_both_schedulers_starts_each_job_once(replicas: Pair) -> None:
     first, second = replicas
-    first.agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=5),)
+    first.agent.nodes = one_node(5)
     for index in range(8):
         await first.submit(f"job-{index}", workers={"initial": 1, "min": 1, "max": 1})
     await first.agent.sync()

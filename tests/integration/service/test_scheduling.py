@@ -17,7 +17,7 @@ from service.models import Job
 from service.scheduling.loop import LATE, WINDOW
 from service.scheduling.observe import observe
 from service.scheduling.sentences import UNSEEN
-from tests.simulated_controller import SimulatedController, bearer, metric, worker
+from tests.simulated_controller import SimulatedController, bearer, metric, one_node, training, worker
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -28,23 +28,14 @@ DIGEST = "d" * 64
 SUCCEEDED = Outcome(state="succeeded", result=Result(step=1, digest=DIGEST))
 
 
-def workers(count: int) -> dict[str, Any]:
-    """What a controller with so many training workers reports."""
-    return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
-
-
 async def started(bench: Bench, name: str, count: int, **spec: Any) -> SimulatedController:
     controller = await bench.start(name, **spec)
-    await controller.report(**workers(count))
+    await controller.report(**training(count))
     return controller
 
 
-def nodes(cpu: float) -> tuple[NodeReport, ...]:
-    return (NodeReport(node_id="node-1", address="127.0.0.1", cpu=cpu, hostname="node-1"),)
-
-
 async def test_a_controller_is_told_what_was_granted_and_the_rest_when_slots_are_free(bench: Bench) -> None:
-    bench.agent.nodes = nodes(3)
+    bench.agent.nodes = one_node(3)
     first = await started(bench, "first", 2, workers={"initial": 2, "min": 1, "max": 4})
     second = await started(bench, "second", 1)
     wished = await bench.post("/jobs/first/scale", 202, {"workers": 4})
@@ -69,7 +60,7 @@ async def test_a_controller_is_told_what_was_granted_and_the_rest_when_slots_are
 
 
 async def test_an_elastic_job_takes_what_is_free_and_gives_back_to_one_that_waits(bench: Bench) -> None:
-    bench.agent.nodes = nodes(4)
+    bench.agent.nodes = one_node(4)
     elastic = await started(bench, "elastic", 4, workers={"initial": 1, "min": 1, "max": 4, "autoscale": "capacity"})
     assert elastic.acquired is not None
     assert elastic.acquired.desired.workers == 4
@@ -84,13 +75,13 @@ async def test_an_elastic_job_takes_what_is_free_and_gives_back_to_one_that_wait
     assert waiting["queue"] == {"position": 1, "reason": "needs 2 slots, free 0; elastic gives slots back for it"}
     await bench.schedule()
     assert (await bench.job("small"))["status"] == "queued", "nothing is granted before it is free"
-    await elastic.report(**workers(2))
+    await elastic.report(**training(2))
     await bench.schedule()
     assert (await bench.job("small"))["status"] == "starting"
 
     small = await bench.controller_of((await bench.job("small"))["id"])
     await small.acquire()
-    await small.report(outcome=SUCCEEDED, **workers(0))
+    await small.report(outcome=SUCCEEDED, **training(0))
     await bench.schedule()
     assert (await elastic.desired()).workers == 2, "its count changed a moment ago"
     assert "may grow again at" in (await bench.job("elastic"))["scheduling"]
@@ -101,7 +92,7 @@ async def test_an_elastic_job_takes_what_is_free_and_gives_back_to_one_that_wait
 
 
 async def test_a_less_important_job_is_paused_with_a_checkpoint_and_comes_back(bench: Bench) -> None:
-    bench.agent.nodes = nodes(2)
+    bench.agent.nodes = one_node(2)
     low = await started(bench, "low", 2, workers={"initial": 2, "min": 2, "max": 2})
     await bench.submit("high", workers={"initial": 1, "min": 1, "max": 1}, scheduling={"priority": 90})
     await bench.schedule()
@@ -133,7 +124,7 @@ async def test_a_less_important_job_is_paused_with_a_checkpoint_and_comes_back(b
 
 
 async def test_a_pause_or_cancel_of_its_user_wins_over_a_preemption(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     low = await started(bench, "low", 1)
     await bench.submit("high", scheduling={"priority": 90})
     bench.clock.advance(121)
@@ -183,7 +174,7 @@ async def test_max_duration_counts_what_it_held_slots_and_nothing_else(bench: Be
 
 
 async def test_goodput_gives_back_a_worker_that_brings_nothing(bench: Bench) -> None:
-    bench.agent.nodes = nodes(4)
+    bench.agent.nodes = one_node(4)
     spec = {"initial": 1, "min": 1, "max": 4, "autoscale": "goodput"}
     controller = await started(bench, "measured", 1, workers=spec)
     assert (await controller.desired()).workers == 1, "nothing is known yet"
@@ -191,7 +182,7 @@ async def test_goodput_gives_back_a_worker_that_brings_nothing(bench: Bench) -> 
     async def train(count: int, rate: float, first: int) -> None:
         rows = tuple(metric(first + step, samples_per_second=rate) for step in range(30))
         rows = tuple(type(row)(**{**vars(row), "workers": count}) for row in rows)
-        await controller.report(step=first + 30, metrics=rows, **workers(count))
+        await controller.report(step=first + 30, metrics=rows, **training(count))
         bench.clock.advance(31)
         await controller.report()
         await bench.schedule()
@@ -209,7 +200,7 @@ async def test_goodput_gives_back_a_worker_that_brings_nothing(bench: Bench) -> 
 
 
 async def test_lost_slots_are_not_granted_any_more_and_come_back_with_the_node(bench: Bench) -> None:
-    two = (*nodes(2), NodeReport(node_id="node-2", address="127.0.0.2", cpu=2, hostname="node-2"))
+    two = (*one_node(2), NodeReport(node_id="node-2", address="127.0.0.2", cpu=2, hostname="node-2"))
     bench.agent.nodes = two
     controller = await bench.start("wide", workers={"initial": 4, "min": 1, "max": 4})
     four = (worker(1), worker(2), worker(3, "node-2"), worker(4, "node-2"))
@@ -226,7 +217,7 @@ async def test_lost_slots_are_not_granted_any_more_and_come_back_with_the_node(b
 
 
 async def test_the_queue_page_by_page_and_who_holds_the_slots(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     await started(bench, "holder", 1, scheduling={"preemptible": False})
     for index in range(5):
         bench.clock.advance(1)
@@ -259,7 +250,7 @@ async def test_the_queue_page_by_page_and_who_holds_the_slots(bench: Bench) -> N
 
 
 async def test_a_page_goes_on_where_the_last_one_ended_though_its_last_job_moved(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     for index in range(6):
         bench.clock.advance(1)
         await bench.submit(f"job-{index}")
@@ -275,7 +266,7 @@ async def test_a_page_goes_on_where_the_last_one_ended_though_its_last_job_moved
 
 
 async def test_age_outweighs_priority_in_the_end(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     holder = await started(bench, "holder", 1, scheduling={"preemptible": False})
     await bench.submit("old", scheduling={"priority": 0})
     bench.clock.advance(91 * 60)
@@ -286,7 +277,7 @@ async def test_age_outweighs_priority_in_the_end(bench: Bench) -> None:
 
 
 async def test_a_round_that_changes_nothing_writes_nothing(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     await started(bench, "holder", 1)
     for index in range(3):
         await bench.submit(f"job-{index}")
@@ -321,7 +312,7 @@ async def _fill_queue(bench: Bench, count: int) -> None:
 
 
 async def test_a_round_reads_the_head_of_a_long_queue_and_no_more(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     await started(bench, "holder", 1, scheduling={"preemptible": False})
     await _fill_queue(bench, 500)
     await bench.schedule()
@@ -355,7 +346,7 @@ async def test_a_round_reads_the_head_of_a_long_queue_and_no_more(bench: Bench) 
 
 
 async def test_jobs_that_fit_nowhere_do_not_hide_those_behind(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     for index in range(WINDOW + 1):
         await bench.submit(f"huge-{index}", workers={"initial": 9, "min": 9, "max": 9})
     bench.clock.advance(1)
@@ -365,7 +356,7 @@ async def test_jobs_that_fit_nowhere_do_not_hide_those_behind(bench: Bench) -> N
 
 
 async def test_a_wait_ends_in_time_also_far_back_in_the_queue(bench: Bench) -> None:
-    bench.agent.nodes = nodes(1)
+    bench.agent.nodes = one_node(1)
     holder = await started(bench, "holder", 1, scheduling={"preemptible": False})
     await _fill_queue(bench, 100)
     await bench.submit("impatient", limits={"queue_timeout": 10})
@@ -378,7 +369,7 @@ async def test_a_wait_ends_in_time_also_far_back_in_the_queue(bench: Bench) -> N
 
 async def test_a_stored_spec_that_cannot_be_decided_about_does_not_stop_the_others(bench: Bench) -> None:
     """As an earlier release stored them, which had no upper bounds; and lapses go on while a plan fails."""
-    bench.agent.nodes = nodes(8)
+    bench.agent.nodes = one_node(8)
     await bench.submit("vast", batch={"global_size": 30_000, "num_microbatches": 30_000})
     await bench.submit("tiny")
     await bench.submit("odd")
@@ -407,7 +398,7 @@ async def test_a_plan_that_fails_takes_back_no_lapse_and_readyz_tells_of_it(
 
     monkeypatch.setattr("service.scheduling.loop.decide_around", fail)
     bench.clock.advance(59)
-    await controller.report(**workers(1))
+    await controller.report(**training(1))
     bench.clock.advance(2)
     await bench.agent.sync()
     with pytest.raises(ZeroDivisionError):

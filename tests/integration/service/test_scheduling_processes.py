@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from rubato.wire.cluster import NodeReport, Outcome
+from rubato.wire.cluster import Outcome
 from tests.integration.service.processes import ServiceProcess, controller_of, granted, submit
-from tests.simulated_controller import worker
+from tests.simulated_controller import one_node, training
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60
 """For a machine that is busy; nothing here waits for a time to pass."""
-
-
-def training(count: int) -> dict[str, Any]:
-    return {"workers": count, "worker_reports": tuple(worker(number + 1) for number in range(count))}
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
@@ -27,7 +22,7 @@ async def test_slots_are_shared_and_taken_back_across_a_kill_of_the_service(serv
     async with asyncio.timeout(PATIENCE_S * 2):
         async with service.client() as client:
             agent = service.agent(client)
-            agent.nodes = (NodeReport(node_id="node-1", address="127.0.0.1", cpu=2, hostname="node-1"),)
+            agent.nodes = one_node(2)
             elastic_id = await submit(
                 client, "elastic", workers={"initial": 1, "min": 1, "max": 2, "autoscale": "capacity"}
             )
