@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import ray
 from jobs.package import WorkerFolder
 from jobs.ray_train.machine import DriverGone, KillDriver, Machine, Order, StartDriver, StopDriver, Terms
 from jobs.ray_train.messages import DriverEnd, DriverPlan, GroupStarted, WorkerOutput
+from jobs.ray_train.outputs import Outputs
 from jobs.ray_train.process import DriverProcess
 from jobs.reporter import Reporter
 from jobs.service_link import ServiceLink, Unreachable
@@ -72,6 +73,7 @@ class RayTrainLeader:
         self._has_let_go = False
         self._reporter = Reporter(link, job_id, acquired.attempt, lambda _: None, self._let_go, crash)
         self._driver: DriverProcess | None = None
+        self._outputs = Outputs()
         self._seen: dict[str, int] = {}
         """Messages taken of each sender."""
 
@@ -136,6 +138,7 @@ class RayTrainLeader:
                 return self._machine.wish(event, now)
             case DriverGone():
                 self._driver = None
+                self._log(self._outputs.end())
                 return self._machine.gone(event, now)
             case (int(run), str(source), int(first), tuple(messages)):
                 return self._take_messages(run, source, first, messages, now)
@@ -150,12 +153,13 @@ class RayTrainLeader:
         for message in messages[max(0, known - first) :]:
             if isinstance(message, WorkerOutput):
                 if run == self._machine.run:
-                    self._log(message)
+                    self._log(self._outputs.take(message))
                 continue
             if isinstance(message, GroupStarted) and self._driver is not None:
                 here = ray.get_runtime_context().get_node_id()
                 self._driver.watch([one.pid for one in message.members if one.node_id == here])
             orders += self._machine.hear(run, message, now)
+            self._log(self._outputs.name(self._machine.workers()))
         return orders
 
     def _carry_out(self, orders: Sequence[Order]) -> Outcome | None:
@@ -191,6 +195,7 @@ class RayTrainLeader:
             address=str(ray.get_runtime_context().gcs_address),
             spec=self._acquired.spec,
         )
+        self._outputs = Outputs()
         self._driver = DriverProcess(plan, self._spec.env, self._code.parent, self._take_line, self._on_gone)
 
     # --- from other threads ---------------------------------------------------------------------
@@ -201,10 +206,9 @@ class RayTrainLeader:
     def _take_line(self, stream: Any, line: str) -> None:
         self._reporter.log(LogLine("", None, utc_timestamp(), stream, line))
 
-    def _log(self, output: WorkerOutput) -> None:
-        worker_id = self._machine.worker_of(output.rank)
-        for moment, stream, line in output.lines:
-            self._reporter.log(LogLine(worker_id, output.rank, moment, stream, line))  # type: ignore[arg-type]
+    def _log(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            self._reporter.log(line)
 
     def _follow_wishes(self) -> None:
         version = self._acquired.desired.version

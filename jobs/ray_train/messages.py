@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rubato.wire.cluster import LogStream
+
 EndKind = Literal["finished", "workers_failed", "failed"]
 
 
@@ -81,7 +83,9 @@ class WorkerOutput:
     """Lines that a worker wrote."""
 
     rank: int
-    lines: tuple[tuple[str, str, str], ...]
+    pid: int
+    node_id: str
+    lines: tuple[tuple[str, LogStream, str], ...]
     """(time, stream, text)"""
 
 

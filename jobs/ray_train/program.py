@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import ray
 import ray.train
 from ray.train.v2._internal.execution import context
 
@@ -20,12 +21,13 @@ from jobs.ray_train.line import Line
 from jobs.ray_train.messages import WorkerOutput
 from rubato.entrypoint import load_function
 from rubato.launch.output import LineSplitter, OutputBudget
+from rubato.wire.cluster import LogStream
 from rubato.wire.units import utc_timestamp
 
 LOOK_S = 0.25
 FLUSH_S = 5.0
 _RAY_MARKS = (":actor_name:", ":task_name:", ":job_id:", ":event_summary:", ":info_message:")
-_STREAMS = {1: "stdout", 2: "stderr"}
+_STREAMS: dict[int, LogStream] = {1: "stdout", 2: "stderr"}
 
 
 def train_function(job_id: str, attempt: int, run: int, entrypoint: str) -> Callable[[dict[str, Any]], Any]:
@@ -64,6 +66,7 @@ class OutputTail:
 
     def __init__(self, job_id: str, attempt: int, run: int, rank: int) -> None:
         self._rank = rank
+        self._node_id = ray.get_runtime_context().get_node_id()
         self._line = Line(job_id, attempt, run, on_stale=lambda: None)
         self._budget = OutputBudget()
         self._files = [(name, file, LineSplitter()) for number, name in _STREAMS.items() if (file := _open(number))]
@@ -86,7 +89,7 @@ class OutputTail:
 
     def _pass_on(self, *, is_last: bool) -> None:
         now = time.monotonic()
-        lines = []
+        lines: list[tuple[str, LogStream, str]] = []
         for stream, file, splitter in self._files:
             found = list(splitter.feed(file.read()))
             found += list(splitter.flush()) if is_last else []
@@ -94,7 +97,7 @@ class OutputTail:
         if dropped := self._budget.take_dropped():
             lines.append((utc_timestamp(), "system", f"{dropped} lines were dropped: too much output"))
         if lines:
-            self._line.put(WorkerOutput(self._rank, tuple(lines)))
+            self._line.put(WorkerOutput(self._rank, os.getpid(), self._node_id, tuple(lines)))
 
     def _is_wanted(self, text: str, now: float) -> bool:
         return not text.startswith(_RAY_MARKS) and self._budget.admits(text, now)

@@ -224,6 +224,9 @@ class MetricRow:
     """Always `loss`, `samples`, `step_seconds`, `samples_per_second`, `epoch`; and what the user logged."""
 
 
+LogStream = Literal["stdout", "stderr", "system"]
+
+
 @dataclass(frozen=True)
 class LogLine:
     """One line that a worker wrote, or (`system`) that was said about it."""
@@ -231,7 +234,7 @@ class LogLine:
     worker_id: str
     rank: int | None
     time: str
-    stream: Literal["stdout", "stderr", "system"]
+    stream: LogStream
     line: str
 
 
