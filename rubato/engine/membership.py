@@ -133,11 +133,12 @@ class Membership:
         except GenerationLost as error:
             comm.bury()
             self._prepared.pop(record.number, None)
-            if is_joining and not control.is_revoked(record.number):
-                # The members train on. A revoke may come yet, and is to be answered then.
-                control.say(wire.FormFailed(control.start.incarnation, record.number, str(error)))
-                return control.revoked_through
-            told = max(record.number, control.revoked_through)
+            heard = control.revoked_through  # once: what is heard from here on is answered while it waits
+            if is_joining and heard < record.number:
+                control.stage("standby", 0)
+                control.say(wire.FormFailed(control.start.incarnation, record.number, str(error)))  # members train on
+                return heard
+            told = max(record.number, heard)
             self._say_broken(told, str(error))
             return told
         return None

@@ -127,6 +127,21 @@ def test_sigkill_in_a_join(tmp_path: Path, row: str, at: str, who: Any) -> None:
     assert len(run.events("worker.lost")) == 1
 
 
+def test_a_joiner_hears_of_a_revoke_while_it_says_that_it_failed(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, "revoke while a joiner says that it failed", workers=2)
+    chaos.fault("call rubato.engine.join:receive_snapshot", "raise", "nothing came", who="joiner", step=0)
+    marker = chaos.fault("say FormFailed", "sleep", 3.0, who="joiner", step=0)
+    with chaos.start() as run:
+        run.wait_step(5)
+        run.scale(3)
+        marked_pid(run, marker)
+        run.kill([1])
+        run.wait(lambda: "recovery" in causes(run), "the recovery")
+        run.wait_workers(3)
+        chaos.check(run)
+    assert len(run.events("worker.lost")) == 1, "the joiner did not answer, and was taken for hung"
+
+
 def test_a_spare_worker_takes_the_place_of_one_that_is_killed(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "SIGKILL with a spare worker", spares=1)
     marker = unarmed(chaos.fault("forward", "signal", "SIGKILL", step=0))
