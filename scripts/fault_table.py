@@ -4,8 +4,8 @@
 
 Each checked run adds a line to the record of its seed, the file that RUBATO_CHAOS_RECORD names (tests/invariants.py);
 pauses are those of the events `generation.formed`: the gap between the commits around a change of membership, less a
-median step; of a run with several (a recovery, then a replacement) the longest counts. Where the membership need not
-change (a controller, the service, Ray's head), the longest gap after the fault is written instead.
+median step. Where the membership need not change (a controller, the service, Ray's head), the longest gap after the
+fault was noted too. Of each run the longest of all these counts.
 """
 
 from __future__ import annotations
@@ -26,29 +26,32 @@ END = "<!-- measured: end -->"
 
 
 def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
-    """The table, in the order in which the faults were first recorded."""
-    by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """The table, by the files of the tests, and in these by the names of the faults."""
+    by_fault: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        by_fault[line["fault"]].append(line)
+        by_fault[_file(line["test"]), line["fault"]].append(line)
     rows = [
-        "| fault | runs, all equal to the oracle | pause, median (worst) | computed again, worst | workers lost |",
-        "|---|---|---|---|---|",
+        "| test | fault | runs, all equal to the oracle | pause, median (worst) | computed again, worst | workers lost |",
+        "|---|---|---|---|---|---|",
     ]
-    for fault, runs in by_fault.items():
+    for (file, fault), runs in sorted(by_fault.items(), key=lambda item: item[0]):
         lost = [run["lost"] for run in runs]
         losses = f"{min(lost)}" if min(lost) == max(lost) else f"{min(lost)} to {max(lost)}"
-        rows.append(f"| {fault} | {len(runs)} | {_pause(runs)} | {_computed_again(runs)} | {losses} |")
+        rows.append(f"| `{file}` | {fault} | {len(runs)} | {_pause(runs)} | {_computed_again(runs)} | {losses} |")
     step = statistics.median(line["step_seconds"] for line in lines)
     return "\n".join([f"{len(lines)} runs on {where}; a step took {1000 * step:.0f} ms in the median.", "", *rows])
 
 
+def _file(test: str) -> str:
+    """Of a test's id; the soak is none."""
+    return test.partition("::")[0].rpartition("/")[2] or "soak.py"
+
+
 def _pause(runs: Sequence[dict[str, Any]]) -> str:
-    """Of the changes of membership, the longest of each run; else how late a step came, where that was noted."""
-    if pauses := [max(run["pauses"]) for run in runs if run["pauses"]]:
-        return _spread(pauses)
-    if standstills := [run["standstill"] for run in runs if "standstill" in run]:
-        return f"{_spread(standstills)} between two commits"
-    return "-"
+    """The longest of each run."""
+    noted = [run["pauses"] + ([run["standstill"]] if "standstill" in run else []) for run in runs]
+    longest = [max(seconds) for seconds in noted if seconds]
+    return _spread(longest) if longest else "-"
 
 
 def _computed_again(runs: Sequence[dict[str, Any]]) -> str:

@@ -169,7 +169,7 @@ def record(run: testing.LocalJob, fault: str, **figures: float) -> None:
     """
     _note(
         fault,
-        getattr(run, "test", ""),
+        getattr(run, "test", "") or os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0],
         formed=[event["data"] for event in run.events("generation.formed")],
         step_seconds=[row["values"]["step_seconds"] for row in run.rows()],
         microbatches=run.spec.num_microbatches,

@@ -49,13 +49,14 @@ def test_rows_that_no_service_took_come_with_the_checkpoint(running: RunningHome
     with stopped(running.process("service").pid):
         before = newest_checkpoint(job)
         wait_for(lambda: newest_checkpoint(job) >= before + 10, "checkpoints that the service has not heard of", 120)
+        begun = datetime.now(UTC)
         os.kill(running.process("ray").pid, signal.SIGKILL)
         for one in members:
             wait_for(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "the end of the workers", 120)
     job.check(digest)
     resumed = next(event for event in job.formed() if event.attempt == 2)
     assert (resumed.step or 0) > before + 10
-    record_cluster(job, "SIGKILL of the Ray head while the service stands still", "test_cluster.py")
+    record_cluster(job, "SIGKILL of the Ray head while the service stands still", "test_cluster.py", since=begun)
 
 
 def test_the_service_is_stopped_for_longer_than_the_lease(running: RunningHome, tmp_path: Path, digest: str) -> None:

@@ -14,25 +14,37 @@ BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def line(fault: str, **more: Any) -> dict[str, Any]:
-    return {"fault": fault, "pauses": [], "redone": [], "step_seconds": 0.1, "microbatches": 12, "lost": 0, **more}
+    usual = {"test": "tests/chaos/test_x.py::test_it[a]", "pauses": [], "redone": [], "step_seconds": 0.1}
+    return {"fault": fault, **usual, "microbatches": 12, "lost": 0, **more}
 
 
 def drawn(*lines: dict[str, Any]) -> str:
     return draw(lines, "a machine").splitlines()[-1]
 
 
-def test_the_longest_pause_of_each_run_counts_before_what_else_was_noted() -> None:
-    runs = [line("kill", pauses=[0.1, 0.3], redone=[9, 10], lost=1, standstill=7.0), line("kill", pauses=[0.2])]
-    assert drawn(*runs) == "| kill | 2 | 250 ms (300 ms) | 10 of 12 | 0 to 1 |"
+def test_the_longest_pause_of_each_run_counts() -> None:
+    runs = [line("kill", pauses=[0.1, 0.3], redone=[9, 10], lost=1), line("kill", pauses=[0.2])]
+    assert drawn(*runs) == "| `test_x.py` | kill | 2 | 250 ms (300 ms) | 10 of 12 | 0 to 1 |"
 
 
-def test_where_no_membership_changed_it_is_told_how_late_a_step_came() -> None:
-    runs = [line("head", standstill=4.0, steps_again=3), line("head", standstill=6.0, steps_again=5)]
-    assert drawn(*runs) == "| head | 2 | 5.0 s (6.0 s) between two commits | 5 steps | 0 |"
+def test_so_does_how_late_a_step_came_whether_the_membership_changed_or_not() -> None:
+    runs = [line("head", standstill=4.0, steps_again=3), line("head", pauses=[0.0], standstill=6.0, steps_again=5)]
+    assert drawn(*runs) == "| `test_x.py` | head | 2 | 5.0 s (6.0 s) | 5 steps | 0 |"
 
 
 def test_a_run_that_noted_nothing_has_no_figure() -> None:
-    assert drawn(line("short stop")) == "| short stop | 1 | - | - | 0 |"
+    assert drawn(line("short stop")) == "| `test_x.py` | short stop | 1 | - | - | 0 |"
+
+
+def test_rows_go_by_file_and_fault() -> None:
+    found = [line("b"), line("soaked", test=""), line("a"), line("c", test="test_a.py")]
+    rows = draw(found, "a machine").splitlines()[4:]
+    assert [row.split(" | ")[:2] for row in rows] == [
+        ["| `soak.py`", "soaked"],
+        ["| `test_a.py`", "c"],
+        ["| `test_x.py`", "a"],
+        ["| `test_x.py`", "b"],
+    ]
 
 
 def commits(*seconds: float) -> list[datetime]:
