@@ -53,11 +53,25 @@ def merge(kept: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Measured], Conte
     terms = replace(
         contexts[0],
         versions=", ".join(versions),
-        date=" and ".join(dict.fromkeys(one.date for one in contexts)),
-        machine="; ".join(dict.fromkeys(one.machine for one in contexts)),
+        date=_span(sorted(one.date for one in contexts)),
+        machine=_machines([one.machine for one in contexts]),
         rounds=max(len(samples) for one in measured.values() for samples in one.samples.values()),
     )
     return measured, terms
+
+
+def _span(ordered: Sequence[str]) -> str:
+    """`a to b`, or what is the same in all."""
+    return " to ".join(dict.fromkeys([ordered[0], ordered[-1]]))
+
+
+def _machines(described: Sequence[str]) -> str:
+    """Each machine once, with the loads that were found on it."""
+    loads: dict[str, list[str]] = {}
+    for one in described:
+        machine, _, load = one.rpartition(", load ")
+        loads.setdefault(machine, []).append(load)
+    return "; ".join(f"{machine}, load {_span(sorted(found, key=float))}" for machine, found in loads.items())
 
 
 def report(measured: Mapping[str, Measured], context: Context, figures: Sequence[str]) -> str:
