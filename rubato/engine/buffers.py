@@ -18,22 +18,20 @@ from rubato.engine.header import ALIGNMENT
 UNDER_WAY = 3
 """Buckets of one phase that are exchanged at once."""
 SLACK, SLACK_BYTES = 32, 1 << 16
-"""Results get 1/32 more than they need, and so much: rows are padded, and a larger generation has more of them."""
+"""Results get 1/32 more than they need, and so much: a larger generation has more rows."""
+
+_OWN_USES = 2
+"""Of a tensor's memory: by the tensor, and by whoever asks."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Where a bucket's chunks lie, in the vector and in the rows of the all-gather."""
+    """Where a bucket's chunks lie in the vector."""
 
     begin: int
     end: int
     chunk: int
     """Elements; late chunks may be short or empty."""
-    chunk_bytes: int
-    """Of a chunk in a row, padded."""
-    row_bytes: int
-    offset: int
-    """Of its first row, in the buffer of all results."""
 
     def bounds(self, rank: int) -> tuple[int, int]:
         """First and last (exclusive) element of a rank's chunk, in the vector."""
@@ -48,9 +46,12 @@ class Section:
 class Buffers:
     """Of one generation, and of those that follow it as planned.
 
+    The results begin with the reduced vector, as it is; behind it lie the rows of the last section, one a rank: its
+    chunk, and what is said with it.
+
     Args:
         like: a vector (L,); its type counts.
-        header_bytes, integer_bytes: what each row of the last section holds besides.
+        header_bytes, integer_bytes: what each of these rows holds besides.
         buckets: in the order of the exchange, the whole vector together.
     """
 
@@ -69,26 +70,40 @@ class Buffers:
         self.header_bytes = header_bytes
         self.integer_bytes = integer_bytes
         self.element_bytes = like.element_size()
+        self.length = like.numel()
         self._dtype = like.dtype
         self._device = device
-        self.sections: list[Section] = []
-        for bucket in buckets:
-            is_last = len(self.sections) == len(buckets) - 1
-            chunk = -(-(bucket.end - bucket.begin) // (world * 16)) * 16
-            padded = aligned(chunk * self.element_bytes)
-            row = padded + (header_bytes + aligned(integer_bytes) if is_last else 0)
-            self.sections.append(Section(bucket.begin, bucket.end, chunk, padded, row, self._results_bytes))
+        self.sections = [
+            Section(one.begin, one.end, -(-(one.end - one.begin) // (world * 16)) * 16) for one in buckets
+        ]
+        self.said_at = aligned(self.sections[-1].chunk * self.element_bytes)
+        """Where in a row begins what is said."""
+        self._row_bytes = self.said_at + header_bytes + aligned(integer_bytes)
+        self._rows_at = aligned(self.length * self.element_bytes)
+        self._results_bytes = self._rows_at + world * self._row_bytes
         self._kept: dict[tuple[str, int], torch.Tensor] = {}
         self._results: list[torch.Tensor] = []
         self._turn = 1
 
     def results(self) -> torch.Tensor:
-        """One of two buffers in turn: the last result stays readable for a peer that missed it."""
-        self._turn = 1 - self._turn
+        """One of two buffers in turn: the last result stays readable for a peer that missed it.
+
+        One that somebody else still uses (a program that keeps its gradients) is left to him.
+        """
+        self.skip_turn()
         if len(self._results) < 2:
-            size = self._results_bytes + self._results_bytes // SLACK + SLACK_BYTES
-            self._results.append(torch.empty(size, dtype=torch.uint8, device=self._device))
+            self._results.append(self._new_results())
+        elif is_held(self._results[self._turn]):
+            self._results[self._turn] = self._new_results()
         return self._results[self._turn][: self._results_bytes]
+
+    def skip_turn(self) -> None:
+        """The result of this turn is not the last one: it is made again."""
+        self._turn = 1 - self._turn
+
+    def _new_results(self) -> torch.Tensor:
+        size = self._results_bytes + self._results_bytes // SLACK + SLACK_BYTES
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def may_take_over(self, former: Buffers) -> bool:
         """Whether the results of another generation are large enough for this one's."""
@@ -97,15 +112,15 @@ class Buffers:
     def take_over(self, former: Buffers) -> None:
         """Use the results of a generation all of whose messages are over; its last one is overwritten last."""
         self._results, self._turn = [former._results[1 - former._turn], former._results[former._turn]], 1
+        former._results = []
 
-    @property
-    def _results_bytes(self) -> int:
-        return sum(section.row_bytes for section in self.sections) * self.world
-
-    def row(self, section: Section, rank: int) -> int:
-        """Where a rank's row begins in the buffer of all results: this worker's is a section's last."""
-        place = self.world - 1 if rank == self.rank else rank - (rank > self.rank)
-        return section.offset + place * section.row_bytes
+    def place(self, section: Section, rank: int) -> tuple[int, int]:
+        """First and last (exclusive) byte of what a rank tells of a section, in the results."""
+        if section is self.sections[-1]:
+            begin = self._rows_at + rank * self._row_bytes
+            return begin, begin + self._row_bytes
+        low, high = section.bounds(rank)
+        return low * self.element_bytes, high * self.element_bytes
 
     def scratch(self, name: str, number: int, size: int) -> torch.Tensor:
         """The first `size` bytes of a buffer that is kept.
@@ -129,6 +144,12 @@ class Buffers:
         """
         for buffer in (*self._kept.values(), *((self.results(), self.results()) if results else ())):
             buffer.zero_()
+
+
+def is_held(tensor: torch.Tensor) -> bool:
+    """Whether anything else uses the memory of a tensor that has one owner: a gradient that somebody keeps, say."""
+    storage = tensor.untyped_storage()
+    return bool(torch._C._storage_Use_Count(storage._cdata) > _OWN_USES)
 
 
 def aligned(size: int) -> int:

@@ -11,7 +11,7 @@ from rubato.engine.buckets import Bucket
 from rubato.engine.buffers import Buffers
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Header
-from rubato.engine.reduction import Reduced, Reduction, Stamp, frontiers, is_finite, message_sizes
+from rubato.engine.reduction import Reduced, Reduction, Stamp, copies_of, frontiers, is_finite, message_sizes
 from rubato.engine.tree import Order, Partials
 
 
@@ -53,7 +53,8 @@ class Exchange:
             held = frontiers(order, range(len(owners)), owners, self._comm.world)
             for number, section in enumerate(buffers.sections):
                 sent, received = message_sizes(buffers, section, held)
-                copies = (buffers.world - 1) * section.row_bytes
+                begin, end = buffers.place(section, buffers.rank)
+                copies = copies_of(buffers) * (end - begin)
                 for name, size in (("source", sum(sent)), ("out", sum(received)), ("copies", copies)):
                     buffers.scratch(name, number, size)
         buffers.touch(results=former is None or not buffers.may_take_over(former._buffers))
@@ -102,6 +103,6 @@ class Exchange:
         reduction = begun or self.begin(partials.order, partials.present, owners, stamp)
         result = reduction.end(partials.nodes, header, integers)
         if any(one.again for one in result.headers):
-            self._buffers.results()  # skip a turn: the other buffer holds the last step's result
+            self._buffers.skip_turn()
             return self.reduce(partials, owners, replace(header, again=False), integers)
         return result

@@ -110,9 +110,16 @@ class Membership:
         session.control.stage("enter", session.step)
         # A step whose exchange is complete is beyond those who missed it, whether it is committed yet or not.
         step = max(session.step, session.completed.key[0] + 1)
-        broken = wire.Broken(session.control.start.incarnation, through, session.has_state, step, cause)
+        serves = self._servable_bytes() > 0
+        broken = wire.Broken(session.control.start.incarnation, through, session.has_state, step, cause, serves)
         session.control.broken = broken
         session.control.say(broken)
+
+    def _servable_bytes(self) -> int:
+        """Size of the last exchange's result for a member that missed it; 0: there is none, or the program changed it."""
+        completed, sums = self._session.completed, self._session.sums
+        is_reduction = completed.key[1] == 0
+        return 0 if is_reduction and not sums.is_intact else result_bytes(completed)
 
     def wait_and_enter(self, told: int) -> None:
         """Enter generations until one holds."""
@@ -251,7 +258,7 @@ class Membership:
             generation=record.number,
             has_state=session.has_state,
             last=session.completed.key,
-            result_bytes=result_bytes(session.completed),
+            result_bytes=self._servable_bytes(),
             working_on=session.step if session.sums.held is not None else -1,
             held=session.sums.held or frozenset(),
         )
@@ -265,7 +272,7 @@ class Membership:
         """Give the result of the last exchange to those that missed it."""
         session, rank = self._session, comm.rank
         sizes = torch.zeros(comm.world, dtype=torch.int64)
-        comm.all_gather(sizes, torch.tensor([result_bytes(session.completed)]))
+        comm.all_gather(sizes, torch.tensor([self._servable_bytes()]))
         size = int(sizes[plan.source])
         source = torch.empty(0, dtype=torch.uint8)
         if rank == plan.source:

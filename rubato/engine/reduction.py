@@ -9,7 +9,7 @@ error: this is the exactly-once check.
 Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the
 order of the job. Sent: F * S * (W-1)/W bytes.
 Phase B, all-gather: worker c gives its reduced chunk to all; in the last bucket also its header, and its integer
-buffers. Sent: S * (W-1)/W. It is made by an all-to-all too: gloo's all-gather takes several times as long
+buffers. Sent: S * (W-1)/W. It is made by all-to-alls too: gloo's all-gather takes several times as long
 (`make bench-gather`).
 
 The parts of a bucket are sent before the sums of those before it are, by all in the same order, so that nobody waits
@@ -47,7 +47,7 @@ class Reduced:
     """The outcome of a reduction, equal on all members: enough to bring one that missed it up to date."""
 
     chunks: tuple[torch.Tensor, ...]
-    """The reduced vector (not yet divided), in pieces; together (L,)."""
+    """The reduced vector (not yet divided), whole, or in pieces as it was told by several; together (L,)."""
     headers: tuple[Header, ...]
     integers: bytes
     """Of the buffers that are not floating point, after the step's lowest microbatch."""
@@ -88,7 +88,7 @@ class Reduction:
         self._begun = 0
         self._parts_sent: deque[tuple[int, torch.Tensor, Pending]] = deque()
         """Buckets whose parts are on their way, the oldest first, with the buffer for what comes in."""
-        self._sums_sent: deque[Pending] = deque()
+        self._sums_sent: deque[list[Pending]] = deque()
 
     def next(self, nodes: Mapping[Node, torch.Tensor]) -> None:
         """Exchange the next bucket but the last, or begin to.
@@ -116,20 +116,18 @@ class Reduction:
             self._send_sum(nodes)
         self._send_sum(nodes, header, integers)
         while self._sums_sent:
-            self._sums_sent.popleft().wait()
+            _wait(self._sums_sent.popleft())
         last = buffers.sections[-1]
+        vector = buffers.typed(self._results, 0, buffers.length)
         headers, owned = [], b""
         for rank in range(buffers.world):
-            at = buffers.row(last, rank) + last.chunk_bytes
-            headers.append(Header.unpack(_get(self._results, at, buffers.header_bytes)))
+            row, (low, high) = buffers.place(last, rank)[0], last.bounds(rank)
+            vector[low:high].copy_(buffers.typed(self._results, row, high - low))
+            said = row + buffers.said_at
+            headers.append(Header.unpack(_get(self._results, said, buffers.header_bytes)))
             if rank == self._integer_owner and buffers.integer_bytes:
-                owned = _get(self._results, at + buffers.header_bytes, buffers.integer_bytes)
-        chunks = [
-            buffers.typed(self._results, buffers.row(section, rank), section.elements(rank))
-            for section in sorted(buffers.sections, key=lambda section: (section.begin, section.end))
-            for rank in range(buffers.world)
-        ]
-        return Reduced(tuple(chunks), tuple(headers), owned)
+                owned = _get(self._results, said + buffers.header_bytes, buffers.integer_bytes)
+        return Reduced((vector,), tuple(headers), owned)
 
     def _tell_nodes(self, nodes: Mapping[Node, torch.Tensor]) -> None:
         if sorted(self._mine) != sorted(nodes):
@@ -181,23 +179,45 @@ class Reduction:
         """
         buffers = self._buffers
         if len(self._sums_sent) == UNDER_WAY:
-            self._sums_sent.popleft().wait()
+            _wait(self._sums_sent.popleft())
         number, incoming, pending = self._parts_sent.popleft()
         pending.wait()
-        section, here, world = buffers.sections[number], buffers.rank, buffers.world
-        begin, size = buffers.row(section, here), section.row_bytes
+        section, here = buffers.sections[number], buffers.rank
+        begin, end = buffers.place(section, here)
         chunk = buffers.typed(self._results, begin, section.elements(here))
         self._sum(self._all_parts(section, nodes, incoming), chunk)
         checked = self._gradients - section.bounds(here)[0]
         self._is_finite = self._is_finite and (checked <= 0 or is_finite(chunk[:checked]))
-        row = copies = self._results[begin : begin + size]
+        row = self._results[begin:end]
         if header is not None:
-            _put(row, section.chunk_bytes, replace(header, is_finite=self._is_finite).pack() + integers)
-        if world > 2:
-            copies = buffers.scratch("copies", number, (world - 1) * size)
-            copies.view(world - 1, size).copy_(row)
-        sizes = [0 if rank == here else size for rank in range(world)]
-        self._sums_sent.append(self._comm.start_all_to_all(self._results[section.offset : begin], copies, sizes, sizes))
+            _put(row, buffers.said_at, replace(header, is_finite=self._is_finite).pack() + integers)
+        self._sums_sent.append(self._spread(section, number, row))
+
+    def _spread(self, section: Section, number: int, row: torch.Tensor) -> list[Pending]:
+        """Phase B of a bucket, begun: this worker's row to all others, and theirs to where they belong.
+
+        What comes from lower ranks lies before it, what comes from higher ones behind it: these are two messages, so
+        that each fills one stretch of memory.
+        """
+        buffers, here, world = self._buffers, self._buffers.rank, self._buffers.world
+        ranks = range(world)
+        if world == 2:
+            directions = [((1 - here,), (1 - here,))]
+        else:
+            directions = [(ranks[:here], ranks[here + 1 :]), (ranks[here + 1 :], ranks[:here])]
+        count, size = copies_of(buffers), row.numel()
+        copies = buffers.scratch("copies", number, count * size)
+        copies.view(count, size).copy_(row)
+        begun = []
+        for senders, receivers in directions:
+            places = {rank: buffers.place(section, rank) for rank in senders}
+            out_sizes = [places[rank][1] - places[rank][0] if rank in places else 0 for rank in ranks]
+            begin = places[senders[0]][0] if senders else 0
+            source = copies[: len(receivers) * size] if world > 2 else row
+            sizes = [size if rank in receivers else 0 for rank in ranks]
+            out = self._results[begin : begin + sum(out_sizes)]
+            begun.append(self._comm.start_all_to_all(out, source, out_sizes, sizes))
+        return begun
 
     def _all_parts(
         self, section: Section, nodes: Mapping[Node, torch.Tensor], incoming: torch.Tensor
@@ -255,10 +275,20 @@ def message_sizes(
     return sent, received
 
 
+def copies_of(buffers: Buffers) -> int:
+    """How often a row is told in one message at most; where there is one peer, it is told as it lies there."""
+    return max(buffers.rank, buffers.world - 1 - buffers.rank) if buffers.world > 2 else 0
+
+
 def is_finite(chunk: torch.Tensor) -> bool:
     """Whether all elements are."""
     # A sum is not finite if any element is not; it may overflow where none is, so then all elements are looked at.
     return bool(torch.isfinite(chunk.sum())) or bool(torch.isfinite(chunk).all())
+
+
+def _wait(begun: Sequence[Pending]) -> None:
+    for one in begun:
+        one.wait()
 
 
 def _others(buffers: Buffers) -> list[int]:

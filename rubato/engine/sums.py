@@ -8,15 +8,14 @@ import torch
 
 from rubato.checkpoint.digest import digest64
 from rubato.data.order import BatchPlan
+from rubato.engine.buffers import is_held
 from rubato.engine.flat import FlatLayout
 from rubato.engine.overlap import Ahead, Overlap
 from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.tree import Order, Partials, most_at_once
 
 _WATCHED = 3
-"""So many first overlapped passes are compared bit by bit."""
-_OWN_USES = 2
-"""Of a tensor's memory: by the tensor, and by whoever asks."""
+"""So many first overlapped passes, and first means, are compared bit by bit with what was made of them."""
 
 
 class Sums:
@@ -24,16 +23,26 @@ class Sums:
 
     def __init__(self, order: Order, flat: FlatLayout, plan: BatchPlan) -> None:
         self.flat = flat
-        self.mean = flat.empty()
-        """Of the last reduction: gradients are views of it."""
         self.may_overlap = True
         """Until the program is seen to change gradients after a backward pass."""
+        self._mean: torch.Tensor | None = None
+        """Of the last reduction: gradients are views of it."""
+        self._is_lent = False
+        """Whether that is the result itself, which a peer may have missed."""
+        self._version = 0
+        """Of the mean, as it was delivered."""
+        self._is_intact = True
+        self._may_lend = True
+        """Until the program is seen to change the gradients that it was given."""
+        self._delivered = 0
+        self._compared: torch.Tensor | None = None
+        """The result of which the mean is a copy that is to be looked at."""
         self._order = order
         self._plan = plan
         self._partials: Partials[torch.Tensor] | None = None
         self._free: list[torch.Tensor] = []
         self._made = 0
-        """Vectors that there are, besides the first mean."""
+        """Vectors that there are."""
         self._overlap: Overlap | None = None
         self._overlapped = 0
         self._ahead: Ahead | None = None
@@ -45,7 +54,7 @@ class Sums:
         Called by another thread than all else; where both make one at once there is one more than needed.
         """
         leaves = [leaf for leaf, owner in enumerate(owners) if owner == rank]
-        needed = most_at_once(self._order, leaves, range(len(owners)))
+        needed = most_at_once(self._order, leaves, range(len(owners))) + (0 if self._is_lent else 1)  # the mean
         while self._made < needed:
             vector = self.flat.empty()
             if vector.is_cuda:
@@ -61,6 +70,7 @@ class Sums:
     def of(self, step: int) -> Partials[torch.Tensor]:
         """The parts of this step's sum."""
         if self._partials is None:
+            self._look_back()
             present = [leaf for leaf, size in enumerate(self._plan.sizes(step)) if size]
             self._partials = Partials(self._order, present, lambda left, right: left.add_(right), self._free.append)
         return self._partials
@@ -155,37 +165,76 @@ class Sums:
         if ahead is not None:
             ahead.wait()
 
+    @property
+    def mean(self) -> torch.Tensor:
+        """Of the last reduction."""
+        assert self._mean is not None
+        return self._mean
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the last result is as it was, so that a peer that missed it can have it."""
+        self._look_back()
+        return self._is_intact
+
     def deliver(self, step: int, result: Reduced, weight: float) -> None:
         """The mean, from the sum of all workers' and the step's weight in samples; the parts are dropped.
+
+        Where nothing is to be divided the result is lent to the program as it lies there, until that is seen to change
+        its gradients (clipping them, say): the last result must stay what it is for a peer that missed it.
 
         Gradients that the program keeps stay as they are, as they do without Rubato: the last mean is not overwritten
         then, whether one worker trains or several.
         """
         divisor, partials = weight / self.unit(step), self._partials
-        self._partials = None
-        if partials is not None and [id(chunk) for chunk in result.chunks] == list(map(id, partials.nodes.values())):
-            # One worker: its sum becomes the mean where it lies.
-            if _is_held(self.mean):
-                self._made -= 1
-            else:
-                self._free.append(self.mean)
-            (self.mean,) = result.chunks
-            if divisor not in (0.0, 1.0):
-                self.mean.div_(divisor)
+        is_divided = divisor not in (0.0, 1.0)
+        self._partials, self._is_intact = None, True
+        whole = result.chunks[0] if len(result.chunks) == 1 else None
+        if whole is not None and partials is not None and any(whole is one for one in partials.nodes.values()):
+            # One worker: its sum becomes the mean where it lies, and nobody can have missed it.
+            self._give_back_mean()
+            self._mean = whole.div_(divisor) if is_divided else whole
             return
-        if _is_held(self.mean):
-            self._made -= 1
-            self.mean = self._vector()
+        if whole is not None and not is_divided and self._may_lend and self._delivered >= _WATCHED:
+            self._made -= 1 if self._mean is not None and not self._is_lent else 0  # none is needed any more
+            self._mean, self._is_lent, self._version = whole, True, whole._version
+        else:
+            self._copy(result, divisor if is_divided else 1.0)
+            self._compared = whole if not is_divided and self._may_lend else None
+        self._delivered += 1
+        if partials is not None:
+            partials.clear()
+
+    def _copy(self, result: Reduced, divisor: float) -> None:
+        if self._mean is None or self._is_lent or is_held(self._mean):
+            self._give_back_mean()
+            self._mean = self._vector()
         at = 0
         for chunk in result.chunks:
-            place = self.mean[at : at + chunk.numel()]
-            if divisor in (0.0, 1.0):
+            place = self._mean[at : at + chunk.numel()]
+            if divisor == 1.0:
                 place.copy_(chunk.reshape(-1))
             else:  # touched flags too, which only have to differ from 0
                 torch.div(chunk.reshape(-1), divisor, out=place)
             at += chunk.numel()
-        if partials is not None:
-            partials.clear()
+
+    def _give_back_mean(self) -> None:
+        """Its memory is free, where it is of these vectors and nobody uses it."""
+        mean, self._mean = self._mean, None
+        if mean is not None and not self._is_lent:
+            if is_held(mean):
+                self._made -= 1
+            else:
+                self._free.append(mean)
+        self._is_lent = False
+
+    def _look_back(self) -> None:
+        """Whether the program has changed what it was given."""
+        compared, self._compared = self._compared, None
+        if compared is not None:
+            self._may_lend = self._may_lend and _are_same(self.mean, compared)
+        if self._is_lent and self.mean._version != self._version:
+            self._may_lend = self._is_intact = False
 
     def _vector(self) -> torch.Tensor:
         """A flat vector to fill; its content is undefined, but for zeros between its pieces."""
@@ -195,7 +244,6 @@ class Sums:
         return self.flat.empty()
 
 
-def _is_held(vector: torch.Tensor) -> bool:
-    """Whether anything else uses the memory of a tensor: a gradient that somebody keeps, or a view of it."""
-    storage = vector.untyped_storage()
-    return bool(torch._C._storage_Use_Count(storage._cdata) > _OWN_USES)
+def _are_same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Bit by bit: what is not a number is the same as itself."""
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))

@@ -301,6 +301,8 @@ class Broken:
     has_state: bool
     step: int
     cause: str = ""
+    serves: bool = True
+    """Whether a member that is a step behind can have from it what it missed."""
 
 
 @dataclass(frozen=True)

@@ -99,15 +99,17 @@ class Repair:
         return True
 
     def _without_laggards(self, survivors: list[WorkerView]) -> list[WorkerView]:
-        """Fence those that are further behind than one step: nobody holds the reductions they missed any more.
+        """Fence those that cannot be brought up to date: nobody holds the reductions they missed any more.
 
-        It takes a planned leave that went wrong: the others trained on without the leaver, which had not left yet.
+        Further behind than one step they are after a planned leave that went wrong: the others trained on without the
+        leaver, which had not left yet. One step behind, where the program of all others has changed the result.
         """
-        steps = [worker.broken.step for worker in survivors if worker.broken is not None]
-        ahead = max(steps, default=0)
+        told = [worker.broken for worker in survivors if worker.broken is not None]
+        ahead = max((one.step for one in told), default=0)
+        least = ahead - 1 if any(one.serves for one in told if one.step == ahead) else ahead
         together = []
         for worker in survivors:
-            if worker.broken is not None and worker.broken.step < ahead - 1:
+            if worker.broken is not None and worker.broken.step < least:
                 self._job.kill(worker, f"it stopped at step {worker.broken.step} while the others reached {ahead}")
             else:
                 together.append(worker)

@@ -237,10 +237,12 @@ def test_a_generation_takes_over_the_memory_of_the_one_before_but_its_last_resul
     groups = [fake_group(world) for world in worlds]
 
     def play(rank: int) -> None:
-        olds: list[Reduced] = []
+        old, places = None, []
         former = cases[0].exchange(groups[0][rank]) if rank < worlds[0] else None
         if former is not None:
-            olds = [cases[0].reduce(former, rank, step=step) for step in (3, 4)]
+            for step in (3, 4):
+                old = cases[0].reduce(former, rank, step=step)
+                places.append(memory(old))
         if rank >= worlds[1]:
             return
         exchange = cases[1].exchange(groups[1][rank])
@@ -248,13 +250,14 @@ def test_a_generation_takes_over_the_memory_of_the_one_before_but_its_last_resul
         if former is not None:
             exchange.take_over(former)
         first = cases[1].reduce(exchange, rank, step=5)
-        if olds:  # whoever missed step 4 can be told of it yet
-            assert vector(olds[1]) == vector(cases[0].alone())
-            assert memory(first) == memory(olds[0])
+        if old is not None:  # whoever missed step 4 can be told of it yet
+            assert vector(old) == vector(cases[0].alone())
+            assert memory(first) == places[0]
+        old = None
         second = cases[1].reduce(exchange, rank, step=6)
         assert vector(first) == vector(second) == vector(cases[1].alone())
-        if olds:
-            assert memory(second) == memory(olds[1])
+        if places:
+            assert memory(second) == places[1]
 
     on_ranks(max(worlds), play)
 
