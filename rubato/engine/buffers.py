@@ -73,9 +73,7 @@ class Buffers:
         self.length = like.numel()
         self._dtype = like.dtype
         self._device = device
-        self.sections = [
-            Section(one.begin, one.end, -(-(one.end - one.begin) // (world * 16)) * 16) for one in buckets
-        ]
+        self.sections = [Section(one.begin, one.end, -(-(one.end - one.begin) // (world * 16)) * 16) for one in buckets]
         self.said_at = aligned(self.sections[-1].chunk * self.element_bytes)
         """Where in a row begins what is said."""
         self._row_bytes = self.said_at + header_bytes + aligned(integer_bytes)

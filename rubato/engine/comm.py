@@ -1,9 +1,8 @@
 """The communicator seam: the only file that touches semi-private parts of torch.distributed.
 
 One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
-Only two collectives are used (all-to-all, all-gather): on gloo their `Work` can be waited for with a time-out, and goes
-on where that has passed, which is what makes every wait interruptible by a revoke. Point-to-point cannot: a wait that
-times out closes the pair for good.
+Only two collectives are used (all-to-all, all-gather): their `Work` can be polled on gloo, which is what makes every
+wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
 
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
 process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears the controller's revoke.
@@ -14,7 +13,6 @@ its own, which NCCL insists on; else by way of the CPU's memory.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import os
@@ -42,8 +40,6 @@ ABORT_S = 20.0
 """For NCCL to give up what it does."""
 ABORT_FAILED = 75
 """Exit code of a process that could not abort NCCL."""
-_LOOK = timedelta(milliseconds=10)
-"""So late a revoke is heard of at most. On gloo's collectives (not its point-to-point) a wait may end without them."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
@@ -60,41 +56,22 @@ class Pending:
         self._kept = kept
 
     def wait(self) -> None:
-        """Block until it is over: here, and only here, the engine waits for peers.
+        """Poll until it is over: here, and only here, the engine waits for peers.
 
         Raises:  GenerationLost: a peer died, or the generation was revoked; what it was to fill is then undefined.
         """
         try:
-            while not self._is_over():
+            pause = _POLL_MIN_S
+            while not self._work.is_completed():
                 if self._is_revoked():
                     raise GenerationLost("the generation was revoked")
+                time.sleep(pause)
+                pause = min(pause * 1.5, _POLL_MAX_S)
             self._work.wait()
         except RuntimeError as error:
             raise _lost(error) from None
         finally:
             self._work, self._kept = None, ()  # a traceback keeps frames alive
-
-    def _is_over(self) -> bool:
-        """Wait a moment for it."""
-        if not self._work.is_completed():
-            with contextlib.suppress(RuntimeError):  # not over yet, or over and failed: `wait` raises it again
-                self._work.wait(_LOOK)
-        return bool(self._work.is_completed())
-
-
-class Polled(Pending):
-    """One of NCCL, whose works do not bear to be waited for in vain."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._pause_s = _POLL_MIN_S
-
-    def _is_over(self) -> bool:
-        if self._work.is_completed():
-            return True
-        time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 1.5, _POLL_MAX_S)
-        return False
 
 
 class Staged(Pending):
@@ -163,8 +140,8 @@ class Communicator:
         is_here = source.device.type == "cpu"
         try:
             if is_here or self._nccl is not None:
-                kind, group = (Pending, self._group) if is_here else (Polled, self._nccl)
-                return kind(call(group, out, source), self._is_revoked, (out, source))
+                work = call(self._group if is_here else self._nccl, out, source)
+                return Pending(work, self._is_revoked, (out, source))
             here, copy = torch.empty_like(out, device="cpu"), source.cpu()
             return Staged(Pending(call(self._group, here, copy), self._is_revoked, (here, copy)), here, out)
         except RuntimeError as error:

@@ -116,7 +116,7 @@ class Membership:
         session.control.say(broken)
 
     def _servable_bytes(self) -> int:
-        """Size of the last exchange's result for a member that missed it; 0: there is none, or the program changed it."""
+        """Size of the last exchange's result for a member that missed it; 0: it is gone, or the program changed it."""
         completed, sums = self._session.completed, self._session.sums
         is_reduction = completed.key[1] == 0
         return 0 if is_reduction and not sums.is_intact else result_bytes(completed)

@@ -231,6 +231,24 @@ def memory(result: Reduced) -> int:
     return result.chunks[0].untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_two_results_share_memory_in_turns_unless_somebody_keeps_one(keeps: bool) -> None:
+    one = case(12, 3, length=1000)
+    group = fake_group(3)
+
+    def play(rank: int) -> None:
+        exchange, kept, places = one.exchange(group[rank]), [], []
+        for step in range(3, 11):
+            result = one.reduce(exchange, rank, step=step)
+            places.append(memory(result))
+            if keeps:
+                kept.append(result.chunks[0][:4])
+        assert len(set(places)) == (8 if keeps else 2)
+        assert all(piece.tolist() == vector(result)[:4] for piece in kept)
+
+    on_ranks(3, play)
+
+
 @pytest.mark.parametrize("worlds", [(2, 3), (3, 2), (4, 3), (2, 5)])
 def test_a_generation_takes_over_the_memory_of_the_one_before_but_its_last_result(worlds: tuple[int, int]) -> None:
     cases = [case(12, world, length=1000) for world in worlds]

@@ -278,6 +278,23 @@ def test_who_lost_touch_in_the_last_exchange_before_a_switch_is_not_left_behind(
     assert len(cluster.revokes) == revokes, "said twice"
 
 
+@pytest.mark.parametrize("serves", [True, False])
+def test_who_missed_a_result_that_nobody_has_any_more_is_replaced(serves: bool) -> None:
+    cluster = Cluster(random.Random(5), workers=3, total_steps=ENDLESS)
+    train(cluster, 4)
+    record, job = cluster.minted[-1], cluster.coordinator.job
+    behind, *ahead = (member.incarnation for member in record.members)
+    cluster.handle(wire.Broken(behind, record.number, True, job.step, "a peer was lost"))
+    for one in ahead:
+        cluster.handle(wire.Broken(one, record.number, True, job.step + 1, "", serves=serves))
+    left = cluster.minted[-1]
+    assert left.number > record.number
+    assert [member.incarnation for member in left.members] == ([behind, *ahead] if serves else ahead)
+    doomed = job.roster.get(behind)
+    assert doomed is not None
+    assert ("it stopped at step" in doomed.doom) is not serves
+
+
 def test_deaths_and_steps_between_repairs_are_progress() -> None:
     verdicts = Verdicts()
     for step in range(2 * REPAIRS_AT_ONE_STEP):
