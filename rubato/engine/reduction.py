@@ -201,10 +201,8 @@ class Reduction:
         """
         buffers, here, world = self._buffers, self._buffers.rank, self._buffers.world
         ranks = range(world)
-        if world == 2:
-            directions = [((1 - here,), (1 - here,))]
-        else:
-            directions = [(ranks[:here], ranks[here + 1 :]), (ranks[here + 1 :], ranks[:here])]
+        lower, higher = ranks[:here], ranks[here + 1 :]
+        directions = [(lower, higher), (higher, lower)] if world > 2 else [(lower or higher, lower or higher)]
         count, size = copies_of(buffers), row.numel()
         copies = buffers.scratch("copies", number, count * size)
         copies.view(count, size).copy_(row)
