@@ -69,14 +69,18 @@ def kept(kills: list[float], rounds: int, **terms: Any) -> dict[str, Any]:
 
 
 def test_measurements_on_the_same_terms_are_told_as_one() -> None:
-    measured, context = merge([kept([0.1], 1), kept([0.2, 0.3], 2, machine="a machine, load 2", date="2026-01-03")])
+    first = kept([0.1], 1, machine="a machine, load 10.1")
+    measured, context = merge([first, kept([0.2, 0.3], 2, machine="a machine, load 2.0", date="2026-01-03")])
     assert measured["rubato"].samples == {"kill": [0.1, 0.2, 0.3]}
-    assert (context.rounds, context.date) == (3, "2026-01-02 and 2026-01-03")
-    assert context.machine == "a machine; a machine, load 2"
+    assert (context.rounds, context.date) == (3, "2026-01-02 to 2026-01-03")
+    assert context.machine == "a machine, load 2.0 to 10.1"
+    assert (
+        merge([first, kept([0.1], 1, machine="other, load 1.0")])[1].machine == "a machine, load 10.1; other, load 1.0"
+    )
     with pytest.raises(SystemExit, match="do not compare"):
-        merge([kept([0.1], 1), kept([0.2], 1, width=9)])
+        merge([first, kept([0.2], 1, width=9)])
     with pytest.raises(SystemExit, match="do not compare"):
-        merge([kept([0.1], 1), kept([0.2], 1, device_s=0.02)])
+        merge([first, kept([0.2], 1, device_s=0.02)])
     assert "waits 20 ms for a device; medians" in report(measured, replace(context, device_s=0.02), ["kill"])
     assert "device" not in report(measured, context, ["kill"])
 

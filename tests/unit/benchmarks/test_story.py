@@ -163,17 +163,3 @@ def test_a_peer_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     kept, context = merge([json.loads((tmp_path / "figures.json").read_text())])
     assert kept == bench.measured
     assert context.rounds == 1
-
-
-def test_several_measurements_name_their_days_and_loads_once() -> None:
-    terms = {"versions": "torch 2", "rounds": 1, "width": 8, "batch": 64}
-    seen = [
-        ("2026-11-24", "A, 2 cores, load 2.3"),
-        ("2026-11-22", "A, 2 cores, load 10.1"),
-        ("2026-11-23", "B, load 1"),
-    ]
-    peers = {"rubato": {"samples": {"start": [1.0]}, "failures": {}}}
-    _, context = merge([{"context": {"date": day, "machine": one, **terms}, "peers": peers} for day, one in seen])
-    assert context.date == "2026-11-22 to 2026-11-24"
-    assert context.machine == "A, 2 cores, load 2.3 to 10.1; B, load 1"
-    assert context.rounds == 3
