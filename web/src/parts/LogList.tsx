@@ -20,6 +20,11 @@ interface LogListProps {
   focus?: string | null;
 }
 
+/** Whether the last line is in sight. */
+function isAtEnd(element: HTMLElement): boolean {
+  return element.scrollHeight - element.scrollTop - element.clientHeight < ROW_PX * 1.5;
+}
+
 /** Draws only the rows in sight. Follows the end until the reader scrolls up. */
 export function LogList({ lines, needle, now, onEarlier, focus = null }: LogListProps) {
   const box = useRef<HTMLDivElement>(null);
@@ -28,6 +33,9 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
   const [isFollowing, setFollowing] = useState(focus === null);
   /** The line at the upper edge, and how far it has gone: what a reader looks at stays, whatever comes before it. */
   const anchor = useRef<{ id: string; beyond: number } | null>(null);
+
+  /** Where following has put the box; null: it does not follow. */
+  const placed = useRef<number | null>(null);
 
   useEffect(() => {
     if (!box.current) return;
@@ -38,8 +46,15 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
   useLayoutEffect(() => {
     const element = box.current;
     if (!element) return;
-    if (isFollowing) element.scrollTop = element.scrollHeight;
-    else if (anchor.current)
+    if (isFollowing) {
+      // Lines may come between a scroll and its event: the reader's place is not to be taken from him.
+      if (placed.current !== null && element.scrollTop < placed.current - 1 && !isAtEnd(element)) return;
+      element.scrollTop = element.scrollHeight;
+      placed.current = element.scrollTop;
+      return;
+    }
+    placed.current = null;
+    if (anchor.current)
       element.scrollTop = placeOf(lines, anchor.current.id) * ROW_PX + anchor.current.beyond;
   }, [lines, isFollowing, height]);
 
@@ -56,7 +71,7 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
     setTop(element.scrollTop);
     const line = lines[Math.floor(element.scrollTop / ROW_PX)];
     anchor.current = line ? { id: line.id, beyond: element.scrollTop % ROW_PX } : null;
-    setFollowing(element.scrollHeight - element.scrollTop - element.clientHeight < ROW_PX * 1.5);
+    setFollowing(isAtEnd(element));
   };
   const first = Math.max(0, Math.floor(top / ROW_PX) - MARGIN_ROWS);
   const last = Math.min(lines.length, Math.ceil((top + height) / ROW_PX) + MARGIN_ROWS);
