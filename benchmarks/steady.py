@@ -14,9 +14,10 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from benchmarks.document import publish
 from benchmarks.flags import numbers
@@ -40,6 +41,8 @@ class Steady:
     """Median time from commit to commit, as the lowest rank saw it."""
     peak_bytes: int
     """Of the largest worker."""
+    cpu_ms: float
+    """Processor time of a step, of a worker with all its threads: the mean over steps, the median of workers."""
     phases_ms: dict[str, tuple[float, float]]
     """By phase: wall clock and CPU time of the main thread, each the median over steps and workers."""
 
@@ -55,7 +58,7 @@ def of_rubato(folder: Path, job: Workload, workers: int, microbatches: int, *, r
         run.result()
         times = [seconds_of(row["time"]) for row in run.rows()]
     laps: Laps = [lap for path in folder.glob("phases-*.json") for lap in json.loads(path.read_text())[WARM_STEPS:]]
-    return Steady(median_step_ms(times), peak_bytes(folder), medians_ms(laps))
+    return Steady(median_step_ms(times), peak_bytes(folder), cpu_ms(folder), medians_ms(laps))
 
 
 def of_ddp(folder: Path, job: Workload, workers: int) -> Steady:
@@ -69,7 +72,7 @@ def of_ddp(folder: Path, job: Workload, workers: int) -> Steady:
         if any(codes):
             raise RuntimeError(f"DDP ended with {codes}:\n{processes.output()}")
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    return Steady(median_step_ms([row["time"] for row in rows]), peak_bytes(folder), {})
+    return Steady(median_step_ms([row["time"] for row in rows]), peak_bytes(folder), cpu_ms(folder), {})
 
 
 def median_step_ms(times_s: Sequence[float]) -> float:
@@ -80,7 +83,17 @@ def median_step_ms(times_s: Sequence[float]) -> float:
 
 def peak_bytes(folder: Path) -> int:
     """Of the largest worker of a run."""
-    return max(int(json.loads(path.read_text())["peak_bytes"]) for path in folder.glob("result-*.json"))
+    return max(int(one["peak_bytes"]) for one in results(folder))
+
+
+def cpu_ms(folder: Path) -> float:
+    """Of a step of a worker."""
+    return statistics.median(float(one["step_cpu_s"]) for one in results(folder)) * 1000
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What each worker of a run left at its end."""
+    return [json.loads(path.read_text()) for path in folder.glob("result-*.json")]
 
 
 def medians_ms(laps: Laps) -> dict[str, tuple[float, float]]:
@@ -138,11 +151,19 @@ def typical(runs: Sequence[Steady]) -> Steady:
         )
         for name in set.intersection(*(set(run.phases_ms) for run in runs))
     }
-    return Steady(statistics.median(run.step_ms for run in runs), max(run.peak_bytes for run in runs), phases)
+    return Steady(
+        statistics.median(run.step_ms for run in runs),
+        max(run.peak_bytes for run in runs),
+        statistics.median(run.cpu_ms for run in runs),
+        phases,
+    )
 
 
 def report(rounds: dict[int, list[Runs]], flags: argparse.Namespace, load: float) -> str:
-    """Three tables: steps, memory, and the phases of the reproducible mode. By number of workers, the rounds."""
+    """Four tables: steps, what they take of a processor and of memory, the phases of the reproducible mode.
+
+    Args:    rounds: by number of workers.
+    """
     runs = {
         workers: Runs(*(typical([getattr(one, field.name) for one in found]) for field in fields(Runs)))
         for workers, found in rounds.items()
@@ -158,18 +179,24 @@ def report(rounds: dict[int, list[Runs]], flags: argparse.Namespace, load: float
     for workers, found in rounds.items():
         once = beside([(one.ddp_once, one.fast) for one in found])
         lines.append(f"| {workers} | {once} | {beside([(one.ddp_same, one.rubato) for one in found])} |")
-    lines += [
-        "",
-        "| workers | memory: DDP, one pass | Rubato, `reproducible: false` | DDP, same passes | Rubato |",
-        "|---|---|---|---|---|",
-    ]
-    for workers, one in runs.items():
-        peaks = [f"{each.peak_bytes / 2**20:.0f} MiB" for each in (one.ddp_once, one.fast, one.ddp_same, one.rubato)]
-        lines.append(f"| {workers} | {' | '.join(peaks)} |")
+    lines += ["", *by_workers("memory", runs, lambda one: f"{one.peak_bytes / 2**20:.0f} MiB")]
+    lines += ["", *by_workers("processor time of a worker's step", runs, lambda one: f"{one.cpu_ms:.0f} ms")]
     heads = " | ".join(f"{workers}: wall | CPU" for workers in runs)
     lines += ["", f"| phase of Rubato's step, ms | {heads} |", "|---|" + "---|" * (2 * len(runs))]
     lines += [phase_line(name, runs.values()) for name in ORDER]
     return "\n".join(lines)
+
+
+def by_workers(what: str, runs: dict[int, Runs], cell: Callable[[Steady], str]) -> list[str]:
+    """A table of one figure."""
+    lines = [
+        f"| workers | {what}: DDP, one pass | Rubato, `reproducible: false` | DDP, same passes | Rubato |",
+        "|---|---|---|---|---|",
+    ]
+    for workers, one in runs.items():
+        cells = [cell(each) for each in (one.ddp_once, one.fast, one.ddp_same, one.rubato)]
+        lines.append(f"| {workers} | {' | '.join(cells)} |")
+    return lines
 
 
 def phase_line(name: str, runs: Iterable[Runs]) -> str:

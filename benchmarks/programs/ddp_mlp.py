@@ -69,6 +69,7 @@ def train(job: Workload, checkpoints: Checkpoints) -> None:
         optimizer.step()
         optimizer.zero_grad()
         job.hold()
+        figures.stepped()
         step += 1
         if rank == 0:
             figures.committed(step, world, str(os.getpid()))

@@ -9,6 +9,7 @@ from benchmarks.programs.workload import Figures, Network, Noise, Workload, mean
 
 def train(run: rubato.Run) -> None:
     job = Workload.from_json(run.config["workload"])
+    figures = Figures(job)
     clock = phases.PhaseClock() if run.config.get("phases") else None
     if clock is not None:
         phases.install(clock)
@@ -23,11 +24,12 @@ def train(run: rubato.Run) -> None:
         with phases.phase(clock, "optimizer"):
             optimizer.step()
         job.hold()
+        figures.stepped()
         if clock is not None:
             clock.lap()
     if clock is not None:
         clock.write(job.folder)
-    Figures(job).ended(network, optimizer)
+    figures.ended(network, optimizer)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.timeline import WARM_STEPS
+
 WIDTH = 1780
 """Of the hidden layers: 10 million parameters with the 784 inputs."""
 NUM_SAMPLES = 4096
@@ -131,8 +133,16 @@ class Figures:
     def __init__(self, job: Workload, rank: int | None = None) -> None:
         self._folder = Path(job.folder)
         self._batch = job.batch
+        self._steps = 0
+        self._cpu_before = time.process_time()
         if rank is not None:
             replace(self._folder / f"pid-{rank}", str(os.getpid()))
+
+    def stepped(self) -> None:
+        """Told by every worker after every step; after the first ones its processor time counts."""
+        self._steps += 1
+        if self._steps == WARM_STEPS:
+            self._cpu_before = time.process_time()
 
     def committed(self, step: int, workers: int, generation: str) -> None:
         """Told by the lowest rank when the optimizer has run: so many steps are done."""
@@ -153,6 +163,7 @@ class Figures:
             "digest": digest(network, optimizer),
             "counts": (network.seen.detach() * -self._batch).round().long().tolist(),
             "peak_bytes": peak_bytes(),
+            "step_cpu_s": (time.process_time() - self._cpu_before) / max(1, self._steps - WARM_STEPS),
         }
         replace(self._folder / f"result-{os.getpid()}.json", json.dumps(state))
 
