@@ -48,6 +48,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     job_commands.get,
     explain.explain,
     job_commands.logs,
+    watch_commands.events,
     watch_commands.metrics,
     watch_commands.top,
     operations_commands.nodes,

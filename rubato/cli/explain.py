@@ -33,7 +33,9 @@ def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = N
         for line in describe(found, datetime.now(UTC)):
             stdout_console().print(line, markup=False, highlight=False)  # broken between words on a terminal
         if found.status in FINAL:
-            for title, value in describe_failure(client.job(found.job_id).failure or {}):
+            known = (found.reason, found.because)  # in the first line
+            failure = client.job(found.job_id).failure or {}
+            for title, value in describe_failure({key: value for key, value in failure.items() if value not in known}):
                 put(f"  {title}: {value}")
             return
         workers = found.workers or found.granted_workers or found.min_workers

@@ -132,12 +132,17 @@ def describe_progress(job: Job) -> str:
 
 
 def describe_event(event: Event) -> str:
-    """One line on an event."""
-    if event.kind == EventKind.GENERATION_FORMED:
-        cause = str(event.data.get("cause", "")).replace("_", " ")
-        return f"{describe_generation(event)} ({cause})" if cause else describe_generation(event)
-    at = f" (step {event.step})" if event.step is not None else ""
-    return f"{event.message}{at}"
+    """One line on an event, with its step."""
+    is_told = event.step is None or event.kind == EventKind.GENERATION_FORMED
+    return sentence_of(event) if is_told else f"{sentence_of(event)} (step {event.step})"
+
+
+def sentence_of(event: Event) -> str:
+    """What happened, as the service says it; of a generation with its pause."""
+    if event.kind != EventKind.GENERATION_FORMED:
+        return event.message
+    cause = str(event.data.get("cause", "")).replace("_", " ")
+    return f"{describe_generation(event)} ({cause})" if cause else describe_generation(event)
 
 
 def gap_listener(line: ProgressLine) -> GapTold:
@@ -189,6 +194,18 @@ def tell_end(job: Job) -> None:
     note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
     for title, value in describe_failure({**(job.failure or {}), "message": None}):
         note(f"  {title}: {value}")
+
+
+def wait_for_status(client: Client, job_id: str, statuses: tuple[str, ...], timeout_s: float | None = None) -> Job:
+    """Show a job until its status is one of these, or final; after `timeout_s` the job as it then stands."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    with progress_line() as line:
+        while True:
+            left = PLAIN_EVERY_S if deadline is None else min(PLAIN_EVERY_S, deadline - time.monotonic())
+            job = client.wait(job_id, statuses=statuses, timeout_s=left)
+            if job.status in statuses or job.is_final or (deadline is not None and time.monotonic() >= deadline):
+                return job
+            line.show(job)
 
 
 def last_position(client: Client, job_id: str) -> int:

@@ -200,7 +200,9 @@ def _change(
     with connect(url) as client:
         changed = change(client, job)
         if wait:
-            changed = client.wait(changed.id, statuses=until)
+            from rubato.cli.follow import wait_for_status
+
+            changed = wait_for_status(client, changed.id, until)
         if as_json:
             put_json(changed.raw)
         else:
@@ -293,7 +295,9 @@ def wait(
             raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint="--for")
     timeout_s = read_timeout(timeout)
     with connect(url) as client:
-        found = client.wait(client.job(job).id, statuses=wanted, timeout_s=timeout_s)
+        from rubato.cli.follow import wait_for_status
+
+        found = wait_for_status(client, client.job(job).id, wanted, timeout_s)
         if as_json:
             put_json(found.raw)
         else:

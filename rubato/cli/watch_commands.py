@@ -1,4 +1,4 @@
-"""Commands that one watches: `metrics` with a curve a line, `top` with the cluster and what it trains."""
+"""Commands that one watches: what happened to a job, `metrics` with a curve a line, `top` with what clusters train."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rubato.cli.exits import ExitCode
+from rubato.cli.follow import GapTold, PlainProgress, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
-from rubato.cli.output import put_json, stdout_console, terminal_columns
+from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import USUAL, format_number, format_steps, format_workers, job_table, node_table, styled_status
 from rubato.wire.status import FINAL, Status
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from rubato.client import Client, Cluster, Job
+    from rubato.client import Client, Cluster, Event, Job
 
 UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
 BARS = "▁▂▃▄▅▆▇█"
@@ -32,6 +34,45 @@ CHART_POINTS = 2000
 TOP_JOBS = 30
 _LAST = ("samples_per_second", "step_seconds", "compute_seconds", "data_seconds", "samples", "epoch")
 """What is measured of every job comes after the loss and what the program logs."""
+
+
+def events(
+    job: JobArgument,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they happen. Ctrl-C detaches.")] = False,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only of this kind, as `worker.lost`, or `worker`; repeatable."),
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show what happened to a job, in order: scalings with their pauses, lost workers, checkpoints, and who asked.
+
+    With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
+    """
+    with connect(url) as client:
+        job_id = client.job(job).id
+        found = client.follow_events(job_id, on_gap=GapTold(PlainProgress())) if follow else client.events(job_id)
+        is_any = False
+        try:
+            for event in found:
+                if kinds and not any(f"{event.kind}.".startswith(f"{kind}.") for kind in kinds):
+                    continue
+                is_any = True
+                put_json(event.raw) if as_json else put(format_event(event))
+        except KeyboardInterrupt:
+            note(f"Detached; the job goes on. Come back with `rubato events {job_id} -f`.")
+            raise typer.Exit(ExitCode.NOT_FINISHED) from None
+        if not is_any:
+            note(f"No event of kind {', '.join(kinds)}." if kinds else "Nothing has happened to it yet.")
+
+
+def format_event(event: Event) -> str:
+    """`2026-01-31 12:00:00  worker.lost           step 12      w1.2 was killed by SIGKILL.`"""
+    moment = event.time.replace("T", " ")[:19]
+    step = "" if event.step is None else f"step {event.step}"
+    return f"{moment}  {event.kind:<20}  {step:<10}  {sentence_of(event)}"
 
 
 def metrics(

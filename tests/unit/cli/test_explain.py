@@ -89,13 +89,15 @@ def test_get_shows_why_a_job_has_so_many_workers(service: FakeService, rubato: R
 
 
 def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: Rubato) -> None:
+    failure = {"reason": "user_code_error", "message": "it raised", "rank": 1}
     service.on(
         "GET", "/jobs/digits/explain", explanation(status="failed", because="it raised", reason="user_code_error")
     )
-    service.on("GET", "/jobs/job_1", job(status="failed", failure={"reason": "user_code_error", "rank": 1}))
+    service.on("GET", "/jobs/job_1", job(status="failed", failure=failure))
     out = rubato("explain", "digits").out
-    assert "digits is failed (user_code_error): it raised" in out
+    assert out.startswith("digits is failed (user_code_error): it raised\n")
     assert "failure rank: 1" in out
+    assert (out.count("user_code_error"), out.count("it raised")) == (1, 1)
 
 
 @pytest.mark.parametrize(

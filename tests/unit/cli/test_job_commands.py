@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rubato.cli import follow
 from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato, event, formed, job, log_with, stream
 
 
@@ -354,6 +355,16 @@ def test_wait_for_a_status_and_not_in_time(service: FakeService, rubato: Rubato)
     service.on("GET", "/jobs/job_1", job())
     assert rubato("wait", "digits", "--for", "paused,running").code == 0
     assert rubato("wait", "digits", "--timeout", "0").code == 101
+
+
+def test_a_wait_shows_where_the_job_is(service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PLAIN_EVERY_S", 0.0)
+    states = iter([job(status="queued", step=0), job(), job(status="succeeded")])
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1", lambda _: Reply(next(states)))
+    done = rubato("wait", "digits")
+    assert (done.code, done.out.strip()) == (0, "succeeded")
+    assert [line.split(":")[0] for line in done.err.splitlines()] == ["queued", "running"]
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from rich.console import Console
 from rubato.cli import live
 from rubato.cli.watch_commands import BARS, WIDTH, curve, metric_table
 from rubato.errors import ServiceUnreachable
-from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato, event, formed, job, log_with, stream
 
 LOSS = {"x": [1, 2, 3, 4], "y": [2.0, 1.0, 0.5, 0.25]}
 
@@ -21,6 +21,36 @@ def charts(service: FakeService) -> FakeService:
     series = {"samples_per_second": {"x": [1], "y": [512.0]}, "accuracy": {"x": [2], "y": [0.5]}, "loss": LOSS}
     service.on("GET", "/jobs/job_1/metrics/chart", {"series": series})
     return service
+
+
+@pytest.fixture
+def happened(service: FakeService) -> FakeService:
+    service.on("GET", "/jobs/digits", job())
+    submitted = event(1, "job.submitted", "Submitted by ada.", time="2026-01-02T03:04:05.678Z")
+    lost = event(3, "worker.lost", "w1.2 was killed by SIGKILL.", step=12)
+    stored = [submitted, formed(2, 1, 3, 7), lost]
+    service.on("GET", "/jobs/job_1/events", log_with(stored, stream(lost, job(status="succeeded"))))
+    return service
+
+
+def test_events_are_a_line_each_with_time_kind_and_step(happened: FakeService, rubato: Rubato) -> None:
+    lines = rubato("events", "digits").out.splitlines()
+    assert lines[0].split(maxsplit=3) == ["2026-01-02", "03:04:05", "job.submitted", "Submitted by ada."]
+    assert lines[1].endswith("1 → 3 workers at step 7, paused 41 ms (scale up)")
+    assert lines[2].split(maxsplit=4)[1:] == ["worker.lost", "step", "12", "w1.2 was killed by SIGKILL."]
+
+
+def test_events_of_a_kind_or_of_all_that_begin_so(happened: FakeService, rubato: Rubato) -> None:
+    assert "worker.lost" in rubato("events", "digits", "--kind", "worker.lost").out
+    several = rubato("events", "digits", "--kind", "worker", "--kind", "job.submitted").out.splitlines()
+    assert [line.split()[-1] for line in several] == ["ada.", "SIGKILL."]
+    none = rubato("events", "digits", "--kind", "work")
+    assert (none.out, "No event of kind work" in none.err) == ("", True)
+
+
+def test_events_are_followed_to_the_end_of_the_job(happened: FakeService, rubato: Rubato) -> None:
+    done = rubato("events", "digits", "-f", "--json")
+    assert (done.code, done.json["kind"]) == (0, "worker.lost")
 
 
 def test_metrics_are_a_line_each_the_loss_first(charts: FakeService, rubato: Rubato) -> None:
