@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rubato.errors import ApiNotFound, RubatoError
+from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable
+from rubato.home import Home, complete_url
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def connect(url: str | None) -> Iterator[Client]:
 
     Raises:
         ApiNotFound: there is no such thing; where it is a job, with the names that are like it.
+        ServiceUnreachable: nothing answers; where a keeper of this machine is about to start it, with that.
     """
     from rubato.client import Client
 
@@ -77,6 +79,25 @@ def connect(url: str | None) -> Iterator[Client]:
                 raise
             advice = f"{error} Did you mean {' or '.join(similar)}?"
             raise ApiNotFound(advice, status=error.status, problem=error.problem) from error
+        except ServiceUnreachable as error:
+            if not _is_started_again(client.url, error):
+                raise
+            raise ServiceUnreachable(
+                f"nothing answers at {client.url}; the keeper on this machine lives and starts the service again: try "
+                "again in some seconds, and see `rubato doctor` where that does not help"
+            ) from error
+
+
+def _is_started_again(url: str, error: ServiceUnreachable) -> bool:
+    """Whether the service at this address is gone, and is one that a living keeper of this machine looks after."""
+    import httpx
+
+    from rubato.cli.keeper.daemon import is_held
+
+    home = Home.from_environment()
+    record = home.read_record()
+    is_gone = isinstance(error.__cause__, httpx.NetworkError | httpx.RemoteProtocolError)
+    return is_gone and record is not None and complete_url(record.url) == url and is_held(home)
 
 
 def _similar_jobs(client: Client, message: str) -> list[str]:

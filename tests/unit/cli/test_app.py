@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rubato.home import Home, RunRecord
 from tests.unit.cli.fake_service import FakeService, Rubato, job
 
 LINE = {"id": "0:1", "time": "2026-01-02T03:04:05Z", "stream": "stdout", "line": "hello", "rank": 0}
@@ -44,3 +47,17 @@ def test_a_reader_that_has_enough_is_no_error(service: FakeService, tmp_path: Pa
     )  # fmt: skip
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_service_that_is_gone_is_started_by_hand_or_comes_back_by_its_keeper(rubato: Rubato, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"  # nobody's from here on
+    home = Home(tmp_path / "home")
+    home.create()
+    home.write_record(RunRecord(url=url, ray_address="", ray_temp_dir="", started_at=""))
+    assert "start the service with `rubato up`" in rubato("ps", "--url", url).err
+    with home.lock_file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a keeper does
+        assert "the keeper on this machine lives and starts the service again" in rubato("ps", "--url", url).err
+        home.write_record(RunRecord(url="http://127.0.0.1:1", ray_address="", ray_temp_dir="", started_at=""))
+        assert "start the service with `rubato up`" in rubato("ps", "--url", url).err
