@@ -50,7 +50,7 @@ _ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
 """Errors are logged, and what statements carry may be secret: environments, addresses of webhooks."""
 
 _END_STALLED = text(
-    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
+    "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
     " AND usename = session_user AND application_name = :name"
     " AND (wait_event = 'ClientWrite' OR wait_event = 'ClientRead' AND state = 'active')"
     " AND query_start < clock_timestamp() - make_interval(secs => :stalled_s)"

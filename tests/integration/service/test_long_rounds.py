@@ -42,7 +42,11 @@ async def test_a_round_that_runs_out_of_time_is_gone_on_with_at_once(
                 break
         else:
             pytest.fail("it goes on although nothing is left to be done")
+    told = (await bench.get("/jobs"))["items"]
     assert [item["position"] for item in (await bench.get("/queue"))["items"]] == [1, 2]
+    monkeypatch.undo()
+    await bench.loop.run_once()
+    assert (await bench.get("/jobs"))["items"] == told, "nothing was left to be told"
 
 
 async def test_slots_are_taken_back_before_any_are_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,12 +12,14 @@ import psycopg
 import pytest
 from psycopg import pq
 from sqlalchemy import select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from structlog.testing import capture_logs
 
 from service import database as database_module
 from service.database import APPLICATION_NAME, Database
 from service.models import Lease
 from service.notify import Hub
+from tests.integration.service.conftest import Bench, keep_in_step
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +83,29 @@ async def test_what_a_replica_has_locked_is_free_again(url: str, reader: psycopg
             reader.execute("SELECT 1")
     finally:
         await database.close()
+
+
+async def test_where_nobody_may_be_ended_the_rounds_go_on_and_it_is_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: Database) -> int:
+        raise ProgrammingError("SELECT", {}, Exception("permission denied"))
+
+    monkeypatch.setattr(Database, "end_stalled", refuse)
+    keep_in_step(monkeypatch, bench.clock)
+    monkeypatch.setattr("service.scheduling.loop.NOTE_S", 0.0)
+    job = await bench.submit()
+    await bench.agent.sync()
+    with capture_logs() as logs:
+        rounds = asyncio.create_task(bench.loop.run())
+        async with asyncio.timeout(30):
+            while (await bench.job(job["id"]))["status"] != "starting":
+                await asyncio.sleep(0.05)
+            await bench.submit("another")
+            while (await bench.job("another"))["status"] != "starting":
+                await asyncio.sleep(0.05)
+        rounds.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await rounds
+    told = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert told == ["stalled_transactions_cannot_be_ended"]
