@@ -94,16 +94,13 @@ async def test_where_nobody_may_be_ended_the_rounds_go_on_and_it_is_told_once(
     monkeypatch.setattr(Database, "end_stalled", refuse)
     keep_in_step(monkeypatch, bench.clock)
     monkeypatch.setattr("service.scheduling.loop.NOTE_S", 0.0)
-    job = await bench.submit()
     await bench.agent.sync()
     with capture_logs() as logs:
         rounds = asyncio.create_task(bench.loop.run())
-        async with asyncio.timeout(30):
-            while (await bench.job(job["id"]))["status"] != "starting":
-                await asyncio.sleep(0.05)
-            await bench.submit("another")
-            while (await bench.job("another"))["status"] != "starting":
-                await asyncio.sleep(0.05)
+        for name in ("digits", "another"):
+            await bench.submit(name)
+            until = {"wait": 25, "for": "starting"}
+            assert (await bench.get(f"/jobs/{name}", **until))["status"] == "starting"
         rounds.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await rounds
