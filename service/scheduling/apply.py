@@ -21,8 +21,8 @@ from service.scheduling.view import Decision, Fail, Keep, Preempt, Resize, Start
 from service.states import WITH_CONTROLLER, change_status, settle_status
 
 APPLY_FOR_S = 3.0
-"""A round writes for no longer, and the next one goes on: a transaction has 12 s, and where the decisions about a long
-queue took longer, each round would be in vain, and the queue longer at the next."""
+"""Later in its transaction a round writes no more, and the next one goes on: a transaction has 12 s, and where the
+decisions about a long queue took longer, each round would be in vain, and the queue longer at the next."""
 
 
 def changes_among(seen: Seen, decisions: Sequence[Decision]) -> list[Decision]:
@@ -37,18 +37,19 @@ def changes_among(seen: Seen, decisions: Sequence[Decision]) -> list[Decision]:
 
 
 async def apply_decisions(
-    session: AsyncSession, decisions: Sequence[Decision], fallen: Sequence[str], now: datetime
+    session: AsyncSession, decisions: Sequence[Decision], fallen: Sequence[str], now: datetime, began: float
 ) -> None:
     """Write them: first what gives slots back, then what takes them, then what only tells.
 
     A job that is no longer where the decision found it is left for the next round; so is what there was no time for.
+
+    Args:    began: of the transaction, by the monotonic clock, in seconds.
     """
-    until = time.monotonic() + APPLY_FOR_S
     ids = sorted({*(decision.job_id for decision in decisions), *fallen})
     # In the order of their ids, as everywhere where several rows are locked.
     rows = select(Job).where(Job.id.in_(ids)).order_by(Job.id).with_for_update()
     jobs = {job.id: job for job in await session.scalars(rows.execution_options(populate_existing=True))}
-    for decision in sorted(decisions, key=lambda one: _turn(one, jobs)):
+    for decision in sorted(decisions, key=lambda one: turn(one, jobs)):
         if (job := jobs.get(decision.job_id)) is None:
             continue
         if isinstance(decision, Start | Wait | Fail):
@@ -56,7 +57,7 @@ async def apply_decisions(
                 await _apply_to_queued(session, job, decision, now)
         elif Status(job.status) in WITH_CONTROLLER:
             await _apply_to_placed(session, job, decision, now)
-        if time.monotonic() >= until:
+        if time.monotonic() >= began + APPLY_FOR_S:
             notify(session, SCHEDULER)
             return
     for job_id in fallen:
@@ -64,7 +65,7 @@ async def apply_decisions(
             _tell(session, job, None, UNSEEN, now)
 
 
-def _turn(decision: Decision, jobs: Mapping[str, Job]) -> int:
+def turn(decision: Decision, jobs: Mapping[str, Job]) -> int:
     """When it is written. After a cut nobody has been let by for whom slots were not asked back yet."""
     match decision:
         case Preempt() | Fail():

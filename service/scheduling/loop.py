@@ -157,10 +157,11 @@ class SchedulingLoop:
             if not (changes or fallen):
                 return
             async with self._context.database.write() as session:
+                began = time.monotonic()
                 if not await self._may_write(session, now):
                     return
                 changes, fallen = await self._plan(session, now)
-                await apply_decisions(session, changes, fallen, now)
+                await apply_decisions(session, changes, fallen, now, began)
 
     async def _may_write(self, session: AsyncSession, now: datetime) -> bool:
         """Whether what was seen is to be judged: by this replica, and now.
