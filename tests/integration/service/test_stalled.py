@@ -1,4 +1,4 @@
-"""A replica that stands still inside a transaction, with an answer unread: it keeps its locks until another ends it."""
+"""A replica that stands still inside a transaction, in the middle of a message, keeps its locks until another ends it."""
 
 from __future__ import annotations
 
@@ -47,24 +47,41 @@ def reader(url: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connect
         yield connection
 
 
-async def test_what_a_replica_has_locked_is_free_again(url: str, reader: psycopg.Connection) -> None:
+def _with_an_answer_unread(replica: psycopg.Connection) -> str:
+    replica.execute("SELECT * FROM leases FOR UPDATE")
+    replica.pgconn.send_query(LONGER_THAN_ANY_BUFFER.encode())
+    replica.pgconn.flush()
+    return "ClientWrite"
+
+
+def _with_a_question_half_asked(replica: psycopg.Connection) -> str:
+    replica.execute("SELECT 1")
+    replica.pgconn.enter_pipeline_mode()
+    replica.pgconn.send_query_params(b"SELECT * FROM leases FOR UPDATE", None)
+    replica.pgconn.send_flush_request()  # done, and the end of the message is still to come
+    replica.pgconn.flush()
+    return "ClientRead"
+
+
+@pytest.mark.parametrize("stand_still", [_with_an_answer_unread, _with_a_question_half_asked])
+async def test_what_a_replica_has_locked_is_free_again(
+    url: str, reader: psycopg.Connection, stand_still: Callable[[psycopg.Connection], str]
+) -> None:
     database = Database(url, Hub(1))
     await database.start()
     try:
         async with database.write() as session:
             await session.execute(text("INSERT INTO leases VALUES ('scheduler', 'one', now())"))
-        reader.execute("SELECT * FROM leases FOR UPDATE")
-        reader.pgconn.send_query(LONGER_THAN_ANY_BUFFER.encode())
-        reader.pgconn.flush()
+        awaited = stand_still(reader)
         backend, begun = reader.info.backend_pid, time.monotonic()
         with closing(_connect(url, "watcher")) as watcher:
             watcher.autocommit = True
 
             def waits_for_reader() -> bool:
                 seen = watcher.execute("SELECT wait_event FROM pg_stat_activity WHERE pid = %s", (backend,)).fetchone()
-                return seen == ("ClientWrite",)
+                return seen == (awaited,)
 
-            wait_for(waits_for_reader, "an answer that nobody reads", 10)
+            wait_for(waits_for_reader, f"{awaited} of a replica that stands still", 10)
             assert await database.end_stalled() == 0, "it may be read yet"
             wait_for(lambda: time.monotonic() - begun > 2 * STALLED_S, "its time", 30)
             assert waits_for_reader(), "no time-out of PostgreSQL ends it"
