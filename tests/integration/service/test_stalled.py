@@ -1,4 +1,4 @@
-"""A replica that stands still inside a transaction, in the middle of a message, keeps its locks until another ends it."""
+"""A replica that stands still in a transaction, in the middle of a message: it keeps its locks until another ends it."""
 
 from __future__ import annotations
 
