@@ -1,4 +1,4 @@
-"""A replica that stands still in a transaction, in the middle of a message: it keeps its locks until another ends it."""
+"""A replica that stands still in a transaction, within a message: it keeps its locks until another ends it."""
 
 from __future__ import annotations
 
