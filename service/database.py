@@ -45,7 +45,7 @@ APPLICATION_NAME = "rubato service"
 """How every connection of a service calls itself: who lives on a PostgreSQL is seen by it."""
 ANSWER_TIMEOUT_S = 12.0
 """Longest transaction, with its wait for a connection. A PostgreSQL that stands still, or whose host is gone without a
-word, does not keep its own limit for statements."""
+word, does not keep its own limit for statements. psycopg takes up to 10 s more to give one up."""
 _ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
 """Errors are logged, and what statements carry may be secret: environments, addresses of webhooks."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -86,6 +87,10 @@ class ClusterJob:
     def formed(self) -> list[Event]:
         """Generations, without those that moved microbatches away from a slow worker: any may be, on a busy machine."""
         return [event for event in self.events("generation.formed") if event.data["cause"] != "rebalance"]
+
+    def changes(self) -> list[Event]:
+        """Of generations in a row that have the same cause the last one: joiners may come one after the other."""
+        return [list(same)[-1] for _, same in itertools.groupby(self.formed(), lambda event: event.data["cause"])]
 
     def wait_events(self, kind: str, count: int = 1) -> list[Event]:
         found: list[Event] = self.wait(lambda: len(found := self.events(kind)) >= count and found, f"{count} {kind}")

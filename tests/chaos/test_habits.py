@@ -14,6 +14,8 @@ from local_job import LocalJob
 pytestmark = pytest.mark.timeout(240)
 
 STEPS = 40
+COMPILED_WITHIN_S = 400.0
+"""Where nothing is compiled yet, each of three workers runs the C++ compiler, and others use the machine."""
 SPEC: dict[str, Any] = {
     "batch": {"global_size": 64, "num_microbatches": 6},
     "workers": {"initial": 3, "min": 1, "max": 3},
@@ -157,6 +159,6 @@ def test_compiled(tmp_path: Path) -> None:
     backend = "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
     print(f"torch.compile(backend={backend!r})")
     job = spec("torch.compile", config={"backend": backend})
-    with LocalJob(tmp_path, "habits", **job) as run:
+    with LocalJob(tmp_path, "habits", patience_s=COMPILED_WITHIN_S, **job) as run:
         disturb(run)
         check_disturbed(run, undisturbed("habits", **job))

@@ -69,7 +69,7 @@ def test_scaling_while_it_trains(running: RunningHome, tmp_path: Path, recipe: s
         job.scale(workers)
         job.wait_step(job.now().step + 2)
     job.check(expected(recipe), STEPS)
-    assert [event.data["workers"] for event in job.formed()] == [1, 4, 2, 3]
+    assert [event.data["workers"] for event in job.changes()] == [1, 4, 2, 3]
     assert not job.events("worker.lost")
 
 
@@ -83,7 +83,7 @@ def test_scaling_and_a_kill(running: RunningHome, tmp_path: Path, recipe: str) -
     job.wait_formed(3, after=lost.position)
     job.scale(2)
     job.check(expected(recipe), STEPS)
-    causes = [event.data["cause"] for event in job.formed()]
+    causes = [event.data["cause"] for event in job.changes()]
     assert (causes[:3], causes[-1]) == (["start", "scale_up", "recovery"], "scale_down")
 
 
