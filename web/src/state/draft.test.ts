@@ -120,6 +120,7 @@ describe("withGuesses", () => {
     });
     expect(values({ name: "" }, "--..--", [])).toMatchObject({ name: "" });
     expect(values({}, "x".repeat(80), []).name).toHaveLength(63);
+    expect(values({}, `${"x".repeat(62)}-x`, []).name).toBe("x".repeat(62));
   });
 
   it("leaves what was typed", () => {

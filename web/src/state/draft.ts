@@ -29,8 +29,9 @@ export function withGuesses(draft: Draft, title: string, files: readonly string[
   const name = title
     .toLowerCase()
     .replace(/[^a-z0-9._-]+/g, "-")
-    .replace(/^[-._]+|[-._]+$/g, "")
-    .slice(0, 63);
+    .replace(/^[-._]+/, "")
+    .slice(0, 63)
+    .replace(/[-._]+$/, "");
   const isNamed = !!draft.values.name && draft.values.name !== FIRST_DRAFT.values.name;
   const guessed = {
     ...(name && !isNamed ? { name } : {}),
