@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from rubato.errors import Finding
-from service.database import DatabaseSilent
 from service.database_file import DatabaseLost
 from service.errors import ErrorKind, ServiceError
+from service.patience import DatabaseSilent
 from service.states import IllegalTransition
 
 log = structlog.get_logger(__name__)

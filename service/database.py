@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from service.listen import Replicas
 from service.migrations.upgrade import upgrade_to_head
 from service.models import Base
 from service.notify import Hub
+from service.patience import in_time, watch_connections
 from service.sqlite_driver import open_connection
 
 SQLITE_READERS = 4
@@ -45,7 +46,7 @@ APPLICATION_NAME = "rubato service"
 """How every connection of a service calls itself: who lives on a PostgreSQL is seen by it."""
 ANSWER_TIMEOUT_S = 12.0
 """Longest transaction, with its wait for a connection. A PostgreSQL that stands still, or whose host is gone without a
-word, does not keep its own limit for statements. psycopg takes up to 10 s more to give one up."""
+word, does not keep its own limit for statements."""
 _ALWAYS: dict[str, Any] = {"max_overflow": 0, "hide_parameters": True}
 """Errors are logged, and what statements carry may be secret: environments, addresses of webhooks."""
 
@@ -59,10 +60,6 @@ _END_STALLED = text(
 
 class HomeInUse(Exception):
     """Another service already works on this SQLite database."""
-
-
-class DatabaseSilent(TimeoutError):
-    """The database did not answer in time."""
 
 
 class Database:
@@ -95,6 +92,7 @@ class Database:
                 connect_args=_postgres_arguments(),
                 **_ALWAYS,
             )
+            watch_connections(self._writer)
             _ping_idle(self._writer)
 
     async def start(self) -> None:
@@ -217,16 +215,9 @@ class Database:
             ended = await session.execute(_END_STALLED, {"name": APPLICATION_NAME, "stalled_s": STALLED_S})
             return int(ended.scalar_one())
 
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
+    def _in_time(self) -> AbstractAsyncContextManager[None]:
         # SQLite is in this process: it waits for a disk at most, and its one writer must not be abandoned half way.
-        try:
-            async with asyncio.timeout(None if self.is_sqlite else ANSWER_TIMEOUT_S) as limit:
-                yield
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DatabaseSilent(f"no answer within {ANSWER_TIMEOUT_S:.0f} s") from error
+        return nullcontext() if self.is_sqlite else in_time(ANSWER_TIMEOUT_S)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from service.context import Context
 from service.counters import DELIVERIES
-from service.database import DatabaseSilent
 from service.notify import WEBHOOKS
+from service.patience import DatabaseSilent
 from service.vault import VaultShut
 from service.vigil import compare_clocks
 from service.webhooks.outbox import Claim, claim, due_webhooks, forget_old, settle

@@ -20,11 +20,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from rubato.errors import UserError
 from service import database as database_module
-from service.database import Database, DatabaseSilent, HomeInUse
+from service.database import Database, HomeInUse
 from service.migrations import upgrade
 from service.migrations.upgrade import alembic_config, head_revision
 from service.models import Base, Package
 from service.notify import Hub, notify
+from service.patience import DatabaseSilent
 from tests.cut_off import Cut
 
 if TYPE_CHECKING:
