@@ -24,9 +24,10 @@ from benchmarks.flags import numbers
 from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
+from benchmarks.programs import WARM_STEPS
 from benchmarks.programs.phases import ORDER
 from benchmarks.programs.workload import WIDTH, Workload
-from benchmarks.timeline import WARM_STEPS, seconds_of
+from benchmarks.timeline import seconds_of
 
 DDP_TIMEOUT_S = 600.0
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from benchmarks.programs import WARM_STEPS
+
 SETTLING_STEPS = 10
 """Steps after an event whose median is the time of a step."""
-WARM_STEPS = 5
-"""Steps at the start of a run that do not count: caches and buffers are made in them."""
 
 
 @dataclass(frozen=True)

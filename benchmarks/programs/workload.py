@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.timeline import WARM_STEPS
+from benchmarks.programs import WARM_STEPS
 
 WIDTH = 1780
 """Of the hidden layers: 10 million parameters with the 784 inputs."""
