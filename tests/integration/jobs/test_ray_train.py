@@ -59,6 +59,8 @@ def check_changes(job: ClusterJob) -> None:
 
     _, second = job.wait_members(2)
     assert second.pid is not None
+    # What it wrote within the last fraction of a second would be lost with it.
+    job.wait(lambda: any(line.worker_id == second.worker_id for line in client.logs(job.id)), "its first line")
     os.kill(second.pid, signal.SIGKILL)
     job.wait(lambda: job.formed()[-1].data["cause"] == "recovery", "a recovery")
     (lost,) = [event for event in job.events("worker.lost") if event.data["worker_id"] == second.worker_id]
