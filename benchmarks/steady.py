@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from benchmarks.document import publish
 from benchmarks.flags import numbers
 from benchmarks.local_job import local_job
 from benchmarks.machine import machine, today, versions
+from benchmarks.peers.peer import read_results
 from benchmarks.processes import PROGRAMS, Processes, free_port, nothing_left_behind
 from benchmarks.programs import WARM_STEPS
 from benchmarks.programs.phases import ORDER
@@ -84,17 +84,12 @@ def median_step_ms(times_s: Sequence[float]) -> float:
 
 def peak_bytes(folder: Path) -> int:
     """Of the largest worker of a run."""
-    return max(int(one["peak_bytes"]) for one in results(folder))
+    return max(int(one["peak_bytes"]) for one in read_results(folder))
 
 
 def cpu_ms(folder: Path) -> float:
     """Of a step of a worker."""
-    return statistics.median(float(one["step_cpu_s"]) for one in results(folder)) * 1000
-
-
-def results(folder: Path) -> list[dict[str, Any]]:
-    """What each worker of a run left at its end."""
-    return [json.loads(path.read_text()) for path in folder.glob("result-*.json")]
+    return statistics.median(float(one["step_cpu_s"]) for one in read_results(folder)) * 1000
 
 
 def medians_ms(laps: Laps) -> dict[str, tuple[float, float]]:
