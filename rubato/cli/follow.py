@@ -198,14 +198,8 @@ def tell_end(job: Job) -> None:
 
 def wait_for_status(client: Client, job_id: str, statuses: tuple[str, ...], timeout_s: float | None = None) -> Job:
     """Show a job until its status is one of these, or final; after `timeout_s` the job as it then stands."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with progress_line() as line:
-        while True:
-            left = PLAIN_EVERY_S if deadline is None else min(PLAIN_EVERY_S, deadline - time.monotonic())
-            job = client.wait(job_id, statuses=statuses, timeout_s=left)
-            if job.status in statuses or job.is_final or (deadline is not None and time.monotonic() >= deadline):
-                return job
-            line.show(job)
+        return client.wait(job_id, statuses=statuses, timeout_s=timeout_s, on_look=line.show)
 
 
 def last_position(client: Client, job_id: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
+from rubato.cli.follow import last_position, wait_for_status, wait_for_workers
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import (
     JobArgument,
@@ -151,8 +152,6 @@ def scale(
         raise typer.Exit(scale_local_run(job, workers))
     timeout_s = read_timeout(timeout)
     with connect(url) as client:
-        from rubato.cli.follow import last_position, wait_for_workers
-
         found = client.job(job)
         is_restart = found.scaling_restarts and workers != found.desired_workers
         if is_restart and not yes and sys.stdin.isatty():
@@ -200,8 +199,6 @@ def _change(
     with connect(url) as client:
         changed = change(client, job)
         if wait:
-            from rubato.cli.follow import wait_for_status
-
             changed = wait_for_status(client, changed.id, until)
         if as_json:
             put_json(changed.raw)
@@ -295,8 +292,6 @@ def wait(
             raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint="--for")
     timeout_s = read_timeout(timeout)
     with connect(url) as client:
-        from rubato.cli.follow import wait_for_status
-
         found = wait_for_status(client, client.job(job).id, wanted, timeout_s)
         if as_json:
             put_json(found.raw)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode
-from rubato.cli.follow import GapTold, PlainProgress, sentence_of
+from rubato.cli.follow import PlainProgress, gap_listener, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
@@ -53,7 +53,7 @@ def events(
     """
     with connect(url) as client:
         job_id = client.job(job).id
-        found = client.follow_events(job_id, on_gap=GapTold(PlainProgress())) if follow else client.events(job_id)
+        found = client.follow_events(job_id, on_gap=gap_listener(PlainProgress())) if follow else client.events(job_id)
         is_any = False
         try:
             for event in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rubato.client.conversation import Call, Flow, Sleep, call, each, flow
@@ -15,6 +15,9 @@ from rubato.wire.status import FINAL
 
 WAIT_S = 25.0
 """Seconds a single `?wait=` request asks for; proxies commonly cut idle requests at 30 to 60 s."""
+
+LOOK_S = 5.0
+"""The same where the job is shown meanwhile."""
 
 AWAY_S = 60.0
 """A wait goes on while the service is away for no longer: it starts again within some seconds."""
@@ -180,8 +183,21 @@ class Jobs:
         return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "checkpoint"))))
 
     @call
-    def wait(self, job: str, *, statuses: tuple[str, ...] = (), timeout_s: float | None = None) -> Call[Job]:
+    def wait(
+        self,
+        job: str,
+        *,
+        statuses: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+        on_look: Callable[[Job], None] | None = None,
+    ) -> Call[Job]:
         """Wait until the job's status is one of `statuses`, or final. After `timeout_s` the job as it then stands.
+
+        Args:
+            job: id or name.
+            statuses: what is waited for; empty: the end.
+            timeout_s: None: however long it takes.
+            on_look: called with the job every few seconds until then.
 
         Raises:
             ServiceUnreachable: no answer for a minute.
@@ -189,8 +205,9 @@ class Jobs:
         wanted = {*statuses, *(str(status) for status in FINAL)}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         away_since: float | None = None
+        most = WAIT_S if on_look is None else LOOK_S
         while True:
-            left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
+            left = most if deadline is None else min(most, deadline - time.monotonic())
             try:
                 found = yield from _read(self._transport, job, wanted if left > 0 else set(), left)
             except (ServiceUnreachable, ApiError) as error:
@@ -203,6 +220,8 @@ class Jobs:
             away_since = None
             if found.status in wanted or left <= 0:
                 return found
+            if on_look is not None:
+                on_look(found)
 
     @call
     def explain(self, job: str) -> Call[Explanation]:
