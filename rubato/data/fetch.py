@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def _freshen(batch: Any) -> Any:
         items = {key: _freshen(value) for key, value in batch.items()}
         if all(items[key] is value for key, value in batch.items()):
             return batch
-        return items
+        return with_values(batch, items)
     if isinstance(batch, (list, tuple)):
         values = [_freshen(value) for value in batch]
         if all(new is old for new, old in zip(values, batch, strict=True)):
@@ -99,6 +100,15 @@ def _freshen(batch: Any) -> Any:
             return type(batch)(*values)
         return type(batch)(values)
     return batch
+
+
+def with_values(batch: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
+    """The same kind of mapping, with other values: what collates may have made one with methods of its own."""
+    if not isinstance(batch, MutableMapping):
+        return values
+    found = copy.copy(batch)
+    found.update(values)
+    return found
 
 
 def _is_fresh(tensor: torch.Tensor) -> bool:

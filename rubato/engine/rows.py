@@ -22,6 +22,8 @@ class Rows:
         self._control = control
         self._newest: MetricRow | None = None
         """Of the last committed step, until it is kept: that of the last one waits for what is logged at the end."""
+        self._kept: tuple[MetricRow, ...] = ()
+        """The last one that was."""
         self._told_in = 0
 
     def untold(self) -> tuple[dict[str, Any], ...]:
@@ -49,6 +51,7 @@ class Rows:
         row, self._newest = self._newest, None
         if row is not None:
             self._control.rows.append(row)
+            self._kept = (row,)
 
     def tell(self, generation: int, rank: int, step: int, pace: tuple[tuple[int, int], ...] = ()) -> None:
         """Say that so many steps are done.
@@ -62,8 +65,7 @@ class Rows:
 
     def _new_in(self, generation: int) -> tuple[MetricRow, ...]:
         """The lowest rank tells all rows that nobody acknowledged when it becomes that, and then each new one."""
-        kept = tuple(self._control.rows)  # at once: the control's thread takes acknowledged ones away meanwhile
         if self._told_in == generation:
-            return kept[-1:]
+            return self._kept
         self._told_in = generation
-        return kept
+        return tuple(self._control.rows)  # at once: the control's thread takes acknowledged ones away meanwhile

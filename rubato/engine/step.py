@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.digest import digest64
 from rubato.checkpoint.layout import bytes_tensor, raw_bytes
+from rubato.data.fetch import with_values
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
@@ -234,8 +235,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return batch
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, Mapping):
+        return with_values(batch, {key: to_device(value, device) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):

@@ -153,7 +153,7 @@ class Balancing:
     def advance(self, now: float) -> None:
         """One look; mints a generation with other owners where it is worth it."""
         job, record = self._job, self._job.current
-        if record is None or record.number != self._generation or record.world != job.wish.workers:
+        if record is None or record.number != self._generation or self._is_resizing(record):
             return
         if len(self._window) < self._needed or now - self._begun_at < WINDOW_S:
             return
@@ -178,6 +178,13 @@ class Balancing:
             "gain": round(found.gain, 3),
         }
         self._told = (job.highest, message, facts)
+
+    def _is_resizing(self, record: wire.GenerationRecord) -> bool:
+        """Whether other members are about to be: not where the missing ones cannot be had, which may last."""
+        job = self._job
+        if record.world >= job.wish.workers:
+            return record.world > job.wish.workers
+        return not job.changes.has_given_up_joins and any(one.is_placed for one in job.roster.joinable(record))
 
     def on_switched(self, record: wire.GenerationRecord, step: int) -> None:
         """The members train in a new generation."""

@@ -6,6 +6,7 @@ any moment, and whoever takes over asks them for it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from rubato.engine.coordinator import orders
@@ -25,6 +26,8 @@ class Ending:
         self._job = job
         self._rows = rows
         self._failure: Failure | None = None
+        self._culprit = ""
+        """The incarnation of the worker that the failure came from, if it came from one."""
         self._result: Result | None = None
         self._is_released = False
         self._is_told = False
@@ -49,10 +52,19 @@ class Ending:
         """The outcome stands: no repair any more."""
         return self._failure is not None or self._is_released
 
-    def fail(self, failure: Failure) -> None:
-        """The job fails; the first cause counts."""
+    def fail(self, failure: Failure, of: WorkerView | None = None) -> None:
+        """The job fails; the first cause counts.
+
+        Args:    of: the worker that it came from, if one did.
+        """
         if self._failure is None and not self._is_released:
-            self._failure = failure
+            self._failure = failure if of is None else self._job.located(failure, of)
+            self._culprit = "" if of is None else of.incarnation
+
+    def on_exited(self, worker: WorkerView, event: wire.Exited) -> None:
+        """Its process is gone: what it said last (the stacks of one that hung) belongs to the failure it led to."""
+        if self._failure is not None and worker.incarnation == self._culprit and not self._failure.last_output:
+            self._failure = replace(self._failure, last_output=event.last_output)
 
     def on_save_failed(self, step: int) -> None:
         """A checkpoint could not be written: an end does not wait for it."""
@@ -60,7 +72,8 @@ class Ending:
 
     def is_expected(self, worker: WorkerView) -> bool:
         """Whether the exit of this worker is no loss."""
-        return self.is_decided or self._job.wish.run == "stop" or worker.doom == "no longer wanted"
+        is_of_the_end = self.is_decided and worker.incarnation != self._culprit
+        return is_of_the_end or self._job.wish.run == "stop" or worker.doom == "no longer wanted"
 
     def advance(self, now: float) -> None:
         """One look; orders what brings the end about."""

@@ -42,6 +42,7 @@ class Exits:
         job.reassign_stripes()
         is_planned = worker.has_left or event.is_withdrawn or self._ending.is_expected(worker)
         self._tell(worker, event, is_planned=is_planned)
+        self._ending.on_exited(worker, event)
         self._actions.on_exited(worker, event, is_planned=is_planned)
         if is_planned or self._ending.is_decided:
             self._give_up_joining(worker)
@@ -66,7 +67,7 @@ class Exits:
             place = worker.step, job.number
             failure = job.verdicts.on_crash(event, *place, no_retry=no_retry, has_trained=has_trained)
             if failure is not None:
-                self._ending.fail(job.located(failure, worker))
+                self._ending.fail(failure, worker)
         # A spare that is killed had been warm: that says nothing of how workers start.
         is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
         is_harmless = is_spare and (is_from_outside(event) or worker.hang is not None)

@@ -3,6 +3,7 @@
 one computes, others wait     it is fenced once its stage takes much longer than that stage ever does
 all compute                   nobody waits for anybody: the machine is slow, or all hang alike; more patience
 one does not run at all       stopped, or its interpreter lock is held, while it should only wait: fenced
+one never says anything       it stands still before its program is even loaded: fenced
 a joiner does not catch up    it waits for results that the members have long completed: fenced, they go on
 all wait for each other       a message was lost, or one left out an exchange: revoked, nobody is fenced
 """
@@ -148,10 +149,17 @@ def decide_hung(
     found = []
     for worker in workers:
         beat = worker.beat
-        if worker.doom or (worker.hello is None and beat is None):
+        if worker.doom:
             continue
         silence = now - worker.heard_at
-        if silence > policy.silence_s:
+        if worker.hello is None and beat is None:
+            # It imports torch, or waits for a slot: nothing can be told of how far it is.
+            if worker.is_placed and silence > policy.slow_s:
+                because = (
+                    f"it had said nothing {silence:.0f} s after its start; the limit there is {policy.slow_s:.0f} s"
+                )
+                found.append(Hung(worker.incarnation, because, seconds=silence, limit_s=policy.slow_s))
+        elif silence > policy.silence_s:
             found.append(Hung(worker.incarnation, f"no sign of life for {silence:.0f} s", seconds=silence))
         elif beat is not None and beat.stage in WAITING_STAGES | IDLE_STAGES:
             limit = policy.stage_s * lenience.of(beat.stage)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import random
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,18 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from rubato.data.fetch import fetch, validate_dataset
+from rubato.engine.step import to_device
 from rubato.errors import ModelError
 
 Pair = namedtuple("Pair", "x y")
+
+
+class Encoded(UserDict[str, Any]):
+    @property
+    def length(self) -> int:
+        return len(self["ids"])
+
+
 ROWS = torch.arange(12.0)
 ARRAY = np.arange(13.0)
 
@@ -81,6 +91,18 @@ def test_containers_keep_their_shape_and_untouched_ones_their_identity() -> None
     assert batch["none"] is None
     kept: dict[str, Any] = {"x": torch.ones(2), "rest": [1, (2, 3)]}
     assert read(Noisy(), [0], lambda rows: kept) is kept
+
+
+def test_a_mapping_stays_of_its_kind() -> None:
+    """A tokenizer's batch is no dict, and has methods that programs call."""
+    whole = torch.arange(6.0)
+    batch = read(Noisy(), [0], lambda rows: Encoded(ids=whole[1:3], text="a"))
+    assert (type(batch), batch.length, batch["text"]) == (Encoded, 2, "a")
+    moved = to_device(batch, torch.device("meta"))
+    assert (type(moved), moved["ids"].device.type, moved["text"]) == (Encoded, "meta", "a")
+    assert batch["ids"].device.type == "cpu"
+    fixed = to_device(MappingProxyType({"x": whole}), torch.device("meta"))
+    assert fixed["x"].device.type == "meta"
 
 
 def test_errors_name_the_sample() -> None:

@@ -42,7 +42,8 @@ class Processes:
             return
         worker.alive, worker.placed = False, True
         worker.inbox.clear()
-        worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None))
+        output = (f"the last line of {worker.incarnation}",)
+        worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None, output))
 
     def lose(self, worker: Worker) -> list[wire.Message]:
         """Its node is lost: so is what it had said, unless somebody had it already. Returns that."""

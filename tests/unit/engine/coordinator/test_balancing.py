@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rubato.engine.coordinator import Wish
 from rubato.engine.coordinator.balancing import SLACK, Pace, decide_owners, shares_for
+from rubato.engine.coordinator.changes import MOST_JOINS
+from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.tree import Tree, balanced_owners
+from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.simulation import Cluster
 
 ENDLESS = 10**9
@@ -117,6 +122,47 @@ def test_owners_follow_the_pace_of_the_workers(seed: int) -> None:
     record = cluster.coordinator.job.current
     assert record is not None
     assert record.owners == balanced_owners(8, 2)
+
+
+def train_slowly(cluster: Cluster) -> None:
+    """The last of them takes three times as long from now on."""
+    cluster.run(lambda: cluster.coordinator.job.step > 3)
+    cluster.slowness[[worker for worker in cluster.living if worker.record is not None][-1].incarnation] = 3.0
+
+
+def test_also_where_a_worker_has_no_slot() -> None:
+    """Fewer train than were wished for, perhaps for days: that is no reason to wait for the slowest of them."""
+    cluster = Cluster(random.Random(1), workers=3, slots=2, total_steps=ENDLESS)
+    train_slowly(cluster)
+    cluster.run(lambda: any(event.kind == "rebalanced" for event in cluster.events), limit=100_000)
+    assert cluster.coordinator.job.current is not None
+    assert cluster.coordinator.job.current.world == 2
+
+
+def test_also_where_joins_were_given_up() -> None:
+    cluster = Cluster(random.Random(1), workers=2, slots=2, total_steps=ENDLESS)
+    train_slowly(cluster)
+    for _ in range(MOST_JOINS):
+        cluster.coordinator.job.changes.on_failed(cluster.now, joins=True)
+    cluster.slots = 3
+    cluster.wish = replace(cluster.wish, workers=3)
+    cluster.coordinator.job.wish = cluster.wish  # by itself the coordinator would try again
+    cluster.run(lambda: any(event.kind == "rebalanced" for event in cluster.events), limit=100_000)
+    assert len(cluster.living) == 2
+
+
+def test_nothing_is_moved_while_others_are_about_to_join() -> None:
+    cluster = Cluster(random.Random(1), workers=2, total_steps=ENDLESS)
+    train_slowly(cluster)
+    balancing = cluster.coordinator._balancing
+    joiner = WorkerView("w1.9", "1.9", 9, cluster.now, state=WorkerState.WARMING, pid=1)
+    record = cluster.coordinator.job.current
+    assert record is not None
+    assert not balancing._is_resizing(record)
+    cluster.coordinator.job.wish = Wish("run", 3)
+    assert not balancing._is_resizing(record), "nobody is there yet"
+    cluster.coordinator.job.roster.add(joiner)
+    assert balancing._is_resizing(record)
 
 
 def test_equal_workers_are_left_alone() -> None:

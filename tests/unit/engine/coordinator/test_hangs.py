@@ -102,6 +102,14 @@ def test_a_supervisor_that_says_nothing() -> None:
     assert fenced(worker("1.1", "standby", 1, heard_at=NOW - 31), worker("1.2", "standby", 1)) == ["1.1"]
 
 
+@pytest.mark.parametrize(("placed_s", "out"), [(None, []), (599.0, []), (601.0, ["1.1"])])
+def test_one_that_never_says_anything_is_fenced_once_it_has_a_process(placed_s: float | None, out: list[str]) -> None:
+    """It stands still before its program is loaded: no word of progress is there to be read."""
+    silent = WorkerView("w1.1", "1.1", 1, 0.0, heard_at=NOW - (placed_s or 10_000.0))
+    silent.pid = None if placed_s is None else 1
+    assert fenced(silent, waits("1.2", 1)) == out
+
+
 def test_deadlines_are_learned_from_the_slowest_worker() -> None:
     slow = {**MEASURED, "compute": 30.0}
     assert fenced(waits("1.1", 300), worker("1.2", "compute", 200), worker("1.3", "compute", 1, usual=slow)) == []

@@ -108,3 +108,51 @@ def test_what_stands_still_before_the_first_step_fails_the_job_after_three_round
     assert failure is not None
     assert (failure.reason, rounds) == (Reason.HANG, 2 * OWN_ROUNDS), "each is replaced at once, in the same round"
     assert "run.long_phase" in failure.message
+
+
+def test_who_stands_still_before_its_program_is_loaded_is_replaced() -> None:
+    """Stopped while it imports torch: it never says anything, and the two others could wait for it for ever."""
+    coordinator, now = Coordinator(Terms("job", 1, num_microbatches=8), Wish("run", 3)), 0.0
+    orders = [*coordinator.tick(now), *coordinator.handle(CheckpointFound(), now)]
+    first, *others = [order.incarnation for order in orders if isinstance(order, Spawn)]
+    for each in (first, *others):
+        coordinator.handle(wire.Spawned(each, 1, 1, "node"), now)
+    orders = []
+    while not orders:
+        now += 1.0
+        for each in others:
+            coordinator.handle(wire.Hello(each, "host:1"), now)
+            coordinator.handle(wire.Standby(each, "layout", "code", ENDLESS), now)
+        orders = coordinator.tick(now)
+    assert HangPolicy.slow_s < now <= HangPolicy.slow_s + 2
+    (kill,) = [order for order in orders if isinstance(order, Kill)]
+    assert (kill.incarnation, kill.with_stacks) == (first, True)
+    assert "it had said nothing 601 s after its start" in kill.because
+    assert len([order for order in orders if isinstance(order, Spawn)]) == 1, "another is started at once"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_fails_for_hangs_has_the_stacks_of_the_last_one_and_tells_its_loss(seed: int) -> None:
+    cluster = Cluster(random.Random(seed), workers=3, total_steps=ENDLESS)
+    cluster.run(lambda: cluster.is_settled and cluster.coordinator.job.step > 3)
+    while cluster.outcome is None:
+        hung = next(worker for worker in cluster.living if worker.record is not None)
+        cluster.hang(hung)
+        settled = len(cluster.minted)
+        cluster.run(
+            lambda hung=hung, settled=settled: (
+                cluster.outcome is not None or (hung.gone and cluster.is_settled and len(cluster.minted) > settled)
+            ),
+            limit=100_000,
+        )
+        if cluster.outcome is None:
+            cluster.coordinator.job.verdicts.hung[cluster.coordinator.job.step].update((-1, -2))
+    failure = cluster.outcome.failure
+    assert failure is not None
+    assert failure.reason == Reason.HANG
+    (lost,) = [
+        one for one in cluster.events if one.kind == "worker.lost" and one.data["worker_id"] == failure.worker_id
+    ]
+    assert failure.last_output == tuple(lost.data["last_output"])
+    assert failure.last_output == (f"the last line of {str(failure.worker_id)[1:]}",)
+    assert lost.data["hang"]["step"] == failure.step

@@ -191,6 +191,9 @@ def test_an_exception_before_the_first_step_fails_the_job_at_once() -> None:
     assert cluster.outcome.failure is not None
     assert cluster.outcome.failure.reason == "user_code_error"
     assert cluster.outcome.failure.traceback == "Traceback"
+    assert cluster.outcome.failure.last_output == (f"the last line of {str(cluster.outcome.failure.worker_id)[1:]}",)
+    lost = [event.data for event in cluster.events if event.kind == "worker.lost"]
+    assert [one["worker_id"] for one in lost] == [cluster.outcome.failure.worker_id], "the other one is only ended"
 
 
 def test_a_step_that_raises_once_is_tried_again_and_twice_fails_the_job() -> None:
@@ -208,6 +211,7 @@ def test_a_step_that_raises_once_is_tried_again_and_twice_fails_the_job() -> Non
     assert cluster.outcome is not None
     assert cluster.outcome.failure is not None
     assert (cluster.outcome.failure.step, cluster.outcome.failure.microbatch) == (step, 4)
+    assert cluster.outcome.failure.last_output == (f"the last line of {heir.incarnation}",)
 
 
 def test_a_crash_that_nothing_explains_fails_the_job_after_three_rounds_at_one_step() -> None:
