@@ -14,8 +14,8 @@ import argparse
 import json
 import platform
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,22 @@ def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
         rows.append(f"| `{file}` | {fault} | {len(runs)} | {_pause(runs)} | {_computed_again(runs)} | {losses} |")
     step = statistics.median(line["step_seconds"] for line in lines)
     return "\n".join([f"{len(lines)} runs on {where}; a step took {1000 * step:.0f} ms in the median.", "", *rows])
+
+
+def check_seeds(seeds: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Whether each seed made every fault as often: one that failed half way, or is of older tests, must be run again.
+
+    Args:    seeds: the lines of each, by name.
+    Raises:
+        SystemExit: one lacks faults, which it names.
+    """
+    made = {name: Counter((_file(line["test"]), line["fault"]) for line in lines) for name, lines in seeds.items()}
+    most: Counter[tuple[str, str]] = Counter()
+    for counts in made.values():
+        most |= counts
+    for name, counts in made.items():
+        if missing := [f"{file}: {fault}" for file, fault in sorted(most - counts)]:
+            raise SystemExit(f"{name} lacks {len(missing)} faults, run that seed again: {', '.join(missing)}")
 
 
 def _file(test: str) -> str:
@@ -77,7 +93,9 @@ def main() -> None:
     flags = parser.parse_args()
     if missing := [str(record) for record in flags.record if not record.exists()]:
         parser.error(f"no record at {', '.join(missing)}: run `make chaos SEED=1` first")
-    lines = [json.loads(line) for record in flags.record for line in record.read_text().splitlines()]
+    records = {record.name: [json.loads(line) for line in record.read_text().splitlines()] for record in flags.record}
+    check_seeds({name: lines for name, lines in records.items() if name.startswith("seed")})
+    lines = [line for one in records.values() for line in one]
     before, mark, rest = PAGE.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (mark and end):

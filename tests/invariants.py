@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -167,16 +167,39 @@ def record(run: testing.LocalJob, fault: str, **figures: float) -> None:
 
     Args: figures: more than all runs have.
     """
+    rows, formed = run.rows(), run.events("generation.formed")
+    restarts = {event["generation"] for event in formed if event["data"]["cause"] == "restart"}
     _note(
         fault,
         getattr(run, "test", "") or os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0],
-        formed=[event["data"] for event in run.events("generation.formed")],
-        step_seconds=[row["values"]["step_seconds"] for row in run.rows()],
+        formed=[event["data"] for event in formed],
+        step_seconds=[row["values"]["step_seconds"] for row in rows],
         microbatches=run.spec.num_microbatches,
         lost=len(run.events("worker.lost")),
         restarts=len(run.events("job.restarting")),
-        **figures,
+        **{**cost_of_restarts(rows, restarts), **figures},
     )
+
+
+def cost_of_restarts(rows: Sequence[Mapping[str, Any]], restarts: Collection[int]) -> dict[str, float]:
+    """What going back to checkpoints cost at most: seconds between two commits, and steps computed a second time.
+
+    Args:
+        rows: in the order in which they were told.
+        restarts: the generations that began from a checkpoint.
+    """
+    back = [
+        (before, after)
+        for before, after in itertools.pairwise(rows)
+        if before["generation"] != after["generation"] in restarts
+    ]
+    if not back:
+        return {}
+    times = [[datetime.fromisoformat(row["time"]) for row in pair] for pair in back]
+    return {
+        "standstill": max((after - before).total_seconds() for before, after in times),
+        "steps_again": max(before["step"] + 1 - after["step"] for before, after in back),
+    }
 
 
 def record_cluster(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,8 @@ def shut(door: Path) -> Iterator[None]:
 def reached(job: ClusterJob, moment: str) -> Iterator[None]:
     """Amid a moment of a job that trains; whoever could end it stands still meanwhile.
 
-    Scaling up is by one worker, which warms up. At the end all workers have written their parts of the last checkpoint,
-    and their controller has not said that it is whole.
+    Scaling up is by one worker, which warms up. Of a checkpoint that is written, as of the last one at the end, all
+    workers have written their parts, and their controller has not said that it is whole.
     """
     match moment:
         case "steady":
@@ -49,7 +50,8 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
                     yield
         case "a checkpoint is written":
             job.wait_events("checkpoint.committed", 3)
-            yield
+            with amid_a_save(job):
+                yield
         case "at the end":
             with stopped(job.controller_pid):
                 job.hold.unlink()
@@ -57,6 +59,27 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
                 wait_for(state.exists, "the workers' part of the last checkpoint", PATIENCE_S)
                 assert not job.now().is_final
                 yield
+
+
+@contextmanager
+def amid_a_save(job: ClusterJob) -> Iterator[None]:
+    """Looks again where the controller was stopped between two checkpoints."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with stopped(job.controller_pid):
+            newest, looks_until = newest_checkpoint(job), time.monotonic() + 1.0
+            while not (is_saving := has_parts_after(job, newest)) and time.monotonic() < looks_until:
+                time.sleep(0.02)
+            if is_saving:
+                yield
+                return
+        assert time.monotonic() < deadline, "no checkpoint was in the making"
+        time.sleep(0.05)
+
+
+def has_parts_after(job: ClusterJob, step: int) -> bool:
+    """Whether workers have written the document of a later checkpoint, which needs the controller to be whole."""
+    return any(int(path.parent.name.split("-")[1]) > step for path in job.checkpoints.glob("1-*/state.json"))
 
 
 def newest_checkpoint(job: ClusterJob, attempt: int = 1) -> int:

@@ -12,8 +12,15 @@ from typing import Any
 import psutil
 import pytest
 import small_job
+import torch
+from invariants import record
 from local_job import LocalJob, oracle
 from redone import check_redone
+
+from rubato.checkpoint.manifest import find_latest
+from rubato.checkpoint.stripes import read_state
+from rubato.checkpoint.tree import decode
+from rubato.data.order import Permutation
 
 STEPS = 60
 BATCH, MICROBATCHES = 96, 12
@@ -69,6 +76,7 @@ def test_scaling_and_kills_while_processes_read_ahead(tmp_path: Path) -> None:
         assert run.result() == (STEPS, expected())
         assert [row["step"] for row in run.rows()] == list(range(1, STEPS + 1))
     check_redone(run)
+    record(run, "SIGKILL of a process that reads ahead, and of a worker")
     assert f"process {victim} was replaced: it ended with SIGKILL" in run.events("prefetch.lost")[0]["message"]
     assert not [pid for pid in seen if psutil.pid_exists(pid)]
 
@@ -119,6 +127,7 @@ def test_a_lost_workers_streams_are_read_on_by_heirs(tmp_path: Path) -> None:
         run.wait(lambda: len(run.events("worker.lost")) == 2, "the second loss")
         assert run.result() == (STEPS, streamed())
     check_redone(run)
+    record(run, "SIGKILL of workers whose streams others read on")
 
 
 def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -127,6 +136,7 @@ def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
         run.kill(range(2))
         run.wait(lambda: bool(run.events("job.restarting")), "the restart")
         assert run.result() == (STEPS, streamed())
+    record(run, "SIGKILL of all, streams are read on from a checkpoint")
     check_redone(run)
 
 
@@ -134,12 +144,12 @@ def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
 AT_LEAST_ONCE = """
 import json
 
-LENGTHS = [3 + shard % 5 for shard in range(16)]
+LENGTHS = [24 + shard % 5 for shard in range(16)]
 FIRST = [sum(LENGTHS[:shard]) for shard in range(16)]
-STEPS = 30
+STEPS = 40
 
 def read(shard, offset):
-    for index in range(LENGTHS[shard]):  # it cannot begin anywhere else
+    for index in range(offset - offset % 4, LENGTHS[shard]):  # it can begin only where a block does
         yield torch.full((4,), float(index)), torch.zeros(1), FIRST[shard] + index
 
 def train(run):
@@ -159,23 +169,54 @@ def train(run):
 """
 
 
+def surely_read(run: LocalJob) -> list[int]:
+    """How often the streams of `AT_LEAST_ONCE` went over each sample, from where they stand at the end."""
+    shards, streams = 16, run.spec.num_microbatches
+    assert streams is not None
+    lengths = [24 + shard % 5 for shard in range(shards)]
+    counts = [0] * sum(lengths)
+    for v, (rounds, turn, offset) in enumerate(positions_at_the_end(run)):
+        for number in range(rounds + 1):
+            order = Permutation(shards, run.spec.seed, number)
+            for at, shard in enumerate(order[place] for place in range(v, shards, streams)):
+                is_behind = (number, at) < (rounds, turn)
+                read = lengths[shard] if is_behind else offset if (number, at) == (rounds, turn) else 0
+                for sample in range(read):
+                    counts[sum(lengths[:shard]) + sample] += 1
+    return counts
+
+
+def positions_at_the_end(run: LocalJob) -> list[list[int]]:
+    """Round, turn and offset of each stream, from the last checkpoint."""
+    found = find_latest(run.run.checkpoints, lambda folder, cause: pytest.fail(cause))
+    assert found is not None
+    document, tensors = read_state(found[0], found[1].files)
+    positions: torch.Tensor = decode(document["state"], tensors)["registered"]["rubato.stream"]["positions"]
+    return positions.tolist()
+
+
 def test_a_source_without_offsets_gives_each_sample_at_least_once(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
-    with small_job.job(tmp_path, AT_LEAST_ONCE, workers=2) as run:
+    with small_job.job(tmp_path, AT_LEAST_ONCE, workers=3) as run:
         run.wait_step(3)
-        run.kill([1])
-        run.wait(lambda: bool(run.events("worker.lost")), "the loss")
-        run.wait_step(run.step + 2)
+        for rank in (2, 1):  # the streams of the one are read on by the other: twice amid one shard
+            lost = len(run.events("worker.lost"))
+            run.kill([rank])
+            run.wait(lambda lost=lost: len(run.events("worker.lost")) > lost, "the loss")
+            run.wait_step(run.step + 2)
         hold.unlink()
-        assert run.result()[0] == 30
+        assert run.result()[0] == 40
     check_redone(run)
     assert run.events("stream.reopened"), "no shard was read anew"
     used = [json.loads(file.read_text()) for file in tmp_path.glob("used-*.json")]
     assert used
     assert all(one == used[0] for one in used)
-    assert sum(used[0]) == 30 * 16
-    assert min(used[0]) >= 3, "a sample was left out: every shard came three times at least"
+    assert sum(used[0]) == 40 * 16
+    least = surely_read(run)
+    assert sum(least) > 0
+    left_out = [sample for sample, count in enumerate(used[0]) if count < least[sample]]
+    assert not left_out, f"{left_out} came less often than the streams went over them"
 
 
 @pytest.mark.parametrize("samples", [23, 61])

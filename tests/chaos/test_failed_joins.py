@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invariants import record
 from small_job import job
 
 from rubato.engine.coordinator.changes import MOST_JOINS
@@ -129,3 +130,4 @@ def test_joins_that_fail_leave_nothing_with_the_members_and_end_with_the_reason(
         run.run.answer({"verb": "cancel"})
         run.wait_for_end()
     assert {row["workers"] for row in run.rows()} == {1, 3}
+    record(run, "joins that fail eight times in a row, and then two that do not")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invariants import record
 from redone import check_redone
 from small_job import job
 
@@ -79,3 +80,4 @@ def test_no_sample_is_lost_or_doubled_by_a_kill_a_join_and_a_leave(tmp_path: Pat
     assert causes == ["start", "recovery", "replace", "scale_down"], run.told()
     check_ledger(tmp_path, 2)
     check_redone(run)
+    record(run, "a kill, a join and a leave, reproducible: false")

@@ -170,10 +170,12 @@ def test_a_leaver_is_killed_before_it_says_so(tmp_path: Path) -> None:
 
 def test_workers_leave_while_others_join(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "leave while joining", workers=2)
+    marker = chaos.fault("before all_to_all join", "sleep", 3.0, who="joiner", step=0)
     with chaos.start() as run:
         run.wait_step(3)
         run.scale(4)
-        run.wait(lambda: len(run.status()["workers"]) == 4, "joiners")
+        marked_pid(run, marker)
+        assert {row["workers"] for row in run.rows()} == {2}, "they have joined already"
         run.scale(1)
         run.wait_workers(1)
         run.wait(lambda: len(run.status()["workers"]) == 1, "nobody else")

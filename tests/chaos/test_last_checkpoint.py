@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from invariants import record
 from small_job import expected, job
 
 from rubato.checkpoint.manifest import open_checkpoint
@@ -58,5 +59,6 @@ def test_a_loss_after_the_last_step_leaves_its_checkpoint_as_it_was(tmp_path: Pa
         assert run.result() == result == (6, expected(home, {"held": False}))
         assert manifest.read_bytes() == saved
         assert not run.events("checkpoint.failed")
+    record(run, f"SIGKILL of {killed} of 4 behind the last step")
     for mine, theirs in zip(state_of(home / "kept" / "1-6"), state_of(undisturbed / "kept" / "1-6"), strict=True):
         assert torch.equal(mine, theirs)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from folder_contract import content
+from invariants import record
 from local_job import PROGRAMS, LocalJob, oracle
 from redone import check_redone
 from s3_server import S3Server
@@ -42,6 +43,7 @@ def test_a_job_that_loses_all_workers_resumes_from_s3_with_the_same_bits(s3: S3S
         assert run.result() == (STEPS, digest)
         told = run.events()
     check_redone(run)
+    record(run, "SIGKILL of all, checkpoints on S3")
     assert not [event for event in told if event["kind"] in ("checkpoint.failed", "checkpoint.corrupt")]
     again = next(
         event for event in told if event["kind"] == "generation.formed" and event["data"]["cause"] == "restart"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invariants import Undisturbed, check
 from small_job import alone, check_alone, job, write
+from stopping import stop
 
+from rubato.engine.coordinator.hangs import HangPolicy
 from rubato.engine.coordinator.starting import LEAST_RETRIES
+from rubato.launch import supervisor
+from rubato.launch.process import ChildProcess, spawn_fresh
 from rubato.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(240)
@@ -69,6 +74,32 @@ def test_who_is_killed_in_the_warm_up_is_replaced(
         check(run, undisturbed, fault=f"{number.name} of {len(which)} of 3 in the warm-up")
     assert {event["data"]["signal"] for event in run.events("worker.lost")} == {number.name}
     assert run.rows()[0]["workers"] == 3
+
+
+def test_one_that_is_stopped_before_its_program_is_loaded_is_replaced(
+    tmp_path: Path, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has written no word of progress: all that tells of it is that nothing does."""
+    monkeypatch.setattr(HangPolicy, "slow_s", 40.0)  # which no fixed policy goes below
+    stopped: list[int] = []
+
+    def spawn_stopped(*args: Any) -> ChildProcess:
+        process = spawn_fresh(*args)
+        if not stopped:
+            stop(process.pid)
+            stopped.append(process.pid)
+        return process
+
+    monkeypatch.setattr(supervisor, "spawn_fresh", spawn_stopped)
+    monkeypatch.setattr(supervisor.ChildSupervisor, "_fork", lambda *_: None)
+    with job(tmp_path, WARMING, workers=3, limits={"hang_timeout": 20}) as run:
+        check(run, undisturbed, fault="SIGSTOP for ever before the program is loaded")
+    assert len(run.events("worker.lost")) == 1, run.told()
+    (lost,) = [event["data"] for event in run.events("worker.lost")]
+    (first,) = [event["data"] for event in run.events("worker.started") if event["data"]["pid"] in stopped]
+    assert lost["worker_id"] == first["worker_id"]
+    assert "had said nothing 40 s after its start" in lost["cause"]
+    assert {row["workers"] for row in run.rows()} == {3}
 
 
 def test_one_that_is_lost_again_and_again_holds_nobody_up(tmp_path: Path) -> None:

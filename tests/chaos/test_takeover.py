@@ -118,6 +118,7 @@ def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, 
     check_cluster(job, alone)
     assert [event.attempt for event in job.events("attempt.acquired")] == [1, 2]
     assert not job.events("worker.lost")
+    assert [event.data["cause"] for event in job.formed()] == ["start", *["scale_up"] * (when == SCALING)]
     record_cluster(
         job, f"SIGKILL of the controller, {when}", "test_takeover.py", since=None if when == ENDING else begun
     )

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from invariants import standstill_s
+from invariants import cost_of_restarts, standstill_s
 
-from scripts.fault_table import draw
+from scripts.fault_table import check_seeds, draw
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,3 +64,23 @@ def test_steps_that_come_faster_than_before_are_no_standstill() -> None:
 def test_a_fault_after_which_no_step_came_has_no_figure() -> None:
     with pytest.raises(AssertionError, match="no step was committed"):
         standstill_s(commits(0, 1), BEGUN + timedelta(seconds=2))
+
+
+def test_a_seed_that_lacks_a_fault_is_named() -> None:
+    whole = [line("kill"), line("kill"), line("stop")]
+    check_seeds({"seed-1": whole, "seed-2": whole[::-1]})
+    with pytest.raises(SystemExit, match="seed-2 lacks 1 faults, run that seed again"):
+        check_seeds({"seed-1": whole, "seed-2": whole[1:]})
+
+
+def test_what_going_back_to_a_checkpoint_cost() -> None:
+    times = [moment.isoformat() for moment in commits(0, 1, 2, 9, 10, 30, 31)]
+    told = [
+        {"step": step, "generation": generation, "time": time}
+        for (step, generation), time in zip(
+            [(1, 1), (2, 1), (3, 1), (2, 2), (3, 3), (4, 4), (5, 4)], times, strict=True
+        )
+    ]
+    assert cost_of_restarts(told, {2}) == {"standstill": 7.0, "steps_again": 2}
+    assert cost_of_restarts(told, {2, 4}) == {"standstill": 20.0, "steps_again": 2}
+    assert cost_of_restarts(told, set()) == {}
