@@ -333,6 +333,9 @@ def test_what_happens_whenever_it_is_tried_fails_the_job(tmp_path: Path, name: s
     assert outcome.failure.step == 6
     said = f"{outcome.failure.message} {outcome.failure.traceback}"
     assert death.told in said, said
+    assert outcome.failure.worker_id in {event["data"]["worker_id"] for event in run.events("worker.lost")}
+    if death.do == "raise":
+        assert any(death.told in line for line in outcome.failure.last_output), outcome.failure.last_output
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
