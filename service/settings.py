@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     web_dist: Path = Field(default_factory=lambda: Path(__file__).resolve().parent.parent / "web" / "dist")
     """Folder of the built page."""
     behind_tls_proxy: bool = False
-    """Says that a proxy in front speaks TLS: allows a bind beyond loopback and marks the cookie Secure."""
+    """Says that a proxy in front speaks TLS: allows a bind beyond loopback, Secure cookies, https links."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names the service answers to, besides loopback and `host`; a JSON list in the environment."""
 

@@ -74,7 +74,10 @@ async def make_login_link(request: Request, context: Parts, caller: Caller) -> A
         raise ServiceError(ErrorKind.FORBIDDEN, "A login link needs a person's token.")
     async with context.database.write() as session:
         code = await context.authority.make_login_code(session, caller.token_id, context.clock())
-    return {"url": str(request.url_for("sign_in_by_link").include_query_params(code=code)), "code": code}
+    url = request.url_for("sign_in_by_link").include_query_params(code=code)
+    if context.settings.behind_tls_proxy:  # which may be on another host, whose word for it is not taken
+        url = url.replace(scheme="https")
+    return {"url": str(url), "code": code}
 
 
 @top_router.get("/login", response_class=RedirectResponse, status_code=303, responses=errors())

@@ -188,6 +188,16 @@ async def test_a_login_link_works_once(bench: Bench, browser: httpx.AsyncClient)
     assert (await browser.get("/api/v1/me")).status_code == 401
 
 
+async def test_behind_a_proxy_that_speaks_tls_a_login_link_does_too(make_bench: MakeBench, database_url: str) -> None:
+    """The code in it is worth as much as a token, and a Secure cookie is not kept over http."""
+    async with make_bench(database_url, behind_tls_proxy=True) as bench:
+        link = await bench.post("/login-links", 201)
+        assert link["url"] == f"https://{bench.client.base_url.netloc.decode()}/login?code={link['code']}"
+        response = await bench.client.get(link["url"])
+        assert (response.status_code, response.headers["location"]) == (303, "/")
+        assert "; Secure" in response.headers["set-cookie"]
+
+
 async def test_who_is_not_known_does_not_wait_for_the_writer(bench: Bench, browser: httpx.AsyncClient) -> None:
     """Nor keeps it: SQLite has one for all."""
     async with bench.context.database.write(), asyncio.timeout(60):
