@@ -46,11 +46,13 @@ async def courses(session: AsyncSession, jobs: Sequence[Job], name: str = "loss"
         else:
             long[level_of(step)].append(job_id)
     for every, ids in short.items():
-        for job_id, step, value in await _read_rows(session, ids, name, every):
+        last = max(steps[job_id] for job_id in ids)
+        for job_id, step, value in await _read_rows(session, ids, name, every, last):
             if step < steps[job_id]:
                 found[job_id].append((step, value))
     for level, ids in long.items():
-        for job_id, bucket, value in await _read_buckets(session, ids, name, level):
+        last = max(steps[job_id] for job_id in ids) // width(level)
+        for job_id, bucket, value in await _read_buckets(session, ids, name, level, last):
             # Later buckets are of steps that are being trained again.
             if (bucket + 1) * width(level) <= steps[job_id]:
                 found[job_id].append((bucket * width(level) + width(level) // 2, value))
@@ -69,16 +71,25 @@ async def list_json(session: AsyncSession, jobs: Sequence[Job], *, with_history:
     return [{**job_json(job), "loss_history": found[job.id]} for job in jobs]
 
 
-async def _read_rows(session: AsyncSession, ids: list[str], name: str, every: int) -> list[tuple[str, int, float]]:
+async def _read_rows(
+    session: AsyncSession, ids: list[str], name: str, every: int, last: int
+) -> list[tuple[str, int, float]]:
+    """Up to the last step of them all: rows of later ones are left over where training went back."""
     value = Metric.values[name].as_float()
-    statement = select(Metric.job_id, Metric.step, value).where(Metric.job_id.in_(ids), Metric.step % every == 0)
+    statement = select(Metric.job_id, Metric.step, value).where(
+        Metric.job_id.in_(ids), Metric.step <= last, Metric.step % every == 0
+    )
     found = await session.execute(statement.order_by(Metric.job_id, Metric.step))
     return [(job_id, step, value) for job_id, step, value in found if value is not None]
 
 
-async def _read_buckets(session: AsyncSession, ids: list[str], name: str, level: int) -> list[tuple[str, int, float]]:
+async def _read_buckets(
+    session: AsyncSession, ids: list[str], name: str, level: int, last: int
+) -> list[tuple[str, int, float]]:
     table = MetricRollup
     low, high = (table.extremes[(name, which, 0)].as_float() for which in (0, 1))
-    statement = select(table.job_id, table.bucket, low, high).where(table.job_id.in_(ids), table.level == level)
+    statement = select(table.job_id, table.bucket, low, high).where(
+        table.job_id.in_(ids), table.level == level, table.bucket <= last
+    )
     found = await session.execute(statement.order_by(table.job_id, table.bucket))
     return [(job_id, bucket, (least + most) / 2) for job_id, bucket, least, most in found if least is not None]

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from rubato.wire.codec import to_json
-from service.history import MOST_ROWS, POINTS, level_of
+from service.history import MOST_ROWS, POINTS, _read_buckets, _read_rows, level_of
 from service.models import Job, Metric, MetricRollup
 from service.rollups import BASE, FACTOR
 from service.rollups import width as width_of
@@ -73,6 +73,13 @@ async def test_a_list_shows_the_course_of_each_loss_in_few_points(bench: Bench) 
     [job] = (await bench.get("/jobs", history="true"))["items"]
     whole = again // BASE * BASE
     assert job["loss_history"] == [*(point for point in course if point[0] < whole), [again, 0.5]]
+    # Nor are those read that lie beyond, of which there may be any number.
+    await controller.report(metrics=(metric(2, loss=0.25),), step=2)
+    [job] = (await bench.get("/jobs", history="true"))["items"]
+    assert job["loss_history"] == [[1, losses[1]], [2, 0.25]]
+    async with bench.context.database.read() as session:
+        assert [step for _, step, _ in await _read_rows(session, [job["id"]], "loss", 1, 2)] == [1, 2]
+        assert len(await _read_buckets(session, [job["id"]], "loss", 1, 3)) == 4
 
 
 @pytest.mark.timeout(60)
