@@ -1,4 +1,4 @@
-import { API, patch, post, remove } from "../live/api";
+import { API, getAll, patch, post, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Icon } from "../parts/Icon";
@@ -17,13 +17,14 @@ interface CheckpointsTabProps {
 /** What is saved, newest first, each file a download. */
 export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
   const version = events.findLast((event) => event.kind.startsWith("checkpoint."))?.position ?? 0;
-  const { value, error, isLoading, reload } = useResource<{ items: Checkpoint[] }>(
-    `/jobs/${job.id}/checkpoints`,
+  const { value, error, isLoading, reload } = useResource<Checkpoint[]>(
+    `/jobs/${job.id}/checkpoints?limit=200`,
     version,
+    getAll,
   );
   if (error && !value) return <Unread error={error} onRetry={reload} />;
   if (isLoading) return <div class="card loading" role="status" aria-label="Loading checkpoints" />;
-  const items = [...(value?.items ?? [])].sort((a, b) => b.attempt - a.attempt || b.step - a.step);
+  const items = [...(value ?? [])].sort((a, b) => b.attempt - a.attempt || b.step - a.step);
   if (items.length === 0) {
     return (
       <div class="card empty">

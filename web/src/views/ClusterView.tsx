@@ -14,7 +14,7 @@ const RENEW_MS = 2000;
 export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
   const now = useNow(RENEW_MS);
   const clusters = useResource<Clusters>("/cluster", now);
-  const queue = useResource<{ items: QueuedJob[] }>("/queue?limit=200", now);
+  const queue = useResource<QueuePage>("/queue?limit=200", now);
   useEffect(() => {
     document.title = "Cluster · Rubato";
   }, []);
@@ -37,7 +37,7 @@ export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
       {found?.map((cluster) => (
         <ClusterCard key={cluster.id} cluster={cluster} now={now} isAdmin={isAdmin} />
       ))}
-      {queue.value && <Queue jobs={queue.value.items} now={now} />}
+      {queue.value && <Queue page={queue.value} now={now} />}
     </main>
   );
 }
@@ -94,12 +94,21 @@ function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number;
   );
 }
 
-function Queue({ jobs, now }: { jobs: QueuedJob[]; now: number }) {
+/** The first of those who wait; read again too often to read them all. */
+interface QueuePage {
+  items: QueuedJob[];
+  next_cursor: string | null;
+}
+
+function Queue({ page, now }: { page: QueuePage; now: number }) {
+  const jobs = page.items;
+  const count =
+    page.next_cursor === null ? plural(jobs.length, "job") : `the first ${jobs.length} jobs of more`;
   return (
     <section class="card" aria-labelledby="queue-title">
       <div class="card-head">
         <h2 id="queue-title">Queue</h2>
-        <span class="soft">{jobs.length === 0 ? "nobody waits" : plural(jobs.length, "job")}</span>
+        <span class="soft">{jobs.length === 0 ? "nobody waits" : count}</span>
       </div>
       {jobs.length > 0 && (
         <div class="scroll-x">

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, dryRun, type Finding, postYaml, type Unanswered } from "../live/api";
+import { ApiError, dryRun, type Finding, getAll, postYaml, type Unanswered } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
 import { useSay } from "../parts/Toasts";
@@ -45,7 +45,7 @@ export function NewJob() {
 function Loaded(props: Pick<ComposerProps, "onClose" | "onDone">) {
   const schema = useResource<Schema>("/schemas/job-spec");
   const recipes = useResource<{ items: Recipe[] }>("/recipes");
-  const projects = useResource<{ items: Project[] }>("/projects?limit=200");
+  const projects = useResource<Project[]>("/projects?limit=200", 0, getAll);
   const missing = [schema, recipes, projects].find((one) => one.value === null);
   if (missing?.error) return <Unread error={missing.error} onRetry={missing.reload} />;
   if (!schema.value || !recipes.value || !projects.value) return <p class="soft">Loading…</p>;
@@ -57,7 +57,7 @@ function Loaded(props: Pick<ComposerProps, "onClose" | "onDone">) {
     <Composer
       shapes={Object.fromEntries(shapes)}
       recipes={recipes.value.items}
-      projects={projects.value.items.filter((one) => one.role !== "viewer").map((one) => one.name)}
+      projects={projects.value.filter((one) => one.role !== "viewer").map((one) => one.name)}
       {...props}
     />
   );

@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { put, remove } from "../live/api";
+import { getAll, put, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { FormDialog } from "../parts/FormDialog";
@@ -18,7 +18,7 @@ interface SecretsTableProps {
 export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
   const path = `/projects/${encodeURIComponent(project)}/secrets`;
   const [edition, setEdition] = useState(0);
-  const secrets = useResource<{ items: Secret[] }>(`${path}?limit=200`, edition);
+  const secrets = useResource<Secret[]>(`${path}?limit=200`, edition, getAll);
   const { isBusy, act } = useAct();
   const reload = () => setEdition((before) => before + 1);
   const set = async (filled: FormData) => {
@@ -56,12 +56,12 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
         )}
       </div>
       {secrets.error && !secrets.value && <Unread error={secrets.error} onRetry={secrets.reload} />}
-      {secrets.value?.items.length === 0 && (
+      {secrets.value?.length === 0 && (
         <p class="soft">
           None. A job names those that it needs under <code>secrets:</code> of its spec.
         </p>
       )}
-      {secrets.value && secrets.value.items.length > 0 && (
+      {secrets.value && secrets.value.length > 0 && (
         <div class="scroll-x">
           <table class="plain">
             <caption class="hidden">Secrets of {project}</caption>
@@ -74,7 +74,7 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
               </tr>
             </thead>
             <tbody>
-              {secrets.value.items.map((secret) => (
+              {secrets.value.map((secret) => (
                 <tr key={secret.name} data-secret={secret.name}>
                   <th scope="row">
                     <code>{secret.name}</code>

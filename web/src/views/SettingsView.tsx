@@ -1,5 +1,6 @@
 import { useEffect } from "preact/hooks";
 import type { Me } from "../app";
+import { getAll } from "../live/api";
 import { useNow, useResource } from "../live/hooks";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
@@ -10,7 +11,7 @@ import { TokensCard } from "./TokensCard";
 /** Who this is, the tokens, and what belongs to projects: quotas, members, secrets, webhooks. */
 export function SettingsView({ me }: { me: Me }) {
   const now = useNow(60_000);
-  const projects = useResource<{ items: Project[] }>("/projects?limit=200", 0);
+  const projects = useResource<Project[]>("/projects?limit=200", 0, getAll);
   useEffect(() => {
     document.title = "Settings · Rubato";
   }, []);
@@ -23,10 +24,10 @@ export function SettingsView({ me }: { me: Me }) {
       <AboutCard me={me} />
       <TokensCard me={me} now={now} />
       {projects.error && !projects.value && <Unread error={projects.error} onRetry={projects.reload} />}
-      {projects.value?.items.map((project) => (
+      {projects.value?.map((project) => (
         <ProjectCard key={project.name} project={project} isAdmin={me.role === "admin"} now={now} />
       ))}
-      {projects.value?.items.length === 0 && (
+      {projects.value?.length === 0 && (
         <section class="card empty">
           <h2>No project yet</h2>
           <p class="soft">

@@ -103,7 +103,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
 
 /** Administrators make tokens for others, too. */
 function ForWhom() {
-  const users = useResource<{ items: User[] }>("/users?limit=200", 0);
+  const users = useResource<User[]>("/users?limit=200", 0, getAll);
   return (
     <>
       <label class="field">
@@ -118,7 +118,7 @@ function ForWhom() {
         Whose it is, where a person's
         <select name="user">
           <option value="">yours</option>
-          {users.value?.items.map((user) => (
+          {users.value?.map((user) => (
             <option key={user.name} value={user.name}>
               {user.name}
             </option>

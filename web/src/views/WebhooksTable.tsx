@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { post, remove } from "../live/api";
+import { getAll, post, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Copy } from "../parts/Copy";
@@ -21,7 +21,7 @@ const TOPICS: [string, string][] = [
 export function WebhooksTable({ project, now }: { project: string; now: number }) {
   const path = `/projects/${encodeURIComponent(project)}/webhooks`;
   const [edition, setEdition] = useState(0);
-  const webhooks = useResource<{ items: Webhook[] }>(`${path}?limit=200`, edition);
+  const webhooks = useResource<Webhook[]>(`${path}?limit=200`, edition, getAll);
   const reload = () => setEdition((before) => before + 1);
   const create = async (filled: FormData) => {
     const made = await post<Webhook & { secret: string }>(path, {
@@ -67,8 +67,8 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
         </FormDialog>
       </div>
       {webhooks.error && !webhooks.value && <Unread error={webhooks.error} onRetry={webhooks.reload} />}
-      {webhooks.value?.items.length === 0 && <p class="soft">None.</p>}
-      {webhooks.value && webhooks.value.items.length > 0 && (
+      {webhooks.value?.length === 0 && <p class="soft">None.</p>}
+      {webhooks.value && webhooks.value.length > 0 && (
         <div class="scroll-x">
           <table class="plain">
             <caption class="hidden">Webhooks of {project}</caption>
@@ -82,7 +82,7 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
               </tr>
             </thead>
             <tbody>
-              {webhooks.value.items.map((webhook) => (
+              {webhooks.value.map((webhook) => (
                 <tr key={webhook.id} data-webhook={webhook.name}>
                   <th scope="row">{webhook.name}</th>
                   <td>{webhook.url}</td>
