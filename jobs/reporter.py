@@ -42,7 +42,9 @@ MAX_PART_BYTES = 1_500_000
 MAX_ANSWERS = 16
 """Each may hold the stacks of a process: 64 KiB."""
 MAX_SPOOLED_LINES = 50_000
-"""Log lines kept while the service is away; the oldest go first. Events and rows are all kept."""
+"""Log lines kept while the service is away; the oldest go first. Events are all kept."""
+MAX_SPOOLED_ROWS = 100_000
+"""Metric rows kept meanwhile, some 100 MB: beyond that every second one goes, so that curves keep their shape."""
 
 MAX_OUTPUT_BYTES = 256_000
 """Of the last output that tells why a job failed."""
@@ -64,10 +66,28 @@ class _Spool:
     """What is not sent yet, in order."""
 
     events: deque[EventReport] = field(default_factory=deque)
-    rows: deque[MetricRow] = field(default_factory=deque)
+    rows: deque[tuple[int, MetricRow]] = field(default_factory=deque)
+    """Each with its number: they are counted as they come."""
     logs: deque[LogLine] = field(default_factory=deque)
     answers: deque[ActionAnswer] = field(default_factory=deque)
     lost_lines: int = 0
+    lost_rows: int = 0
+    stride: int = 1
+    """Of the rows those are kept whose number it divides, and the newest."""
+
+    def add_row(self, number: int, row: MetricRow) -> None:
+        """Where they become too many each second one goes, of those to come, too: they are equally far apart."""
+        if not self.rows:
+            self.stride = 1
+        elif self.rows[-1][0] % self.stride:
+            self.rows.pop()
+            self.lost_rows += 1
+        self.rows.append((number, row))
+        if len(self.rows) > MAX_SPOOLED_ROWS:
+            self.stride *= 2
+            kept = deque(one for one in self.rows if one[0] % self.stride == 0 or one[0] == number)
+            self.lost_rows += len(self.rows) - len(kept)
+            self.rows = kept
 
     @property
     def is_empty(self) -> bool:
@@ -103,7 +123,10 @@ class Reporter:
         self._is_closed = False
         self._seq = 0
         self._batch = 0
-        self._num_stored = 0
+        self._num_rows = 0
+        """That were noted."""
+        self._sending: tuple[int, ...] = ()
+        """The numbers of the rows in the present batch."""
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
     def start(self) -> None:
@@ -120,7 +143,9 @@ class Reporter:
     def rows(self, rows: tuple[MetricRow, ...]) -> None:
         """Note metric rows."""
         with self._changed:
-            self._spool.rows.extend(rows)
+            for row in rows:
+                self._num_rows += 1
+                self._spool.add_row(self._num_rows, row)
             self._touch()
 
     def log(self, line: LogLine) -> None:
@@ -206,12 +231,14 @@ class Reporter:
     def _build(self) -> Report:
         """With the lock held."""
         spool = self._spool
-        if spool.lost_lines:
-            count, spool.lost_lines = spool.lost_lines, 0
-            text = f"{count} lines were dropped while the service was away"
-            spool.logs.appendleft(LogLine("", None, utc_timestamp(), "system", text))
-        events, rows = _take(spool.events, MAX_EVENTS), _take(spool.rows, MAX_ROWS)
-        logs = _take(spool.logs, MAX_LOG_LINES)
+        for count, what in ((spool.lost_lines, "lines"), (spool.lost_rows, "metric rows, evenly,")):
+            if count:
+                text = f"{count} {what} were dropped while the service was away"
+                spool.logs.appendleft(LogLine("", None, utc_timestamp(), "system", text))
+        spool.lost_lines = spool.lost_rows = 0
+        events, logs = _take(spool.events, MAX_EVENTS), _take(spool.logs, MAX_LOG_LINES)
+        rows = _take(spool.rows, MAX_ROWS)
+        self._sending = tuple(number for number, _ in rows)
         answers = _take(spool.answers, MAX_ANSWERS)
         self._is_dirty = not spool.is_empty
         self._batch += 1
@@ -223,7 +250,7 @@ class Reporter:
             observed=self._observed,
             workers=self._workers,
             events=events,
-            metrics=rows,
+            metrics=tuple(row for _, row in rows),
             logs=logs,
             answers=answers,
             outcome=self._outcome if spool.is_empty else None,
@@ -232,7 +259,6 @@ class Reporter:
     def _deliver(self, report: Report) -> Report | None:
         """Send a batch, unchanged, until it is acknowledged. None: this attempt is fenced, or all is closed."""
         pause_s = RETRY_FIRST_S
-        num_rows = len(report.metrics)
         while not self._is_closed:
             try:
                 self._link.report(self._job_id, report)
@@ -246,7 +272,6 @@ class Reporter:
             except Refused as error:
                 if error.status == TOO_LARGE and _count(report) > 1:
                     report = self._halve(report)
-                    num_rows = len(report.metrics)
                     continue
                 if error.status in (TOO_LARGE, NOT_TAKEN):
                     report = self._without_what_was_refused(report, error)
@@ -258,10 +283,9 @@ class Reporter:
                 print(f"reporter: {error}", file=sys.stderr)
                 self._pause(RETRY_MAX_S)
             else:
-                if num_rows:
+                if self._sending:
                     # Also rows that were refused: nobody will ever take them, and the end of the job waits for this.
-                    self._num_stored += num_rows
-                    self._post(RowsStored(self._num_stored))
+                    self._post(RowsStored(self._sending[-1]))
                 return report
         return None
 
@@ -270,14 +294,18 @@ class Reporter:
         spool, left = self._spool, _count(report) // 2
         kept: list[tuple[Any, ...]] = []
         with self._changed:
+            numbered = tuple(zip(self._sending, report.metrics, strict=True))
+            held: tuple[tuple[Any, ...], ...] = (report.events, numbered, report.logs, report.answers)
             places: tuple[deque[Any], ...] = (spool.events, spool.rows, spool.logs, spool.answers)
-            for items, place in zip(_items(report), places, strict=True):
+            for items, place in zip(held, places, strict=True):
                 kept.append(items[:left])
                 place.extendleft(reversed(items[left:]))
                 left -= len(kept[-1])
             self._touch()
         events, rows, logs, answers = kept
-        return replace(report, events=events, metrics=rows, logs=logs, answers=answers, outcome=None)
+        self._sending = tuple(number for number, _ in rows)
+        metrics = tuple(row for _, row in rows)
+        return replace(report, events=events, metrics=metrics, logs=logs, answers=answers, outcome=None)
 
     def _without_what_was_refused(self, report: Report, error: Refused) -> Report:
         """A batch that will never be taken must not stop all that come after it: its content is given up, loudly.
@@ -311,12 +339,8 @@ def _take(items: deque[T], count: int) -> tuple[T, ...]:
     return tuple(taken)
 
 
-def _items(report: Report) -> tuple[tuple[Any, ...], ...]:
-    return report.events, report.metrics, report.logs, report.answers
-
-
 def _count(report: Report) -> int:
-    return sum(map(len, _items(report)))
+    return sum(map(len, (report.events, report.metrics, report.logs, report.answers)))
 
 
 def _with_short_output(outcome: Outcome) -> Outcome:

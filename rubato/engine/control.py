@@ -28,6 +28,8 @@ from rubato.wire.progress import ProgressWord
 BEAT_EVERY_S = 1.0
 ROWS_IN_MESSAGE = 1000
 """A message must stay far below what the supervisor takes in one line, however long rows could not be acknowledged."""
+MAX_KEPT_ROWS = 100_000
+"""Where the service is away for longer, and the controller is lost too, older ones are lost with it."""
 
 Former = Callable[[wire.GenerationRecord, int, Callable[[], bool]], Communicator | None]
 """Builds the group of a generation for a rank, given a test for "revoked meanwhile"."""
@@ -72,7 +74,7 @@ class Control:
         self.standby: wire.Standby | None = None
         self.broken: wire.Broken | None = None
         self.ended: wire.Ended | None = None
-        self.rows: deque[MetricRow] = deque()
+        self.rows: deque[MetricRow] = deque(maxlen=MAX_KEPT_ROWS)
         self.on_stripes: Callable[[wire.WriteStripe | wire.ForgetStripes], None] = lambda command: None
         """What to do with the copies of parts of checkpoints; must not wait."""
         self._word = word or ProgressWord()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rubato.engine.control import Control
+from rubato.engine.control import MAX_KEPT_ROWS, Control
 from rubato.wire.cluster import MetricRow
 
 
@@ -34,7 +34,7 @@ class Rows:
         """Go on from what another run or worker had."""
         self.logged.clear()
         self.latest = dict(latest)
-        self._control.rows = deque(MetricRow(**row) for row in untold)
+        self._control.rows = deque((MetricRow(**row) for row in untold), MAX_KEPT_ROWS)
 
     def commit(self, row: MetricRow) -> None:
         """The step of this row counts."""

@@ -15,6 +15,7 @@ from rubato.wire.events import EventKind
 ACKNOWLEDGE_EVERY_S = 1.0
 MAX_SAVED_ROWS = 10_000
 """In a checkpoint: some MB. More wait only where the service is away for long."""
+MAX_WAITING = 10_000
 
 
 class RowBook:
@@ -28,7 +29,7 @@ class RowBook:
         self._told = 0
         self._waiting: deque[tuple[int, int]] = deque()
         """(how many rows were told, the last of them) of what is not known to be stored."""
-        self._unstored: deque[MetricRow] = deque()
+        self._unstored: deque[MetricRow] = deque(maxlen=2 * MAX_SAVED_ROWS)
         self._acknowledged_at = 0.0
         self._recent: deque[MetricRow] = deque(maxlen=SETTLING_STEPS + 1)
         self._meter: PauseMeter | None = None
@@ -56,6 +57,8 @@ class RowBook:
             self._unstored += fresh
             self._told += len(fresh)
             self._waiting.append((self._told, self._step))
+            if len(self._waiting) > MAX_WAITING:  # they may be known to be stored a little later
+                self._waiting = deque(reversed(list(self._waiting)[::-2]))
             self._job.put(orders.Rows(tuple(fresh)))
 
     @property

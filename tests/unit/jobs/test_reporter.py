@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -225,6 +226,26 @@ def test_lines_that_do_not_fit_while_the_service_is_away_are_counted(reporter: R
     assert (lines[0].stream, lines[0].line.split()[0]) == ("system", "7")
     assert lines[1].line == "7"
     assert lines[-1].line == str(MAX_SPOOLED_LINES + 6)
+
+
+def test_rows_that_do_not_fit_while_the_service_is_away_are_thinned_and_counted(
+    reporter: Reporter, service: Service, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SPOOLED_ROWS", 100)
+
+    def fill() -> None:
+        for step in range(1, 252):
+            reporter.rows((row(step),))
+
+    finish(reporter, fill)
+    steps = [one.step for report in service.taken for one in report.metrics]
+    assert len(steps) <= 101
+    assert steps[-1] == 251
+    gaps = {after - before for before, after in itertools.pairwise(steps[:-1])}
+    assert gaps == {4}
+    (notice,) = [one.line for report in service.taken for one in report.logs]
+    assert notice == f"{251 - len(steps)} metric rows, evenly, were dropped while the service was away"
+    assert told.posted[-1] == RowsStored(251), "nobody waits for those that were dropped"
 
 
 def test_a_change_is_reported_soon_and_silence_now_and_then(
