@@ -5,7 +5,7 @@ A new view is one row of VIEWS: its name, its address, and what a person does to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,8 @@ WIDTHS: dict[str, ViewportSize] = {
     "wide": {"width": 1280, "height": 900},
     "narrow": {"width": 390, "height": 844},
 }
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 WRONG_SPEC = "name: By Hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\n"
 
 NEVER_ANSWERED = """const answered = window.fetch;
@@ -205,7 +206,13 @@ Look = Callable[[Page, View, str, str], None]
 """At a page in a state, by width and colour scheme."""
 
 
-def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Look) -> None:
+def walk(
+    browser: Browser,
+    service: Service,
+    cluster: SimulatedCluster,
+    look: Look,
+    schemes: Sequence[Scheme] = SCHEMES,
+) -> None:
     """Every view in every width and scheme; the service is dead afterwards."""
     with closing(browser.new_context()) as stranger, closing(browser.new_context()) as person:
         person.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
@@ -217,7 +224,7 @@ def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Lo
                 page.goto(service.url + view.address.format(**jobs))
                 view.enter(page)
                 before()
-                look_all_over(page, view, look)
+                look_all_over(page, view, look, schemes)
                 page.close()
 
         show("empty", {})
@@ -226,7 +233,7 @@ def walk(browser: Browser, service: Service, cluster: SimulatedCluster, look: Lo
         show("gone", jobs, service.kill)
 
 
-def look_all_over(page: Page, view: View, look: Look) -> None:
+def look_all_over(page: Page, view: View, look: Look, schemes: Sequence[Scheme]) -> None:
     for width, size in WIDTHS.items():
         shown = page.locator(view.shown).first
         if page.viewport_size != size:
@@ -236,6 +243,6 @@ def look_all_over(page: Page, view: View, look: Look) -> None:
             if not shown.is_visible():
                 view.enter(page)  # what hangs on the pointer's place is lost with it
         expect(shown).to_be_visible()
-        for scheme in SCHEMES:
+        for scheme in schemes:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             look(page, view, width, scheme)

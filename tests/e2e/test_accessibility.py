@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.e2e.conftest import ROOT, Service
-from tests.e2e.gallery import View, walk
+from tests.e2e.gallery import SCHEMES, Scheme, View, walk
 from tests.e2e.simulated_cluster import SimulatedCluster
 
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -25,8 +26,9 @@ OF_WIDTH = [*OF_COLOUR, "button-name", "link-name", "label", "scrollable-region-
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("schemes", [SCHEMES[:1], pytest.param(SCHEMES[1:], marks=pytest.mark.long)], ids=SCHEMES)
 def test_axe_finds_no_violation_in_any_view(
-    browser: Browser, own_service: Service, own_cluster: SimulatedCluster
+    browser: Browser, own_service: Service, own_cluster: SimulatedCluster, schemes: Sequence[Scheme]
 ) -> None:
     found: dict[str, list[str]] = {}
     source = AXE.read_text()
@@ -42,5 +44,5 @@ def test_axe_finds_no_violation_in_any_view(
         if complaints:
             found[f"{view.name} {width} {scheme}"] = complaints
 
-    walk(browser, own_service, own_cluster, look)
+    walk(browser, own_service, own_cluster, look, schemes)
     assert found == {}

@@ -31,6 +31,7 @@ def wait_replaced(job: ClusterJob, gone: set[str], count: int) -> list[Worker]:
     return found
 
 
+@pytest.mark.long
 def test_a_worker_is_drained_another_killed_and_the_stacks_of_a_third_are_read(
     running: RunningHome,
     tmp_path: Path,
