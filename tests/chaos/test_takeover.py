@@ -106,7 +106,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
 def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, alone: Undisturbed, when: str) -> None:
     job = running.classifier(tmp_path, workers=2, held_s=0.15, checkpoint={"every_steps": every_steps(when)})
     members = job.wait_members(2)
-    job.wait_step(3)
+    job.wait_events("generation.formed")  # told some steps later, when its pause is known; no successor tells it
     begun = datetime.now(UTC)
     with reached(job, when):
         os.kill(job.controller_pid, signal.SIGKILL)
