@@ -147,6 +147,15 @@ class ClusterJob:
         check_told(self.told())
         positions = [event.position for event in self.home.client.events(self.id)]
         assert positions == list(range(1, len(positions) + 1))
+        self.check_processes()
+
+    def check_cancelled(self) -> None:
+        """It ends so, whatever has happened to it, and leaves no process."""
+        assert self.home.client.wait(self.id, timeout_s=PATIENCE_S).status == "cancelled"
+        self.check_processes()
+
+    def check_processes(self) -> None:
+        """None is left of all that trained."""
         pids = {event.data["pid"] for event in self.events("worker.started")}
         self.wait(lambda: not any((Path("/proc") / str(pid)).exists() for pid in pids), "end of all processes")
 

@@ -41,6 +41,21 @@ def test_the_ray_head_is_lost_and_the_job_resumes_from_its_checkpoint(
     record_cluster(job, f"SIGKILL of the Ray head, {when}", "test_cluster.py", since=begun, steps_again=again)
 
 
+def test_a_cancel_while_the_ray_head_is_gone_wins(running: RunningHome, tmp_path: Path) -> None:
+    """Whether the cluster or the cancel comes first: it is resumed nowhere."""
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
+    job.wait_events("checkpoint.committed")
+    ray, members = running.process("ray"), job.wait_members(2)
+    with stopped(running.process("keeper").pid):  # else it would start another one at once
+        os.kill(ray.pid, signal.SIGKILL)
+        for one in members:
+            wait_for(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "the end of the workers", 120)
+        running.client.cancel(job.id)
+    running.wait_restarted("ray", ray)
+    job.check_cancelled()
+    assert {event.attempt for event in job.formed()} == {1}
+
+
 def test_rows_that_no_service_took_come_with_the_checkpoint(running: RunningHome, tmp_path: Path, digest: str) -> None:
     """All that held them is lost at once, and nobody computes those steps again."""
     job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
@@ -125,13 +140,11 @@ def test_the_controller_dies_while_checkpoints_are_made(running: RunningHome, tm
 
 def test_the_controller_dies_in_a_cancel(running: RunningHome, tmp_path: Path) -> None:
     job = running.classifier(tmp_path, workers=2)
-    members = job.wait_members(2)
+    job.wait_members(2)
     controller = job.controller_pid
     running.client.cancel(job.id)
     os.kill(controller, signal.SIGKILL)
-    assert running.client.wait(job.id, timeout_s=120).status == "cancelled"
-    for one in members:
-        job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of a worker")
+    job.check_cancelled()
 
 
 def test_controller_and_all_workers_die_at_once(running: RunningHome, tmp_path: Path, digest: str) -> None:

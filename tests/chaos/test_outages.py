@@ -25,10 +25,12 @@ from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stopped
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
-SHORT_S, LONG_S = 8.0, 40.0
-"""Of an outage: time for some steps; longer than the lease of 30 s."""
+SHORT_S, LONG_S = 8.0, 300.0
+"""Of an outage: time for some steps; longer than the lease (30 s), than a worker goes on without a controller (60 s), and
+than it takes until a forced stop is done for sure (120 s).
+"""
 FEW_STEPS = 3
 
 
@@ -102,8 +104,9 @@ def check_outage(
 
 def submit(running: RunningHome, scratch: Path, when: str) -> ClusterJob:
     # Slowly: on a busy machine, too, the moment is reached long before the end, near which no step is soon followed by
-    # three others.
-    return running.classifier(scratch, workers=2, held_s=0.15, checkpoint={"every_steps": every_steps(when)})
+    # three others. In what is steady an outage takes less than the half of it.
+    held_s = 0.6 if when == STEADY else 0.15
+    return running.classifier(scratch, workers=2, held_s=held_s, checkpoint={"every_steps": every_steps(when)})
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,16 @@ def test_the_cluster_is_cut_off_from_the_service(
     seconds = LONG_S if when == STEADY else SHORT_S
     check_outage(job, digest, when, relay.is_cut(), seconds, "service cut off from the cluster")
     assert relay.held
+
+
+def test_a_cancel_while_the_cluster_is_cut_off_is_done_once_it_is_heard_of(
+    running: RunningHome, relay: Relay, tmp_path: Path
+) -> None:
+    job = submit(running, tmp_path, STEADY)
+    job.wait_members(2)
+    with relay.is_cut():
+        assert not running.client.cancel(job.id).is_final, "who told the service so?"
+        time.sleep(FEW_STEPS)
+        assert not job.now().is_final
+    job.check_cancelled()
+    assert not job.events("worker.lost")
