@@ -28,8 +28,8 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.timeout(900)
 
 SHORT_S, LONG_S = 8.0, 300.0
-"""Of an outage: time for some steps; longer than the lease (30 s), than a worker goes on without a controller (60 s), and
-than it takes until a forced stop is done for sure (120 s).
+"""Of an outage: time for some steps; longer than the lease (30 s), than a worker goes on without a controller (60 s),
+and than it takes until a forced stop is done for sure (120 s).
 """
 FEW_STEPS = 3
 
