@@ -82,7 +82,7 @@ class Jobs:
     def scale(self, job: str, workers: int) -> Call[Job]:
         """Ask for another number of workers; the change itself shows as a `generation.formed` event."""
         path = path_of("jobs", job, "scale")
-        return decode(Job, (yield from self._transport.json("POST", path, {"workers": workers})))
+        return decode(Job, (yield from self._transport.create(path, {"workers": workers})))
 
     @call
     def update(self, job: str, changes: dict[str, Any], *, if_match: str | None = None) -> Call[Job]:
@@ -164,23 +164,23 @@ class Jobs:
                 for two minutes the job is paused, and goes on from its newest checkpoint.
         """
         body = {"force": True} if force else None
-        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "pause"), body)))
+        return decode(Job, (yield from self._transport.create(path_of("jobs", job, "pause"), body)))
 
     @call
     def resume(self, job: str) -> Call[Job]:
         """Queue a paused job again."""
-        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "resume"))))
+        return decode(Job, (yield from self._transport.create(path_of("jobs", job, "resume"))))
 
     @call
     def cancel(self, job: str, *, force: bool = False, grace_s: float | None = None) -> Call[Job]:
         """End a job: its workers within a grace (default: `limits.stop_grace`), or with `force` at once."""
         body = {"force": force} | ({} if grace_s is None else {"grace_seconds": grace_s})
-        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "cancel"), body)))
+        return decode(Job, (yield from self._transport.create(path_of("jobs", job, "cancel"), body)))
 
     @call
     def checkpoint(self, job: str) -> Call[Job]:
         """Ask for a checkpoint now."""
-        return decode(Job, (yield from self._transport.json("POST", path_of("jobs", job, "checkpoint"))))
+        return decode(Job, (yield from self._transport.create(path_of("jobs", job, "checkpoint"))))
 
     @call
     def wait(

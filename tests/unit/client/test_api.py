@@ -247,6 +247,33 @@ def test_a_lost_reply_makes_no_second_job(tmp_path: Path) -> None:
             client.submit({"name": "digits"})
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda client: client.scale("job_1", 2),
+        lambda client: client.pause("job_1"),
+        lambda client: client.resume("job_1"),
+        lambda client: client.cancel("job_1"),
+        lambda client: client.checkpoint("job_1"),
+    ],
+    ids=["scale", "pause", "resume", "cancel", "checkpoint"],
+)
+def test_nor_is_anything_asked_twice(tmp_path: Path, act: Callable[[Client], Any]) -> None:
+    """A second checkpoint, or a cancel of the job that has the name by then."""
+    asked: list[tuple[str, str]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.path, request.headers["Idempotency-Key"]))
+        if len(asked) == 1:
+            raise httpx.ReadTimeout("")
+        return httpx.Response(202, json=JOB)
+
+    with client_of(handler, tmp_path) as client:
+        assert act(client).id == "job_1"
+        assert len(asked) == 2
+        assert asked[0] == asked[1]
+
+
 def test_wait_ends_at_its_deadline_with_the_job_as_it_is(tmp_path: Path) -> None:
     with client_of(lambda _: httpx.Response(200, json=JOB), tmp_path) as client:
         assert client.wait("job_1", timeout_s=0.01).status == "running"
