@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +15,20 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
-from rubato.wire.cluster import Outcome, Result
+from rubato.wire.cluster import Acquired, Desired, Outcome, Result
 from rubato.wire.spec import parse_spec, spec_to_json
 from rubato.wire.status import Status
+from service.auth import Authority, load_key
 from service.migrations.upgrade import alembic_config, upgrade_to_head
 from service.states import WITH_CONTROLLER
-from tests.simulated_controller import one_node
+from tests.simulated_controller import PROCESS, metric, one_node
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import MakeBench
 
 pytestmark = pytest.mark.anyio
 
+LIVE_ATTEMPT = 3
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 COLUMNS_OF_0001 = (
     "id, project, name, labels, spec, priority, min_workers, max_workers, created_at, updated_at, queued_at, "
@@ -45,8 +50,11 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return url, url
 
 
-def _fill(connection: Connection) -> None:
-    """One job in each status, and two queued ones: the younger is the more important."""
+def _fill(connection: Connection, token_hmac: str) -> None:
+    """One job in each status, and two queued ones: the younger is the more important.
+
+    Args:    token_hmac: of the attempt that the running one is at.
+    """
     for index, status in enumerate((*Status, "queued")):
         name = f"{status}-{index}"
         spec = parse_spec(
@@ -91,10 +99,10 @@ def _fill(connection: Connection) -> None:
             "latest_metrics": "{}",
             "cluster_id": "default" if placed else None,
             "granted_workers": 4 if placed else 0,
-            "attempt": 0,
-            "is_attempt_live": False,
+            "attempt": LIVE_ATTEMPT if status == "running" else 0,
+            "is_attempt_live": status == "running",
             "last_pos": 1 if index == 0 else 0,
-            "metric_pos": 0,
+            "metric_pos": 7 if status == "running" else 0,
             "log_segment": 0,
             "log_offset": 0,
         }
@@ -105,9 +113,31 @@ def _fill(connection: Connection) -> None:
             for name in ("labels", "spec", "latest_metrics"):
                 names = names.replace(f":{name},", f"CAST(:{name} AS JSONB),")
         connection.execute(text(f"INSERT INTO jobs ({COLUMNS_OF_0001}) VALUES ({names})"), values)
+        if status == "running":
+            _fill_history(connection, str(values["id"]), token_hmac)
     event = "INSERT INTO events (job_id, position, time, kind, message, data) VALUES (:job, 1, :time, 'k', 'm', '{}')"
     time = _as_text(NOW) if connection.dialect.name == "sqlite" else NOW
     connection.execute(text(event), {"job": f"job_{0:026d}", "time": time})
+
+
+def _fill_history(connection: Connection, job_id: str, token_hmac: str) -> None:
+    """Of a job that is being trained: its attempt, seven rows and a checkpoint."""
+    now = _as_text(NOW) if connection.dialect.name == "sqlite" else NOW
+    values = {"job": job_id, "now": now, "number": LIVE_ATTEMPT, "hmac": token_hmac, "no": False, **asdict(PROCESS)}
+    for statement in (
+        "INSERT INTO attempts (job_id, number, token_hmac, node_id, boot_id, pid, start_time, granted_at, "
+        "is_confirmed_gone, last_batch, last_seq, workers) "
+        "VALUES (:job, :number, :hmac, :node_id, :boot_id, :pid, :start_time, :now, :no, 4, 9, '[]')",
+        "INSERT INTO checkpoints (id, job_id, checkpoint_id, attempt, step, bytes, created_at, metrics, files) "
+        "VALUES ('ckpt_old', :job, '3-5', :number, 5, 10, :now, '{}', '[]')",
+        *(
+            'INSERT INTO metrics (job_id, step, position, time, generation, workers, attempt, "values") '
+            f"VALUES (:job, {step}, {step}, :now, 1, 2, :number, '{{\"loss\": {step}.5}}')"
+            for step in range(1, 8)
+        ),
+    ):
+        names = [name for name in values if re.search(rf":{name}\b", statement)]
+        connection.execute(text(statement), {name: values[name] for name in names})
 
 
 def _as_text(value: Any) -> Any:
@@ -118,12 +148,18 @@ def _rows(connection: Connection) -> list[Any]:
     return list(connection.execute(text("SELECT * FROM jobs ORDER BY id")).mappings())
 
 
-async def test_jobs_in_every_status_are_migrated_and_go_on(urls: tuple[str, str], make_bench: MakeBench) -> None:
+async def test_jobs_in_every_status_are_migrated_and_go_on(
+    urls: tuple[str, str], make_bench: MakeBench, tmp_path: Path
+) -> None:
     plain, served = urls
+    (tmp_path / "home").mkdir(mode=0o700, exist_ok=True)
+    authority = Authority(load_key(tmp_path / "home"))
+    running_id = f"job_{list(Status).index(Status.RUNNING):026d}"
+    token = authority.attempt_token(running_id, LIVE_ATTEMPT)
     engine = create_engine(plain)
     with engine.begin() as connection:
         command.upgrade(alembic_config(connection), "0001")
-        _fill(connection)
+        _fill(connection, authority.digest(token))
         before = [dict(row) for row in _rows(connection)]
         upgrade_to_head(connection)
         command.downgrade(alembic_config(connection), "0001")
@@ -146,8 +182,20 @@ async def test_jobs_in_every_status_are_migrated_and_go_on(urls: tuple[str, str]
         reply = await bench.agent.sync()
         assert len(reply.run) == len(WITH_CONTROLLER) + 2
         running = await bench.controller_of(jobs["running"]["id"])
-        acquired = await running.acquire()
-        assert (acquired.desired.run, acquired.resume_step) == ("run", 7)
+        assert running.job_id == running_id
+        # The controller of the former version is still there: its next report counts, and what it told before is kept.
+        running.acquired, running.batch, running.seq = (
+            Acquired(LIVE_ATTEMPT, token, "running", {}, "", Desired(4, "run", 3)),
+            4,
+            itertools.count(10),
+        )
+        await running.report(metrics=(metric(8, loss=8.5),), step=8, events=(running.event("user.event"),))
+        history = (await bench.get(f"/jobs/{running_id}/metrics"))["items"]
+        assert [(row["step"], row["values"]["loss"]) for row in history] == [(step, step + 0.5) for step in range(1, 9)]
+        assert [one["step"] for one in (await bench.get(f"/jobs/{running_id}/checkpoints"))["items"]] == [5]
+        # And a new one may follow it, as of any other attempt.
+        acquired = await running.acquire(gone=LIVE_ATTEMPT)
+        assert (acquired.attempt, acquired.desired.run, acquired.resume_step) == (LIVE_ATTEMPT + 1, "run", 8)
         assert acquired.desired.workers >= 2
         await running.report(outcome=Outcome(state="succeeded", result=Result(step=9, digest="d" * 64)))
         assert (await bench.job(jobs["running"]["id"]))["status"] == "succeeded"
