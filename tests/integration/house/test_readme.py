@@ -1,16 +1,10 @@
-"""The program in the README runs as it stands there, alone and on two workers, to the same bits; its commands exist."""
+"""The program in the README runs as it stands there, alone and on two workers, to the same bits."""
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-
-import typer.core
-import typer.main
-
-from rubato.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,15 +25,3 @@ def test_the_program_of_the_readme(tmp_path: Path) -> None:
     alone = digest_of([sys.executable, "train.py"], tmp_path)
     shared = digest_of([sys.executable, "-m", "rubato.cli", "run", "train.py", "--workers", "2"], tmp_path)
     assert alone == shared
-
-
-def test_the_commands_of_the_readme_are_those_that_there_are() -> None:
-    """They are parsed, not run; tests/e2e runs those of the tutorial."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    lines = [shlex.split(line, comments=True) for line in "".join(blocks).splitlines() if line.startswith("rubato ")]
-    assert {"up", "submit", "scale", "worker", "pause", "resume", "down"} <= {line[1] for line in lines}
-    for _, *words in lines:
-        command = typer.main.get_command(app)
-        while isinstance(command, typer.core.TyperGroup):
-            command = command.commands[words.pop(0)]
-        command.make_context(str(command.name), words)
