@@ -61,7 +61,7 @@ def test_what_a_document_tells_to_type_is_there(document: Path) -> None:
 
 @pytest.mark.parametrize("line", ["rubato scael 3", "rubato scale", "rubato scale job 3 --wiat"])
 def test_what_is_not_there_is_seen(line: str) -> None:
-    with pytest.raises(Exception, match="no command scael|Missing parameter|No such option"):
+    with pytest.raises(Exception, match=r"no command scael|Missing parameter|No such option"):
         parse(commands_in(f"```sh\n{line}  # so\n```\n")[0][1:])
 
 
