@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "faults.md"
 BEGIN = "<!-- measured: written by scripts/fault_table.py -->"
 END = "<!-- measured: end -->"
+CHURNS = ("soak.py", "test_churn.py")
 
 
 def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
@@ -39,7 +40,18 @@ def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
         losses = f"{min(lost)}" if min(lost) == max(lost) else f"{min(lost)} to {max(lost)}"
         rows.append(f"| `{file}` | {fault} | {len(runs)} | {_pause(runs)} | {_computed_again(runs)} | {losses} |")
     step = statistics.median(line["step_seconds"] for line in lines)
-    return "\n".join([f"{len(lines)} runs on {where}; a step took {1000 * step:.0f} ms in the median.", "", *rows])
+    summary = f"{len(lines)} runs on {where}; a step took {1000 * step:.0f} ms in the median."
+    return "\n".join([summary, *_distribution(lines), "", *rows])
+
+
+def _distribution(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Of the runs whose membership changes all the time: what a change costs, whichever it is."""
+    pauses = sorted(seconds for line in lines if _file(line["test"]) in CHURNS for seconds in line["pauses"])
+    if len(pauses) < 10:
+        return []
+    shares = {"half": 0.5, "nine of ten": 0.9, "99 of a hundred": 0.99}
+    told = (f"{name} up to {_seconds(pauses[int(share * (len(pauses) - 1))])}" for name, share in shares.items())
+    return [f"Of {len(pauses)} pauses in runs that change without an end: {', '.join(told)}."]
 
 
 def check_seeds(seeds: Mapping[str, Sequence[dict[str, Any]]]) -> None:

@@ -36,6 +36,15 @@ def test_a_run_that_noted_nothing_has_no_figure() -> None:
     assert drawn(line("short stop")) == "| `test_x.py` | short stop | 1 | - | - | 0 |"
 
 
+def test_how_the_pauses_of_churning_runs_are_spread_is_told() -> None:
+    runs = [line("churn", test="", pauses=[0.01 * number for number in range(1, 101)]), line("kill", pauses=[9.0])]
+    told = draw(runs, "a machine").splitlines()[1]
+    assert told == (
+        "Of 100 pauses in runs that change without an end: half up to 500 ms, nine of ten up to 900 ms, "
+        "99 of a hundred up to 990 ms."
+    )
+
+
 def test_rows_go_by_file_and_fault() -> None:
     found = [line("b"), line("soaked", test=""), line("a"), line("c", test="test_a.py")]
     rows = draw(found, "a machine").splitlines()[4:]
