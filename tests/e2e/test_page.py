@@ -353,6 +353,21 @@ def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: Simula
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
+def test_so_it_is_from_the_list(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    job_id = service.submit("digits-row", pace=0.1)
+    page = new_page(service)
+    row = page.locator(f"[data-job={job_id}]")
+    expect(row.locator("[data-status=running]")).to_be_visible()
+    row.get_by_role("button", name="Pause digits-row").click()
+    expect(row.locator("[data-status=paused]")).to_be_visible()
+    row.get_by_role("button", name="Resume digits-row").click()
+    expect(row.locator("[data-status=running]")).to_be_visible()
+    row.get_by_role("button", name="Cancel digits-row").click()
+    page.get_by_role("dialog", name="Cancel digits-row?").get_by_role("button", name="Cancel the job").click()
+    expect(row.locator("[data-status=cancelled]")).to_be_visible()
+    expect(row.get_by_role("button")).to_have_count(0)
+
+
 def test_a_pause_that_takes_too_long_is_forced(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
     job_id = service.submit("digits-7", pace=0.1)
     page = new_page(service)

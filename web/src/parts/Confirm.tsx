@@ -15,6 +15,8 @@ interface ConfirmProps {
   onConfirm: () => void;
   isDanger?: boolean;
   isSmall?: boolean;
+  /** Its label is read aloud, and shown when one points at it. */
+  isIcon?: boolean;
   disabled?: boolean;
   /** What it means. */
   children: ComponentChildren;
@@ -30,11 +32,13 @@ export function Confirm(props: ConfirmProps) {
     <>
       <button
         type="button"
-        class={`button${tone}${props.isSmall ? " small" : ""}`}
+        class={props.isIcon ? `icon-button${tone}` : `button${tone}${props.isSmall ? " small" : ""}`}
         disabled={props.disabled}
+        aria-label={props.isIcon ? props.title.replace("?", "") : undefined}
+        title={props.isIcon ? props.label : undefined}
         onClick={() => dialog.current?.showModal()}
       >
-        {props.icon && <Icon name={props.icon} />} {props.label}
+        {props.icon && <Icon name={props.icon} />} {!props.isIcon && props.label}
       </button>
       <dialog ref={dialog} class="card dialog" aria-labelledby={title}>
         <form

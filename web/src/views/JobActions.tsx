@@ -29,8 +29,8 @@ const DONE: Record<Verb, string> = {
   cancel: "Asked to cancel.",
 };
 
-/** What can be done with a job as a whole. */
-export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void }) {
+/** The verbs of a job, one at a time. */
+function useVerbs(job: Job, onJob?: (job: Job) => void) {
   const { isBusy, act } = useAct();
   const send = (verb: Verb, body: object = {}) =>
     void act(
@@ -38,6 +38,36 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
       verb === "pause" && (job.scaling_restarts || "force" in body) ? PAUSED_FROM_NEWEST : DONE[verb],
       onJob,
     );
+  return { isBusy, send };
+}
+
+/** What can be done with a job where it is one of many. */
+export function RowActions({ job }: { job: Job }) {
+  const { isBusy, send } = useVerbs(job);
+  if (isFinal(job.status)) return null;
+  const isResumable = CAN.resume.includes(job.status);
+  const verb = isResumable ? "resume" : "pause";
+  const label = isResumable ? "Resume" : "Pause";
+  return (
+    <span class="row-actions">
+      <button
+        type="button"
+        class="icon-button"
+        aria-label={`${label} ${job.name}`}
+        title={label}
+        disabled={isBusy || !CAN[verb].includes(job.status)}
+        onClick={() => send(verb)}
+      >
+        <Icon name={isResumable ? "play" : "pause"} />
+      </button>
+      <Cancel job={job} onConfirm={send} isBusy={isBusy} isIcon />
+    </span>
+  );
+}
+
+/** What can be done with a job as a whole. */
+export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void }) {
+  const { isBusy, send } = useVerbs(job, onJob);
   const button = (verb: Verb, label: string, icon: IconName) => (
     <button
       type="button"
@@ -72,6 +102,7 @@ interface ConfirmedProps {
   job: Job;
   onConfirm: (verb: Verb, body: object) => void;
   isBusy: boolean;
+  isIcon?: boolean;
 }
 
 /** For a pause that takes too long: a step that does not end, a storage or a cluster that does not answer. */
@@ -96,7 +127,7 @@ function PauseAtOnce({ job, onConfirm, isBusy }: ConfirmedProps) {
   );
 }
 
-function Cancel({ job, onConfirm, isBusy }: ConfirmedProps) {
+function Cancel({ job, onConfirm, isBusy, isIcon = false }: ConfirmedProps) {
   const [isForced, setForced] = useState(false);
   return (
     <Confirm
@@ -106,6 +137,7 @@ function Cancel({ job, onConfirm, isBusy }: ConfirmedProps) {
       confirm="Cancel the job"
       dismiss="Keep training"
       isDanger
+      isIcon={isIcon}
       disabled={isBusy || !CAN.cancel.includes(job.status)}
       onConfirm={() => onConfirm("cancel", { force: isForced })}
     >

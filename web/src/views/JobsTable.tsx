@@ -17,6 +17,7 @@ import {
   plural,
 } from "../text/format";
 import { isFinal, type Job } from "../wire";
+import { RowActions } from "./JobActions";
 
 interface JobsTableProps {
   jobs: Job[];
@@ -49,6 +50,9 @@ export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTab
           </th>
           <th scope="col" class="number">
             Age
+          </th>
+          <th scope="col">
+            <span class="hidden">Actions</span>
           </th>
         </tr>
       </thead>
@@ -133,6 +137,9 @@ function drawRow({ job, pace, losses, isChosen, mayChoose, onChoose }: JobRowPro
       <td data-label="Age" class="number">
         <span title={formatTime(job.created_at, 0)}>{age}</span>
         <span class="soft job-counts">{changesOf(job)}</span>
+      </td>
+      <td class="job-actions">
+        <RowActions job={job} />
       </td>
     </tr>
   );
