@@ -12,9 +12,10 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from tests.e2e.conftest import Service
+from tests.e2e.conftest import ROOT, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
 
+PICTURES = ROOT / "build" / "screenshots"
 WIDTHS: dict[str, ViewportSize] = {
     "wide": {"width": 1280, "height": 900},
     "narrow": {"width": 390, "height": 844},
@@ -200,6 +201,11 @@ def fill(service: Service, cluster: SimulatedCluster, page: Page) -> dict[str, s
     reach("waiting", "running")
     ids["queued"] = service.submit("next-in-line", workers={"initial": 4, "min": 4, "max": 16})
     return ids
+
+
+def take_picture(page: Page, view: View, width: str, scheme: str) -> None:
+    """Of a view in a state, into build/screenshots, which CI keeps."""
+    page.screenshot(path=PICTURES / f"{view.name}-{width}-{scheme}.png", full_page="dialog" not in view.shown)
 
 
 Look = Callable[[Page, View, str, str], None]
