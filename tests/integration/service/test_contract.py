@@ -39,7 +39,9 @@ DESCRIPTION = json.loads(Path("docs/reference/openapi.json").read_text())
 EXAMPLES = int(os.environ.get("RUBATO_CONTRACT_EXAMPLES", "3"))
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = {("GET", "/api/v1/events")}
-ROLES = ("nobody", "viewer", "editor", "admin", "cluster", "scraper", "ticket", "attempt")
+MEMBERS = {"stranger": None, "viewer": "viewer", "editor": "editor", "owner": "admin"}
+"""Users, and their role in the project."""
+ROLES = ("nobody", *MEMBERS, "admin", "cluster", "scraper", "ticket", "attempt")
 WIRE = {
     "/cluster/v1/clusters/{cluster_id}/sync": SyncRequest,
     "/cluster/v1/attempts/acquire": AcquireRequest,
@@ -102,11 +104,12 @@ def running(process: ServiceProcess) -> Running:
         known = fill_project(client)
         headers = {"nobody": {}, "admin": bearer(token)}
         client.post("/api/v1/users", json={"name": "somebody"})
-        for role in ("viewer", "editor"):
-            client.post("/api/v1/users", json={"name": role})
-            client.put(f"/api/v1/projects/default/members/{role}", json={"role": role})
-            made = client.post("/api/v1/tokens", json={"name": "t", "user": role}).json()
-            headers[role] = bearer(made["token"])
+        for user, role in MEMBERS.items():
+            client.post("/api/v1/users", json={"name": user}).raise_for_status()
+            if role is not None:
+                client.put(f"/api/v1/projects/default/members/{user}", json={"role": role}).raise_for_status()
+            made = client.post("/api/v1/tokens", json={"name": "t", "user": user}).raise_for_status().json()
+            headers[user] = bearer(made["token"])
         for role in ("cluster", "scraper"):
             headers[role] = bearer((home / f"{role}-token").read_text().strip())
         led = asyncio.run(lead(process, known["job_id"]))
