@@ -105,7 +105,7 @@ class Exits:
     def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
         """A worker died before it ever trained: others are started after a wait, or it is given up."""
         job = self._job
-        how = worker.error or worker.doom or event.cause or describe_exit(event)
+        how = _cause_of(worker, event)
         is_own = bool(worker.error or worker.doom) or not is_from_outside(event)
         death = Death(worker.number, is_own and not worker.is_killed_by_hand, how)
         is_training = job.current is not None
@@ -124,4 +124,4 @@ class Exits:
 
 
 def _cause_of(worker: WorkerView, event: wire.Exited) -> str:
-    return worker.doom or worker.error or event.cause or describe_exit(event)
+    return worker.error or worker.doom or event.cause or describe_exit(event)

@@ -282,7 +282,8 @@ class Coordinator:
     def _on_user_failed(self, worker: WorkerView, event: wire.UserFailed, now: float) -> None:
         if worker.has_left:
             return  # its part is over: what its own clean-up raises is no concern of those that train on
-        worker.error, worker.traceback = event.error, event.traceback
+        if not worker.doom:  # else that is why it ends, and this is what comes of it
+            worker.error, worker.traceback = event.error, event.traceback
         is_joiner = self.job.current is not None and self.job.rank_of(worker) is None
         failure = self.job.verdicts.on_user_error(event, has_trained=self.job.step > 0 or is_joiner)
         if failure is not None:

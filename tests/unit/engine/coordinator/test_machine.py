@@ -194,6 +194,7 @@ def test_an_exception_before_the_first_step_fails_the_job_at_once() -> None:
     assert cluster.outcome.failure.last_output == (f"the last line of {str(cluster.outcome.failure.worker_id)[1:]}",)
     lost = [event.data for event in cluster.events if event.kind == "worker.lost"]
     assert [one["worker_id"] for one in lost] == [cluster.outcome.failure.worker_id], "the other one is only ended"
+    assert [one["cause"] for one in lost] == ["ValueError: no"]
 
 
 def test_a_step_that_raises_once_is_tried_again_and_twice_fails_the_job() -> None:
