@@ -18,6 +18,9 @@ from rubato.wire.cluster import Failure, Outcome, Result
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
 
+LAST_WORDS_S = 5.0
+"""For a worker that failed the job to end by itself."""
+
 
 class Ending:
     """Watches for an end; once one is decided nothing else is."""
@@ -28,6 +31,7 @@ class Ending:
         self._failure: Failure | None = None
         self._culprit = ""
         """The incarnation of the worker that the failure came from, if it came from one."""
+        self._failed_at: float | None = None
         self._result: Result | None = None
         self._is_released = False
         self._is_told = False
@@ -80,7 +84,10 @@ class Ending:
         if self._is_told:
             return
         if self._failure is not None:
-            self._kill_all("the job failed")
+            self._failed_at = now if self._failed_at is None else self._failed_at
+            # Who failed ends by itself, and what it still has to say is a part of the failure.
+            is_speaking = now < self._failed_at + LAST_WORDS_S
+            self._kill_all("the job failed", spared=self._culprit if is_speaking else "")
             # A stop that was asked for wins: what fails on the way out is of no interest any more.
             is_stop = self._job.wish.run == "stop"
             self._end_when_empty(Outcome("cancelled") if is_stop else Outcome("failed", failure=self._failure))
@@ -189,9 +196,10 @@ class Ending:
         done = Outcome("succeeded", result=self._result) if self._result else Outcome("paused")
         self._end_when_empty(done)
 
-    def _kill_all(self, because: str) -> None:
+    def _kill_all(self, because: str, spared: str = "") -> None:
         for worker in self._job.roster:
-            self._job.kill(worker, because)
+            if worker.incarnation != spared:
+                self._job.kill(worker, because)
 
     def _end_when_empty(self, outcome: Outcome) -> None:
         if not len(self._job.roster):

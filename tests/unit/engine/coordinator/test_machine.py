@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
+from rubato.engine.coordinator.ending import LAST_WORDS_S
 from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
@@ -195,6 +196,22 @@ def test_an_exception_before_the_first_step_fails_the_job_at_once() -> None:
     lost = [event.data for event in cluster.events if event.kind == "worker.lost"]
     assert [one["worker_id"] for one in lost] == [cluster.outcome.failure.worker_id], "the other one is only ended"
     assert [one["cause"] for one in lost] == ["ValueError: no"]
+
+
+def test_who_fails_the_job_is_let_end_by_itself_but_not_for_ever() -> None:
+    """It raised, and hangs in what the program has to clean up."""
+    cluster = Cluster(random.Random(1), workers=2, total_steps=ENDLESS)
+    cluster.run(lambda: len(cluster.living) == 2)
+    first, other = cluster.living
+    first.say(wire.UserFailed(first.incarnation, "import", "ValueError: no", "Traceback", None, None))
+    cluster.run(lambda: other.gone)
+    at = cluster.now
+    assert first.alive
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.now - at > LAST_WORDS_S / 2
+    assert cluster.outcome is not None
+    assert cluster.outcome.failure is not None
+    assert cluster.outcome.failure.last_output == (f"the last line of {first.incarnation}",)
 
 
 def test_a_step_that_raises_once_is_tried_again_and_twice_fails_the_job() -> None:
