@@ -90,11 +90,13 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
         print(f"rubato: {error}", file=sys.stderr)
         return EXIT_DIVERGED
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        traceback.print_exc()
         # State that cannot be taken over is mostly another program's; what else is ours is no error of the user.
         if isinstance(error, RubatoError) and not isinstance(error, (UserError, CheckpointError)):
+            traceback.print_exc()
             return EXIT_ENGINE
-        control.say(_failure(start, where, session, error))
+        failure = _failure(start, where, session, error)
+        print(failure.traceback or failure.error, file=sys.stderr)
+        control.say(failure)
         return EXIT_USER
     finally:
         del store
