@@ -6,8 +6,8 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 PYTEST := scripts/pytest.sh
-# Two test processes by default: the machine of CI has two cores. `make test JOBS=8` uses more.
-JOBS ?= 2
+# Three test processes by default: the machine of CI has two cores, and many tests wait. `make test JOBS=8` uses more.
+JOBS ?= 3
 CODE := rubato jobs service api benchmarks examples tests scripts
 
 .PHONY: help

@@ -178,11 +178,10 @@ def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:
     ):
         if failure.get(key) is not None:
             lines.append((_TITLES.get(key, f"failure {key}"), str(failure[key])))
-    output = [str(line) for line in failure.get("last_output") or ()]
     if failure.get("traceback"):
         lines.append(("traceback", "\n" + str(failure["traceback"]).rstrip()))
-    elif any(line not in str(failure.get("message")) for line in output):  # else the message has said it all
-        lines.append(("last output", "\n" + "\n".join(output)))
+    elif failure.get("last_output"):
+        lines.append(("last output", "\n" + "\n".join(str(line) for line in failure["last_output"])))
     return lines
 
 

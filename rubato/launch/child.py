@@ -95,7 +95,7 @@ def _train(start: wire.Start, connection: socket.socket, reader: Any, word: Prog
             traceback.print_exc()
             return EXIT_ENGINE
         failure = _failure(start, where, session, error)
-        print(failure.traceback or failure.error, file=sys.stderr)
+        print((failure.traceback or failure.error).rstrip(), file=sys.stderr)
         control.say(failure)
         return EXIT_USER
     finally:

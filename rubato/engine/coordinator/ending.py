@@ -67,8 +67,11 @@ class Ending:
 
     def on_exited(self, worker: WorkerView, event: wire.Exited) -> None:
         """Its process is gone: what it said last (the stacks of one that hung) belongs to the failure it led to."""
-        if self._failure is not None and worker.incarnation == self._culprit and not self._failure.last_output:
-            self._failure = replace(self._failure, last_output=event.last_output)
+        failure = self._failure
+        if failure is None or worker.incarnation != self._culprit or failure.last_output:
+            return
+        if any(line not in failure.message for line in event.last_output):  # else all is said
+            self._failure = replace(failure, last_output=event.last_output)
 
     def on_save_failed(self, step: int) -> None:
         """A checkpoint could not be written: an end does not wait for it."""

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from rubato.cli.output import stdout_console
-from rubato.cli.render import describe_failure, describe_job, format_age, format_number, format_pause, job_table
+from rubato.cli.render import describe_job, format_age, format_number, format_pause, job_table
 from rubato.client import Job
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -81,19 +80,3 @@ def test_on_a_narrow_terminal_ids_stay_whole_below_the_names(columns: int) -> No
     assert LONG.id in {line.strip() for line in lines}
     assert all(len(line.rstrip()) <= columns for line in lines)
     assert LONG.status in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("failure", "titles"),
-    [
-        ({"message": "m", "traceback": "T", "last_output": ["said before"]}, ["message", "traceback"]),
-        ({"message": "m", "last_output": ["said before", "the end"]}, ["message", "last output"]),
-        (
-            {"message": "EntrypointError: no file (while loading).", "last_output": ["EntrypointError: no file"]},
-            ["message"],
-        ),
-        ({"message": "m", "last_output": []}, ["message"]),
-    ],
-)
-def test_a_failure_shows_the_last_output_where_that_says_more(failure: dict[str, Any], titles: list[str]) -> None:
-    assert [title for title, _ in describe_failure(failure)] == titles

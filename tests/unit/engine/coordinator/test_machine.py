@@ -198,6 +198,21 @@ def test_an_exception_before_the_first_step_fails_the_job_at_once() -> None:
     assert [one["cause"] for one in lost] == ["ValueError: no"]
 
 
+def test_what_the_message_has_said_is_not_said_again() -> None:
+    """Of a mistake that has no traceback the output is the same line."""
+    cluster = Cluster(random.Random(1), workers=1, total_steps=ENDLESS)
+    cluster.run(lambda: len(cluster.living) == 1)
+    worker = cluster.living[0]
+    error = f"the last line of {worker.incarnation}"
+    worker.say(wire.UserFailed(worker.incarnation, "import", error, "", None, None))
+    cluster.die(worker, code=1)
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.outcome.failure is not None
+    assert error in cluster.outcome.failure.message
+    assert cluster.outcome.failure.last_output == ()
+
+
 def test_who_fails_the_job_is_let_end_by_itself_but_not_for_ever() -> None:
     """It raised, and hangs in what the program has to clean up."""
     cluster = Cluster(random.Random(1), workers=2, total_steps=ENDLESS)
