@@ -16,6 +16,7 @@ ACKNOWLEDGE_EVERY_S = 1.0
 MAX_SAVED_ROWS = 10_000
 """In a checkpoint: some MB. More wait only where the service is away for long."""
 MAX_WAITING = 10_000
+"""Of the places up to which rows may be known to be stored; beyond that they lie further apart."""
 
 
 class RowBook:
@@ -57,7 +58,7 @@ class RowBook:
             self._unstored += fresh
             self._told += len(fresh)
             self._waiting.append((self._told, self._step))
-            if len(self._waiting) > MAX_WAITING:  # they may be known to be stored a little later
+            if len(self._waiting) > MAX_WAITING:
                 self._waiting = deque(reversed(list(self._waiting)[::-2]))
             self._job.put(orders.Rows(tuple(fresh)))
 
