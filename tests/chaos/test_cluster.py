@@ -45,6 +45,7 @@ def test_a_cancel_while_the_ray_head_is_gone_wins(running: RunningHome, tmp_path
     """Whether the cluster or the cancel comes first: it is resumed nowhere."""
     job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 5})
     job.wait_events("checkpoint.committed")
+    job.wait_events("generation.formed")
     ray = running.process("ray")
     with stopped(running.process("keeper").pid):  # else it would start another one at once
         os.kill(ray.pid, signal.SIGKILL)
