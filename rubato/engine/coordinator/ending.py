@@ -29,8 +29,6 @@ class Ending:
         self._job = job
         self._rows = rows
         self._failure: Failure | None = None
-        self._culprit = ""
-        """The incarnation of the worker that the failure came from, if it came from one."""
         self._failed_at: float | None = None
         self._result: Result | None = None
         self._is_released = False
@@ -56,19 +54,15 @@ class Ending:
         """The outcome stands: no repair any more."""
         return self._failure is not None or self._is_released
 
-    def fail(self, failure: Failure, of: WorkerView | None = None) -> None:
-        """The job fails; the first cause counts.
-
-        Args:    of: the worker that it came from, if one did.
-        """
+    def fail(self, failure: Failure) -> None:
+        """The job fails; the first cause counts."""
         if self._failure is None and not self._is_released:
-            self._failure = failure if of is None else self._job.located(failure, of)
-            self._culprit = "" if of is None else of.incarnation
+            self._failure = failure
 
     def on_exited(self, worker: WorkerView, event: wire.Exited) -> None:
         """Its process is gone: what it said last (the stacks of one that hung) belongs to the failure it led to."""
         failure = self._failure
-        if failure is None or worker.incarnation != self._culprit or failure.last_output:
+        if failure is None or not self._is_culprit(worker) or failure.last_output:
             return
         if any(line not in failure.message for line in event.last_output):  # else all is said
             self._failure = replace(failure, last_output=event.last_output)
@@ -79,7 +73,7 @@ class Ending:
 
     def is_expected(self, worker: WorkerView) -> bool:
         """Whether the exit of this worker is no loss."""
-        is_of_the_end = self.is_decided and worker.incarnation != self._culprit
+        is_of_the_end = self.is_decided and not self._is_culprit(worker)
         return is_of_the_end or self._job.wish.run == "stop" or worker.doom == "no longer wanted"
 
     def advance(self, now: float) -> None:
@@ -90,7 +84,9 @@ class Ending:
             self._failed_at = now if self._failed_at is None else self._failed_at
             # Who failed ends by itself, and what it still has to say is a part of the failure.
             is_speaking = now < self._failed_at + LAST_WORDS_S
-            self._kill_all("the job failed", spared=self._culprit if is_speaking else "")
+            for worker in self._job.roster:
+                if not (is_speaking and self._is_culprit(worker)):
+                    self._job.kill(worker, "the job failed")
             # A stop that was asked for wins: what fails on the way out is of no interest any more.
             is_stop = self._job.wish.run == "stop"
             self._end_when_empty(Outcome("cancelled") if is_stop else Outcome("failed", failure=self._failure))
@@ -107,6 +103,10 @@ class Ending:
             else:
                 self._leave("pause", now)
                 self._end_when_empty(Outcome("paused"))
+
+    def _is_culprit(self, worker: WorkerView) -> bool:
+        """Whether the failure is of this worker."""
+        return self._failure is not None and self._failure.worker_id == worker.worker_id
 
     def _have_ended(self, how: str) -> bool:
         members = self._job.roster.of(self._job.current)
@@ -199,10 +199,9 @@ class Ending:
         done = Outcome("succeeded", result=self._result) if self._result else Outcome("paused")
         self._end_when_empty(done)
 
-    def _kill_all(self, because: str, spared: str = "") -> None:
+    def _kill_all(self, because: str) -> None:
         for worker in self._job.roster:
-            if worker.incarnation != spared:
-                self._job.kill(worker, because)
+            self._job.kill(worker, because)
 
     def _end_when_empty(self, outcome: Outcome) -> None:
         if not len(self._job.roster):

@@ -67,7 +67,7 @@ class Exits:
             place = worker.step, job.number
             failure = job.verdicts.on_crash(event, *place, no_retry=no_retry, has_trained=has_trained)
             if failure is not None:
-                self._ending.fail(failure, worker)
+                self._ending.fail(job.located(failure, worker))
         # A spare that is killed had been warm: that says nothing of how workers start.
         is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
         is_harmless = is_spare and (is_from_outside(event) or worker.hang is not None)

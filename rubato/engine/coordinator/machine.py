@@ -287,7 +287,7 @@ class Coordinator:
         is_joiner = self.job.current is not None and self.job.rank_of(worker) is None
         failure = self.job.verdicts.on_user_error(event, has_trained=self.job.step > 0 or is_joiner)
         if failure is not None:
-            self._ending.fail(failure, worker)
+            self._ending.fail(self.job.located(failure, worker))
 
     def _on_state_diverged(self, worker: WorkerView, event: wire.StateDiverged, now: float) -> None:
         worker.error = f"the {event.what} differed, and it was not among a majority"

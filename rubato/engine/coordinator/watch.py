@@ -59,4 +59,4 @@ class Watch:
         self._lenience.grow(hung.stage)
         failure = self._job.verdicts.on_hang(hung, self._job.number)
         if failure is not None:
-            self._ending.fail(failure, worker)
+            self._ending.fail(self._job.located(failure, worker))
