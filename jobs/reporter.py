@@ -67,7 +67,9 @@ class _Spool:
 
     events: deque[EventReport] = field(default_factory=deque)
     rows: deque[tuple[int, MetricRow]] = field(default_factory=deque)
-    """Each with its number: they are counted as they come."""
+    """Each with its number."""
+    num_rows: int = 0
+    """That were noted so far."""
     logs: deque[LogLine] = field(default_factory=deque)
     answers: deque[ActionAnswer] = field(default_factory=deque)
     lost_lines: int = 0
@@ -75,17 +77,18 @@ class _Spool:
     stride: int = 1
     """Of the rows those are kept whose number it divides, and the newest."""
 
-    def add_row(self, number: int, row: MetricRow) -> None:
+    def add_row(self, row: MetricRow) -> None:
         """Where they become too many each second one goes, of those to come, too: they are equally far apart."""
+        self.num_rows += 1
         if not self.rows:
             self.stride = 1
         elif self.rows[-1][0] % self.stride:
             self.rows.pop()
             self.lost_rows += 1
-        self.rows.append((number, row))
+        self.rows.append((self.num_rows, row))
         if len(self.rows) > MAX_SPOOLED_ROWS:
             self.stride *= 2
-            kept = deque(one for one in self.rows if one[0] % self.stride == 0 or one[0] == number)
+            kept = deque(one for one in self.rows if one[0] % self.stride == 0 or one[0] == self.num_rows)
             self.lost_rows += len(self.rows) - len(kept)
             self.rows = kept
 
@@ -123,8 +126,6 @@ class Reporter:
         self._is_closed = False
         self._seq = 0
         self._batch = 0
-        self._num_rows = 0
-        """That were noted."""
         self._sending: tuple[int, ...] = ()
         """The numbers of the rows in the present batch."""
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -144,8 +145,7 @@ class Reporter:
         """Note metric rows."""
         with self._changed:
             for row in rows:
-                self._num_rows += 1
-                self._spool.add_row(self._num_rows, row)
+                self._spool.add_row(row)
             self._touch()
 
     def log(self, line: LogLine) -> None:
