@@ -140,11 +140,13 @@ def test_a_stream_is_read_on_from_a_checkpoint(tmp_path: Path) -> None:
     check_redone(run)
 
 
+LENGTHS = [24 + shard % 5 for shard in range(16)]
 # Each sample has an element of `ledger`, whose gradient is what the sample counts in the mean over the batch.
-AT_LEAST_ONCE = """
+AT_LEAST_ONCE = (
+    f"LENGTHS = {LENGTHS}\n"
+    """
 import json
 
-LENGTHS = [24 + shard % 5 for shard in range(16)]
 FIRST = [sum(LENGTHS[:shard]) for shard in range(16)]
 STEPS = 40
 
@@ -167,22 +169,22 @@ def train(run):
     used = (-model.ledger.detach() / 0.01 * 16).round().int().tolist()
     Path(run.config["home"], f"used-{os.getpid()}.json").write_text(json.dumps(used))
 """
+)
 
 
 def surely_read(run: LocalJob) -> list[int]:
     """How often the streams of `AT_LEAST_ONCE` went over each sample, from where they stand at the end."""
-    shards, streams = 16, run.spec.num_microbatches
+    shards, streams = len(LENGTHS), run.spec.num_microbatches
     assert streams is not None
-    lengths = [24 + shard % 5 for shard in range(shards)]
-    counts = [0] * sum(lengths)
+    counts = [0] * sum(LENGTHS)
     for v, (rounds, turn, offset) in enumerate(positions_at_the_end(run)):
         for number in range(rounds + 1):
             order = Permutation(shards, run.spec.seed, number)
             for at, shard in enumerate(order[place] for place in range(v, shards, streams)):
                 is_behind = (number, at) < (rounds, turn)
-                read = lengths[shard] if is_behind else offset if (number, at) == (rounds, turn) else 0
+                read = LENGTHS[shard] if is_behind else offset if (number, at) == (rounds, turn) else 0
                 for sample in range(read):
-                    counts[sum(lengths[:shard]) + sample] += 1
+                    counts[sum(LENGTHS[:shard]) + sample] += 1
     return counts
 
 

@@ -20,6 +20,7 @@ DOCUMENTS = sorted(
 BLOCK = re.compile(r"^ *```(?:sh|bash|console)\n(.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
 ENDS = re.compile(r"^(\||\|\||&|&&|;|\d?>>?|<)")
 """Words of the shell behind which another command, or a file, begins."""
+COMMANDS: Any = typer.main.get_command(app)
 VARIABLE = re.compile(r"\$\{?\w+\}?")
 
 
@@ -39,7 +40,7 @@ def commands_in(text: str) -> list[list[str]]:
 
 def parse(words: list[str]) -> None:
     """Raises what the command line does where there is no such command or flag."""
-    command: Any = typer.main.get_command(app)
+    command = COMMANDS
     while isinstance(command, typer.core.TyperGroup):
         name = words.pop(0)
         assert name in command.commands, f"no command {name}"
