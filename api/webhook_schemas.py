@@ -42,7 +42,9 @@ class WebhookRequest(Request):
 
     name: str = Field(max_length=63)
     url: str = Field(max_length=MAX_URL_CHARS, description="https://HOST[:PORT]/PATH")
-    events: list[Topic] = Field(default=[], max_length=len(Topic), description="What it is told of; empty: all.")
+    events: list[Topic] = Field(
+        default=[], max_length=len(Topic), description="What it is told of every job; empty: all."
+    )
 
 
 class Delivery(BaseModel):

@@ -66,7 +66,7 @@ class Database:
     """Engines, transactions, and the lock that keeps a second service off the same SQLite file."""
 
     def __init__(self, url: str, hub: Hub, *, info: Mapping[str, Any] | None = None) -> None:
-        """`info`: what each writing session knows of the settings."""
+        """`info`: what each session knows of the settings."""
         self._url = url
         self._info = dict(info or {})
         self._hub = hub
@@ -163,7 +163,8 @@ class Database:
             DatabaseSilent: PostgreSQL did not answer in time.
             DatabaseLost: the file of SQLite is damaged.
         """
-        async with self._in_time(), AsyncSession(self._reader, expire_on_commit=False, autoflush=False) as session:
+        reading = AsyncSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info)
+        async with self._in_time(), reading as session:
             with self._judged():
                 yield session
 

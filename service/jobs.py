@@ -30,6 +30,7 @@ from service.pages import bad_cursor, cut
 from service.requests import Asked, answer_once
 from service.scheduling.sentences import UNSEEN
 from service.views import job_json
+from service.webhooks.manage import check_named
 
 MERGED_PROJECTS = 50
 """Of so many projects lists are merged; who sees more sees so much of all jobs that these are walked."""
@@ -63,7 +64,7 @@ async def submit(context: Context, spec: JobSpec, *, asked: Asked) -> dict[str, 
 
     Raises:
         ServiceError: name_taken, quota_exceeded, package_unknown, idempotency_mismatch, invalid_spec (unknown
-            checkpoint or secret).
+            checkpoint, secret or webhook).
     """
     return await answer_once(
         context,
@@ -215,8 +216,8 @@ async def insert(
     """A new job in the caller's transaction, as the API shows it.
 
     Raises:
-        ServiceError: name_taken, quota_exceeded, package_unknown, invalid_spec (unknown project, checkpoint or secret,
-            more than the project's quota), forbidden.
+        ServiceError: name_taken, quota_exceeded, package_unknown, invalid_spec (unknown project, checkpoint, secret or
+            webhook, more than the project's quota), forbidden.
     """
     actor = caller.name
     project = await _check_project(session, spec, caller)
@@ -278,6 +279,7 @@ async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal
 
 async def _check_references(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
     await check_known(session, spec)
+    await check_named(session, spec)
     if spec.package is not None and await session.get(Package, spec.package) is None:
         raise ServiceError(
             ErrorKind.PACKAGE_UNKNOWN,

@@ -73,7 +73,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """YAML with the numbers that people write: `1e-3` is a number here, as in YAML 1.2, and no text as in YAML 1.1.
+    """YAML as people write it: `1e-3` is a number and the key `on` a text, as in YAML 1.2 and not as in YAML 1.1.
 
     Raises:
         yaml.YAMLError: it is not YAML.
@@ -81,7 +81,13 @@ def read_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """PyYAML's safe loader with one more form of numbers."""
+        """PyYAML's safe loader with one more form of numbers, and keys that are no truth values."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:bool":
+                    key.tag = "tag:yaml.org,2002:str"
+            return super().construct_mapping(node, deep)
 
     exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))

@@ -28,6 +28,7 @@ class Topic(StrEnum):
     SCALING = "scaling"
     FAILURE = "failure"
     CHECKPOINT = "checkpoint"
+    ASKED = "asked"
 
 
 TEST_WAIT_S = 20.0
@@ -41,7 +42,7 @@ def add_webhook(
     *,
     on: Annotated[
         list[Topic] | None,
-        typer.Option(help="What it is told of; repeatable. Default: all."),
+        typer.Option(help="What it is told of every job; repeatable. `asked`: only what jobs ask for. Default: all."),
     ] = None,
     project: ProjectOption = "default",
     as_json: JsonOption = False,
@@ -54,7 +55,8 @@ def add_webhook(
         put_json(made)
         return
     put(str(made["secret"]))
-    note(f"{name} is told of {', '.join(made['events'])}. `rubato webhook test {name} --project {project}`")
+    told = "what jobs ask for" if made["events"] == [Topic.ASKED] else ", ".join(made["events"])
+    note(f"{name} is told of {told}. `rubato webhook test {name} --project {project}`")
 
 
 @app.command("list")

@@ -25,7 +25,8 @@ class Webhooks:
         Args:
             name: unique in the project.
             url: `https://...`.
-            events: of `status`, `scaling`, `failure`, `checkpoint`; none: all of them.
+            events: of `status`, `scaling`, `failure`, `checkpoint`; none: all of them; `asked` alone: only what
+                jobs ask it to be told in their `notifications`.
             project: whose jobs are told of.
         """
         body = {"name": name, "url": url, "events": list(events)}

@@ -191,6 +191,8 @@ def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict:
     if origin is Literal:
         if data in arguments and not (isinstance(data, bool) and True not in arguments and False not in arguments):
             return data
+        if data is False and "off" in arguments:
+            return "off"  # what YAML 1.1 makes of it, and Python would write
         choices_text = ", ".join(repr(choice) for choice in arguments)
         findings.append(Finding(path, f"must be one of {choices_text}, got {_show(data)}"))
         return None

@@ -19,6 +19,10 @@ Autoscale = Literal["off", "capacity", "goodput"]
 NonFinite = Literal["deliver", "skip", "fail"]
 Device = Literal["auto", "cpu", "cuda"]
 Backend = Literal["rubato", "ray_train"]
+StatusName = Literal[
+    "queued", "starting", "running", "recovering", "pausing", "paused", "stopping", "succeeded", "failed", "cancelled"
+]
+"""As `rubato.wire.status.Status` has them."""
 
 MAX_WORKERS = 4096
 MIN_SHARE, MAX_SHARE = 0.0001, 100_000
@@ -36,6 +40,7 @@ _ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_SECRETS = 64
 MAX_SECRET_NAME = 128
+MAX_NOTIFICATIONS = 20
 
 
 def is_name(text: str) -> bool:
@@ -296,12 +301,15 @@ class SchedulingSpec:
 
 @dataclass(frozen=True)
 class NotificationSpec:
-    """Who is told of what."""
+    """Who is told when the job comes to which status."""
 
-    on: tuple[str, ...]
-    """Statuses to tell of."""
+    on: tuple[StatusName, ...]
+    """Statuses that are told when the job comes to them."""
     webhook: str
-    """Name of a webhook."""
+    """Name of a webhook of the project (`rubato webhook add`)."""
+
+    def __post_init__(self) -> None:
+        _check((len(self.on) > 0, "on", "name at least one status, such as [succeeded, failed]"))
 
 
 @dataclass(frozen=True)
@@ -356,7 +364,7 @@ class JobSpec:
     secrets: tuple[str, ...] = ()
     """Secrets of the project (`rubato secret set`) that training processes find in their environment by these names."""
     notifications: tuple[NotificationSpec, ...] = ()
-    """Who is told; not supported by this release."""
+    """Webhooks that are told of this job beyond what they are told of every job."""
 
     def __post_init__(self) -> None:
         sources = [source for source in (self.entrypoint, self.recipe) if source is not None]
@@ -393,14 +401,14 @@ class JobSpec:
                 "limits.max_duration",
                 "must be more than 0",
             ),
-            (len(self.secrets) <= MAX_SECRETS, "secrets", f"must be at most {MAX_SECRETS}, got {len(self.secrets)}"),
+            _at_most(len(self.secrets), MAX_SECRETS, "secrets"),
             (len(set(self.secrets)) == len(self.secrets), "secrets", "name each of them once"),
             (
                 not set(self.secrets) & self.env.keys(),
                 "secrets",
                 f"{', '.join(sorted(set(self.secrets) & self.env.keys()))}: stands in env, too; choose one",
             ),
-            (not self.notifications, "notifications", "not supported by this release"),
+            _at_most(len(self.notifications), MAX_NOTIFICATIONS, "notifications"),
             (
                 self.backend != "rubato"
                 or self.batch.num_microbatches == "auto"

@@ -10,23 +10,26 @@ from typing import Any
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rubato.errors import Finding, SpecError
+from rubato.wire.spec import JobSpec
 from service.access import Principal
 from service.clock import optional_rfc3339, to_rfc3339
 from service.context import Context
-from service.errors import ErrorKind, ServiceError, not_found
+from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.ids import is_id, new_id
 from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
 from service.pages import bad_cursor, cut
 from service.people import audit, check_name, find_project, is_storable, storable
 from service.webhooks.addresses import check_url
-from service.webhooks.outbox import delivery_row, purpose_of
+from service.webhooks.outbox import ARE_ON, delivery_row, purpose_of
 from service.webhooks.topics import TEST_KIND, Topic, trial_message
 
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = 32
 MAX_WEBHOOKS = 20
 """Of a project: each event is written once for each."""
+ARE_OFF = "webhooks are off; the service's operator turns them on with RUBATO_WEBHOOKS=true"
 
 
 async def create(
@@ -45,7 +48,7 @@ async def create(
     webhook_id = new_id("whk", now)
     secret = SECRET_PREFIX + base64.b64encode(os.urandom(SECRET_BYTES)).decode()
     sealed = context.vault.seal(secret, purpose_of(webhook_id))
-    wanted = sorted(set(topics or Topic))
+    wanted = sorted(set(topics) or set(Topic) - {Topic.ASKED})
     async with context.database.write() as session:
         # Locked: two that are made at once must not have one name, nor be one too many.
         if not is_storable(project) or await session.get(Project, project, with_for_update=True) is None:
@@ -88,6 +91,28 @@ async def list_webhooks(
         rows = (await session.scalars(statement)).all()
     page, next_cursor = cut(rows, limit, lambda webhook: webhook.name)
     return [_webhook_json(webhook) for webhook in page], next_cursor
+
+
+async def check_named(session: AsyncSession, spec: JobSpec) -> None:
+    """Refuse a spec that asks webhooks to be told which its project has not, or which tell nothing.
+
+    Raises:
+        ServiceError: invalid_spec.
+    """
+    if not spec.notifications:
+        return
+    named = {one.webhook for one in spec.notifications}
+    found = select(Webhook.name).where(Webhook.project == spec.project, Webhook.name.in_(named))
+    known = set((await session.scalars(found)).all())
+    faults = [
+        f"the project {spec.project!r} has no webhook {name!r}; its admins make one with "
+        f"`rubato webhook add {name} https://... --on asked --project {spec.project}`"
+        for name in sorted(named - known)
+    ]
+    if not session.info.get(ARE_ON):
+        faults = [f"nothing is told: {ARE_OFF}"]
+    if faults:
+        raise invalid_spec(SpecError([Finding("notifications", fault) for fault in faults]))
 
 
 async def remove(context: Context, project: str, name: str, caller: Principal) -> None:
@@ -177,9 +202,7 @@ async def _find(session: AsyncSession, project: str, name: str) -> Webhook:
 
 def _check_on(context: Context) -> None:
     if not context.settings.webhooks:
-        raise ServiceError(
-            ErrorKind.CONFLICT, "Webhooks are off; the service's operator turns them on with RUBATO_WEBHOOKS=true."
-        )
+        raise ServiceError(ErrorKind.CONFLICT, f"{ARE_OFF[0].upper()}{ARE_OFF[1:]}.")
 
 
 def _webhook_json(webhook: Webhook) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from service.notify import WEBHOOKS, notify
 from service.vault import Sealed
 from service.webhooks.retries import DeliveryDecision
 from service.webhooks.sending import Parcel, Sent
-from service.webhooks.topics import TEST_KIND, message_of, topics_of
+from service.webhooks.topics import TEST_KIND, message_of, named_for, topics_of
 
 CLAIM_LIFETIME = timedelta(seconds=60)
 """Much longer than a try: a delivery whose replica died in it is taken up by another one after that."""
@@ -43,19 +43,21 @@ class Claim:
 
 
 async def put_events(session: AsyncSession, job: Job, events: Sequence[Mapping[str, Any]], *, now: datetime) -> None:
-    """Put into the outbox what the project's webhooks ask for, in the transaction that writes the events."""
+    """Put into the outbox what the project's webhooks and the job ask for, in the transaction of the events."""
     if not session.info.get(ARE_ON):
         return
     told = [(event, topics) for event in events if (topics := topics_of(event["kind"], event["data"]))]
     if not told:
         return
-    found = select(Webhook.id, Webhook.events).where(Webhook.project == job.project).order_by(Webhook.id)
+    found = select(Webhook.id, Webhook.name, Webhook.events).where(Webhook.project == job.project).order_by(Webhook.id)
     # Locked: one that is deleted meanwhile would take the job's events down with its deliveries.
     webhooks = (await session.execute(found.with_for_update(read=True, key_share=True))).all()
     shown = {"id": job.id, "name": job.name, "project": job.project}
+    notifications = job.spec.get("notifications") or ()
     rows: list[dict[str, Any]] = []
     for event, topics in told:
-        wanting = [webhook_id for webhook_id, wanted in webhooks if topics & set(wanted)]
+        named = named_for(notifications, event["kind"], event["data"])
+        wanting = [one for one, name, wanted in webhooks if topics & set(wanted) or name in named]
         body = message_of(shown, event) if wanting else ""
         rows += (delivery_row(webhook_id, job.id, event["kind"], body, now) for webhook_id in wanting)
     if rows:

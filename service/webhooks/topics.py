@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +28,8 @@ class Topic(StrEnum):
     """A job failed or restarts, a worker was lost, states differ, a checkpoint could not be written or read."""
     CHECKPOINT = "checkpoint"
     """A checkpoint was committed, deleted, or could not be written or read."""
+    ASKED = "asked"
+    """Nothing of every job: only what jobs ask it to be told, in the `notifications` of their spec."""
 
 
 _TOPICS: dict[str, frozenset[Topic]] = {
@@ -50,6 +52,19 @@ def topics_of(kind: str, data: Mapping[str, Any]) -> frozenset[Topic]:
     if kind == EventKind.GENERATION_FORMED:
         return frozenset({Topic.SCALING} if data.get("cause") in ("scale_up", "scale_down") else ())
     return _TOPICS.get(kind, frozenset())
+
+
+def named_for(notifications: Iterable[Mapping[str, Any]], kind: str, data: Mapping[str, Any]) -> frozenset[str]:
+    """The webhooks that a job asks to be told of an event, by name.
+
+    Args:
+        notifications: of its spec, as JSON.
+        kind: of the event.
+        data: of the event.
+    """
+    if kind != EventKind.STATUS:
+        return frozenset()
+    return frozenset(one["webhook"] for one in notifications if data.get("to") in one["on"])
 
 
 def message_of(job: Mapping[str, str], event: Mapping[str, Any]) -> str:

@@ -135,3 +135,12 @@ def test_environment_flags_take_the_shells_value_where_none_is_given() -> None:
 def test_numbers_as_people_write_them(text: str, value: object) -> None:
     found = read_yaml(text)
     assert (found, type(found)) == (value, type(value))
+
+
+def test_a_key_is_a_text() -> None:
+    """YAML 1.1 has `on` and `no` for truth values."""
+    text = "notifications:\n  - {on: [failed], webhook: team}\nconfig: {no: 1, true: off}\n"
+    assert read_yaml(text) == {
+        "notifications": [{"on": ["failed"], "webhook": "team"}],
+        "config": {"no": 1, "true": False},
+    }

@@ -15,6 +15,7 @@ const TOPICS: [string, string][] = [
   ["scaling", "another number of workers is asked for, or trains"],
   ["failure", "a job fails or restarts, a worker is lost"],
   ["checkpoint", "a checkpoint is saved, deleted, or could not be"],
+  ["asked", "a job asks for it (notifications in its spec), and no other time"],
 ];
 
 /** Addresses that are told what happens to a project's jobs. */
@@ -86,7 +87,7 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
                 <tr key={webhook.id} data-webhook={webhook.name}>
                   <th scope="row">{webhook.name}</th>
                   <td>{webhook.url}</td>
-                  <td>{webhook.events.length === 0 ? "everything" : webhook.events.join(", ")}</td>
+                  <td>{webhook.events.join(", ")}</td>
                   <td title={webhook.created_at}>{formatAgo(webhook.created_at, now)}</td>
                   <td>
                     <Actions

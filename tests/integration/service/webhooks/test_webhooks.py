@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
+def asking(webhook: str) -> dict[str, Any]:
+    return {"name": "a", "recipe": "image-classifier", "notifications": [{"on": ["failed"], "webhook": webhook}]}
+
+
 async def test_a_webhook_is_shown_without_its_secret_but_once(bench: Bench, server: HttpsServer) -> None:
     secret = await add(bench, server, "status", "status")
     assert secret.startswith("whsec_")
@@ -108,6 +112,33 @@ async def test_each_webhook_is_told_of_what_it_asked_for(bench: Bench, server: H
     assert kinds(server, "/checkpoint") == ["checkpoint.committed", "checkpoint.failed"]
     assert len(kinds(server, "/all")) == 3 + 2 + 2 + 1
     assert "foreign" not in str([one.body for one in server.received])
+
+
+async def test_a_job_asks_for_what_its_webhooks_do_not_tell_of_every_job(bench: Bench, server: HttpsServer) -> None:
+    await add(bench, server, "asked", name="team", path="/team")
+    await add(bench, server, "failure", name="duty", path="/duty")
+    asked = [{"on": ["running", "failed"], "webhook": "team"}, {"on": ["failed"], "webhook": "duty"}]
+    await bench.submit("others")
+    controller = await bench.start("digits", notifications=asked)
+    await controller.report(events=(controller.event("worker.lost", worker_id="w1"),))
+    await controller.report(outcome=Outcome("failed", failure=Failure("user", "user_code_error", "it broke")))
+    await dispatcher(bench, server).run_once()
+    told = [json.loads(one.body)["data"] for one in server.received if one.path == "/team"]
+    assert [(one["job"]["name"], one["event"]["data"]["to"]) for one in told] == [
+        ("digits", "running"),
+        ("digits", "failed"),
+    ]
+    assert kinds(server, "/duty") == ["worker.lost", "job.status"], "what it asks for itself, and that once"
+
+
+async def test_a_job_cannot_ask_a_webhook_that_is_not_there(bench: Bench, server: HttpsServer) -> None:
+    await add(bench, server, "asked", name="team")
+    for dry_run in (True, False):
+        (finding,) = (await bench.post("/jobs", 422, asking("teem"), dry_run=dry_run))["errors"]
+        assert finding["path"] == "notifications"
+        assert finding["message"].startswith("the project 'default' has no webhook 'teem'")
+    made = await bench.post("/jobs", 201, asking("team"))
+    assert made["spec"]["notifications"] == asking("team")["notifications"]
 
 
 async def test_secrets_are_not_told(bench: Bench, server: HttpsServer) -> None:
@@ -260,6 +291,8 @@ async def test_off_is_off(make_bench: MakeBench, server: HttpsServer, database_u
         refused = await bench.post(WEBHOOKS, 409, {"name": "b", "url": server.url()})
         assert "RUBATO_WEBHOOKS=true" in refused["detail"]
         await bench.post(f"{WEBHOOKS}/team/test", 409)
+        (finding,) = (await bench.post("/jobs", 422, asking("team")))["errors"]
+        assert "RUBATO_WEBHOOKS=true" in finding["message"]
         await bench.submit()
         await bench.post("/jobs/digits/cancel", 202)
         assert await deliveries(bench) == []

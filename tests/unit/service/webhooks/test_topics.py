@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rubato.wire.events import EventKind
-from service.webhooks.topics import MAX_BODY_BYTES, Topic, message_of, topics_of
+from service.webhooks.topics import MAX_BODY_BYTES, Topic, message_of, named_for, topics_of
 
 JOB = {"id": "job_1", "name": "digits", "project": "default"}
 
@@ -33,9 +33,18 @@ def test_topics(kind: str, data: dict[str, Any], topics: set[Topic]) -> None:
     assert topics_of(kind, data) == topics
 
 
+def test_a_job_names_webhooks_by_status() -> None:
+    asked = [{"on": ["failed", "paused"], "webhook": "team"}, {"on": ["failed"], "webhook": "duty"}]
+    assert named_for(asked, "job.status", {"to": "failed"}) == {"team", "duty"}
+    assert named_for(asked, "job.status", {"to": "paused"}) == {"team"}
+    assert named_for(asked, "job.status", {"to": "running"}) == set()
+    assert named_for(asked, "worker.lost", {"to": "failed"}) == set()
+    assert named_for([], "job.status", {"to": "failed"}) == set()
+
+
 def test_every_topic_has_an_event() -> None:
     found = [topics_of(kind, {"to": "failed", "cause": "scale_up"}) for kind in EventKind]
-    assert frozenset().union(*found) == set(Topic)
+    assert frozenset().union(*found) == set(Topic) - {Topic.ASKED}
 
 
 def test_of_a_large_event_the_data_are_left_out() -> None:
