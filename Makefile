@@ -157,6 +157,10 @@ docs-site: setup ## The documents as a site in build/docs/site; fails at a link 
 deps: setup ## Check that dependencies are bounded, fit together, and have a tested release each (make deps-fix writes these)
 	$(BIN)/python scripts/dependencies.py --check
 
+.PHONY: deps-newest
+deps-newest: setup
+	scripts/setup.sh --newest
+
 .PHONY: deps-fix
 deps-fix: setup
 	$(BIN)/python scripts/dependencies.py

