@@ -165,20 +165,21 @@ class GapTold:
         self._last = now
 
 
-def follow_to_end(client: Client, job_id: str) -> ExitCode:
-    """Show a job until it is final; Ctrl-C detaches. Returns the exit code that tells how the job ended."""
+def follow_to_end(client: Client, job: Job) -> ExitCode:
+    """Show a new job until it is final; Ctrl-C detaches. Returns the exit code that tells how the job ended."""
     try:
         with progress_line() as line:
-            line.show(client.job(job_id))
-            for update in client.follow(job_id, on_gap=gap_listener(line)):
+            line.show(client.job(job.id))
+            for update in client.follow(job.id, on_gap=gap_listener(line)):
                 if update.job is not None:
                     line.show(update.job)
                 if update.event is not None and update.event.kind in TOLD:
                     line.tell(describe_event(update.event))
     except KeyboardInterrupt:
-        note(f"Detached; the job goes on. Come back with `rubato logs {job_id} -f`; `rubato cancel {job_id}` ends it.")
+        back, end = f"rubato logs {job.name} -f", f"rubato cancel {job.name}"
+        note(f"Detached; the job goes on. Come back with `{back}`; `{end}` ends it.")
         return ExitCode.NOT_FINISHED
-    job = client.job(job_id)
+    job = client.job(job.id)
     tell_end(job)
     return code_for_status(job.status)
 

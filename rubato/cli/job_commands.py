@@ -129,7 +129,7 @@ def logs(
             ):
                 put_json(line.raw) if as_json else put(format_log_line(line))
         except KeyboardInterrupt:
-            note(f"Detached; the job goes on. Come back with `rubato logs {found.id} -f`.")
+            note(f"Detached; the job goes on. Come back with `rubato logs {job} -f`.")
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
         note(f"{ended.name} {ended.status}{f': {ended.message}' if ended.message else ''}")
@@ -168,7 +168,7 @@ def scale(
             code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
         else:
             asked = plural(workers, "worker")
-            note(f"Asked for {asked}; `rubato scale {wished.id} {workers} --wait` shows the change.")
+            note(f"Asked for {asked}; `rubato scale {job} {workers} --wait` shows the change.")
         if as_json:
             put_json(client.job(wished.id).raw)
         raise typer.Exit(code)

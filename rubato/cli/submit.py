@@ -75,7 +75,7 @@ def submit(
         if follow:
             from rubato.cli.follow import follow_to_end
 
-            raise typer.Exit(follow_to_end(client, job.id))
+            raise typer.Exit(follow_to_end(client, job))
 
 
 def send(client: Client, data: dict[str, Any], folder: Path) -> Job:
@@ -105,6 +105,6 @@ def announce(job: Job, url: str, *, as_json: bool) -> None:
     put(job.id)
     if sys.stderr.isatty() or not sys.stdout.isatty():
         note(f"Submitted {job.name}: {url}/jobs/{job.id}")
-        note(f"  rubato logs {job.id} -f       follow its output")
-        note(f"  rubato scale {job.id} 4       change its workers while it trains")
-        note(f"  rubato wait {job.id}          wait for its end")
+        note(f"  rubato logs {job.name} -f       follow its output")
+        note(f"  rubato scale {job.name} 4       change its workers while it trains")
+        note(f"  rubato wait {job.name}          wait for its end")

@@ -428,7 +428,7 @@ def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, ru
     assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
     again = rubato(*arguments)
     assert again.out.strip() == "job_1"
-    assert "rubato logs job_1 -f" in again.err
+    assert "rubato logs digits -f" in again.err
     assert [request.method for request in service.requests[3:]] == ["HEAD", "POST"]
 
 
