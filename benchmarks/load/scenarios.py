@@ -37,6 +37,9 @@ ROWS_A_REPORT = 2_000
 CHARTS_PER_S = 2.0
 LOG_BYTES_PER_S = 5 * MB
 LINE_BYTES = 200
+STORM_LINES, STORM_LINE_BYTES = 120, 16_000
+"""Of a report; a controller sends no larger ones."""
+STORM_REQUESTS_PER_S = 20.0
 PATIENCE_S = 30.0
 _MARK = re.compile(rb"mark-[0-9]+\.")
 
@@ -187,6 +190,35 @@ async def logs(service: Service, pace: Pace) -> list[Reading]:
     ]
 
 
+async def storm(service: Service, pace: Pace) -> list[Reading]:
+    """A job that prints as fast as the service takes it, and what all others wait for meanwhile."""
+    lines = tuple(log_line("x" * STORM_LINE_BYTES) for _ in range(STORM_LINES))
+    batches, is_over = 0, False
+    async with running_jobs(service, 2) as (loud, quiet), service.client() as client, asyncio.TaskGroup() as group:
+        reporters = _Reporters([quiet], rows=1, lines=())
+
+        async def print_on() -> None:
+            nonlocal batches
+            while not is_over:
+                await loud.report(logs=lines)
+                batches += 1
+
+        async def ask(number: int) -> None:
+            if number % 2:
+                await reporters.send(number)
+            else:
+                (await client.get(f"/api/v1/jobs/{quiet.job_id}")).raise_for_status()
+
+        group.create_task(print_on())
+        latencies_s = await send_at_rate(STORM_REQUESTS_PER_S, pace.seconds, ask)
+        taken = batches * STORM_LINES * STORM_LINE_BYTES / MB / pace.seconds
+        is_over = True
+    return [
+        *_latencies("a request of others while one job prints all it can", latencies_s, p99_ms=250),
+        Reading("lines taken of the one that prints", taken, "MB a second", None),
+    ]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "idle": idle,
     "listing": listing,
@@ -196,6 +228,7 @@ SCENARIOS: dict[str, Scenario] = {
     "metrics": metrics,
     "charts": charts,
     "logs": logs,
+    "storm": storm,
 }
 """In the order in which they run, each on a service of its own."""
 
