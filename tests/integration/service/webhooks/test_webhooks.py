@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from standardwebhooks import Webhook as Verifier
 
 from rubato.wire.cluster import Failure, Outcome
 from service.models import Delivery, Webhook
-from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, claim, forget_old, settle
+from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, claim, delivery_row, forget_old, settle
 from service.webhooks.retries import MAX_TRIES, DeliveryDecision
 from service.webhooks.sending import Sent
 from service.webhooks.turns import REST
@@ -378,6 +378,29 @@ async def test_of_two_replicas_each_delivery_has_one(
     assert {one["status"] for one in written} == {"delivered"}
     assert counts == {one["id"]: 1 for one in written}
     assert len(written) == 4 * 10 * 2, "stopping, cancelled"
+
+
+async def test_of_eight_that_claim_at_once_each_delivery_has_one(bench: Bench, server: HttpsServer) -> None:
+    await add(bench, server, "status")
+    webhook_id = (await bench.get(WEBHOOKS))["items"][0]["id"]
+    async with bench.context.database.write() as session:
+        rows = [delivery_row(webhook_id, None, "job.status", str(number), bench.clock()) for number in range(200)]
+        await session.execute(insert(Delivery), rows)
+
+    async def claim_all() -> list[str]:
+        claimed = []
+        while True:
+            async with bench.context.database.write() as session:
+                found = await claim(session, webhook_id, bench.clock())
+            if found is None:
+                return claimed
+            assert found.tries == 1
+            claimed.append(found.parcel.message_id)
+
+    claimed = await asyncio.gather(*(claim_all() for _ in range(8)))
+    assert Counter(one for by_one in claimed for one in by_one) == Counter(row["id"] for row in rows)
+    if not bench.context.settings.is_sqlite:  # which has one writer
+        assert sum(bool(by_one) for by_one in claimed) > 1, "they took turns for one that did all"
 
 
 async def test_a_real_service_delivers_by_itself(tmp_path: Path, server: HttpsServer) -> None:
