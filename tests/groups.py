@@ -39,11 +39,14 @@ class FakeCommunicator(Communicator):
         super().__init__(None, rank, world, lambda: False)
         self._lines = lines
         self._calls = 0
+        self.sent_bytes = 0
+        """To others, by all-to-alls."""
 
     def start_all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> Pending:
         assert sum(out_sizes) == out.numel()
+        self.sent_bytes += (sum(source_sizes) - source_sizes[self.rank]) * source.element_size()
         call = self._call()
         for rank, part in enumerate(source.split(list(source_sizes))):
             self._lines[self.rank, rank].send(call, part.clone())
@@ -92,7 +95,7 @@ class Line:
         return self._early.pop(call)
 
 
-def fake_group(world: int) -> list[Communicator]:
+def fake_group(world: int) -> list[FakeCommunicator]:
     lines = {(one, other): Line(one) for one in range(world) for other in range(world)}
     return [FakeCommunicator(rank, world, lines) for rank in range(world)]
 

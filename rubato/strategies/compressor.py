@@ -1,0 +1,88 @@
+"""Exchanging less than the dense sum: what every such method has in common.
+
+A compressor takes each worker's vector of a step and gives all of them one vector, in place of the sum. What it leaves
+out it keeps, and adds to the next step's vector (error feedback): over the steps nothing is lost or counted twice. What
+is kept is *state*. It belongs to the step like the weights do: a step that is lost with its generation leaves the state
+as it was, and the step is exchanged again from there. So an exchange changes nothing: it gives the state that follows.
+
+At a planned change of the membership, and before a checkpoint, the state is *settled*: all workers tell each other
+what they keep, and each goes on with its share of the sum. So a joiner needs a copy of the sum, a leaver takes nothing
+along, and a checkpoint holds one state, from which any number of workers resumes. The sum of what is kept stays the
+same, as it must where the batch of a step does not depend on the number of workers. A worker that is lost takes along
+what it kept.
+
+Source of error feedback: Seide et al. 2014, doi:10.21437/Interspeech.2014-274; Karimireddy et al. 2019,
+arXiv:1901.09847.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+
+import torch
+
+from rubato.strategies.layout import Layout
+from rubato.strategies.peers import Collectives
+from rubato.strategies.sums import elements_sent, sum_over
+
+State = dict[str, torch.Tensor]
+
+
+class Compressor(ABC):
+    """One method, for one model. It holds no state itself.
+
+    Args:    layout: of the vector.
+    """
+
+    own: Collection[str] = ()
+    """The parts of the state of which each worker has its own; what counts is their sum. All other parts are equal on
+    all."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    @abstractmethod
+    def start(self, like: torch.Tensor) -> State:
+        """The state before the first step.
+
+        Args:    like: a vector (L,); its type and device count.
+        """
+
+    @abstractmethod
+    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
+        """What all workers take for the sum of their parts, with equal bits; and the state after it.
+
+        Args:
+            part_D: of this worker, what the layout has compressed; may be overwritten.
+            state: of this worker; is not changed.
+            step: of the job, from 0; for methods that begin gently.
+        """
+
+    @abstractmethod
+    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int | None:
+        """What a rank sends to others for the compressed part of a step; None: it depends on the values."""
+
+    def exchange(
+        self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
+    ) -> tuple[torch.Tensor, State]:
+        """In place of the sum of all workers' vectors: one vector (L,), equal on all; and the state after it.
+
+        Raises:  GenerationLost: a peer died; then the state is as it was.
+        """
+        compressed, after = self.compress(comm, self.layout.take(vector_L), state, step)
+        return self.layout.join(compressed, sum_over(comm, self.layout.take_dense(vector_L))), after
+
+    def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int | None:
+        """What a rank sends to others in a step; None: it depends on the values. Pure."""
+        compressed = self.compressed_bytes(rank, world, element_bytes, step)
+        dense = element_bytes * elements_sent("direct", rank, world, self.layout.dense_numel)
+        return None if compressed is None else compressed + dense
+
+    def settle(self, comm: Collectives, state: State) -> State:
+        """The state of all together, equal on all: of what each has its own, the sum."""
+        return {name: sum_over(comm, part) if name in self.own else part for name, part in state.items()}
+
+    def adopt(self, settled: State, rank: int, world: int) -> State:
+        """A worker's share of a settled state, among so many. Pure."""
+        return {name: part / world if name in self.own else part for name, part in settled.items()}

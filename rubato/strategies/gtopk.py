@@ -1,0 +1,95 @@
+"""The k largest of all workers' together, found on the way through a tree.
+
+Per step and worker, D elements, k = density * D:
+1. v <- v + g; its k largest elements by magnitude are this worker's list, and are cleared in v.
+2. Binomial tree, level by level: who receives a list unites it with its own (adding where both have an element), keeps
+   the k largest of it, and adds what it drops to its own v: nothing is lost. (The published code gives back only what a
+   worker chose itself, which loses more the more workers there are.)
+3. The root's list goes down the same tree; everybody applies it.
+
+Sent: at most ceil(log2 P) lists by one rank, k (4 + e) bytes each, and one up.
+Source: Shi et al. 2019, arXiv:1901.04359.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.layout import Layout
+from rubato.strategies.peers import Collectives, exchange
+from rubato.strategies.selection import count_of, largest
+from rubato.strategies.topk import INDEX
+
+Entries = tuple[torch.Tensor, torch.Tensor]
+"""Places (k,) int64, ascending, and values (k,)."""
+
+
+class GlobalTopK(Compressor):
+    """gTop-k.
+
+    Args:    density: the share of all compressed elements that travels, above 0 to 1.
+    """
+
+    own = ("residual",)
+
+    def __init__(self, layout: Layout, density: float) -> None:
+        super().__init__(layout)
+        self._count = count_of(density, layout.numel) if layout.numel else 0
+
+    def start(self, like: torch.Tensor) -> State:
+        """See `Compressor`."""
+        return {"residual": like.new_zeros(self.layout.numel)}
+
+    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
+        """See `Compressor`."""
+        residual = state["residual"] + part_D
+        places = largest(residual.abs(), self._count)
+        entries = places, residual[places]
+        residual[places] = 0
+        levels = [1 << level for level in range((comm.world - 1).bit_length())]
+        for m in levels:
+            is_sender = comm.rank % (2 * m) == m
+            is_receiver = comm.rank % (2 * m) == 0 and comm.rank + m < comm.world
+            came = self._pass_on(
+                comm, entries, comm.rank - m if is_sender else None, comm.rank + m if is_receiver else None
+            )
+            if came is not None:
+                entries = merge(entries, came, self._count, residual)
+        for m in reversed(levels):
+            is_receiver = comm.rank % (2 * m) == m
+            is_sender = comm.rank % (2 * m) == 0 and comm.rank + m < comm.world
+            came = self._pass_on(
+                comm, entries, comm.rank + m if is_sender else None, comm.rank - m if is_receiver else None
+            )
+            entries = came or entries
+        total = torch.zeros_like(residual)
+        total[entries[0]] = entries[1]
+        return total, {"residual": residual}
+
+    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
+        """See `Compressor`."""
+        below = [m for m in (1 << level for level in range((world - 1).bit_length())) if rank % (2 * m) == 0]
+        lists = sum(rank + m < world for m in below) + (rank > 0)
+        return lists * self._count * (INDEX.itemsize + element_bytes)
+
+    def _pass_on(self, comm: Collectives, entries: Entries, to: int | None, of: int | None) -> Entries | None:
+        """A list to one rank, or one from one."""
+        places, values = entries
+        dtype, count = values.dtype, self._count
+        sent = {} if to is None else {to: places.to(INDEX)}
+        came_places = exchange(comm, sent, {} if of is None else {of: count}, INDEX)
+        sent = {} if to is None else {to: values}
+        came_values = exchange(comm, sent, {} if of is None else {of: count}, dtype)
+        return None if of is None else (came_places[of].long(), came_values[of])
+
+
+def merge(mine: Entries, other: Entries, count: int, residual: torch.Tensor) -> Entries:
+    """The `count` largest of both lists together; what is dropped is added to the residual."""
+    places, where = torch.unique(torch.cat([mine[0], other[0]]), return_inverse=True)
+    values = mine[1].new_zeros(places.numel()).index_add_(0, where, torch.cat([mine[1], other[1]]))
+    kept = largest(values.abs(), count)
+    is_dropped = torch.ones_like(places, dtype=torch.bool)
+    is_dropped[kept] = False
+    residual[places[is_dropped]] += values[is_dropped]
+    return places[kept], values[kept]

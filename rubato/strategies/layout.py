@@ -1,0 +1,98 @@
+"""What lies where in the flat vector of a step, as far as compression treats it differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+
+from rubato.strategies.peers import split
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The gradient of one parameter."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        """The element behind it."""
+        return self.start + self.numel
+
+    @property
+    def rows(self) -> int:
+        """Of the matrix that it is taken for: one row for each output of a layer."""
+        return self.shape[0]
+
+    def of(self, vector_L: torch.Tensor) -> torch.Tensor:
+        """The matrix (rows, columns), a view."""
+        return vector_L[self.start : self.stop].view(self.rows, -1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which pieces of a vector (L,) are compressed. All else (biases, norms, changes of buffers, flags) goes dense."""
+
+    length: int
+    pieces: tuple[Piece, ...]
+    """In order; matrices and larger tensors."""
+
+    @cached_property
+    def numel(self) -> int:
+        """Elements that are compressed, D."""
+        return sum(piece.numel for piece in self.pieces)
+
+    @cached_property
+    def dense(self) -> list[tuple[int, int]]:
+        """The stretches between the pieces."""
+        cuts = [0, *(edge for piece in self.pieces for edge in (piece.start, piece.stop)), self.length]
+        return [(low, high) for low, high in zip(cuts[::2], cuts[1::2], strict=True) if low < high]
+
+    @property
+    def dense_numel(self) -> int:
+        """Elements that go dense."""
+        return self.length - self.numel
+
+    def take(self, vector_L: torch.Tensor) -> torch.Tensor:
+        """What is compressed, one piece behind the other (D,): a copy."""
+        return _cat([vector_L[piece.start : piece.stop] for piece in self.pieces], vector_L)
+
+    def take_dense(self, vector_L: torch.Tensor) -> torch.Tensor:
+        """What goes dense: a copy."""
+        return _cat([vector_L[low:high] for low, high in self.dense], vector_L)
+
+    def join(self, compressed_D: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        """A whole vector (L,) of both."""
+        vector = compressed_D.new_empty(self.length)
+        for piece, part in zip(self.pieces, split(compressed_D, [one.numel for one in self.pieces]), strict=True):
+            vector[piece.start : piece.stop] = part
+        for (low, high), part in zip(self.dense, split(dense, [high - low for low, high in self.dense]), strict=True):
+            vector[low:high] = part
+        return vector
+
+
+def layout_of(length: int, parameters: Sequence[tuple[str, int, tuple[int, ...]]], smallest: int = 1) -> Layout:
+    """The layout of a model.
+
+    Args:
+        length: of the vector.
+        parameters: name, first element and shape of each.
+        smallest: elements; less than that is not worth it.
+    """
+    pieces = [Piece(name, start, shape) for name, start, shape in parameters if len(shape) > 1]
+    return Layout(length, tuple(piece for piece in pieces if piece.numel >= smallest))
+
+
+def _cat(parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    return torch.cat(parts) if parts else like.new_empty(0)

@@ -1,0 +1,192 @@
+"""The sum of equal vectors of all workers, in four patterns.
+
+Names: P workers, n bytes of a vector, a = seconds until a message begins to arrive, b = seconds a byte. The time of a
+pattern is that of the rank that is busy for longest; adding up is left out.
+
+| pattern | messages in a row | bytes out, busiest rank |
+|---|---|---|
+| direct | 2 | 2n(P-1)/P |
+| ring | 2(P-1) | 2n(P-1)/P |
+| tree | 2 ceil(log2 P) | n ceil(log2 P) |
+| halving and doubling | 2 log2 P, and 2 more where P is no power of two | 2n(P-1)/P, and n more there |
+
+The result has equal bits on all ranks, and the same bits each time. Over `tree` and `halving_doubling` it is a balanced
+binary tree over the ranks, the same for both where P is a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, split
+
+Pattern = Literal["direct", "ring", "tree", "halving_doubling"]
+
+
+def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct") -> torch.Tensor:
+    """The sum of the ranks' vectors, a new tensor.
+
+    Shapes:  (n,), equal on all ranks.
+    Raises:  GenerationLost: a peer died.
+    """
+    return vector.clone() if comm.world == 1 else _PATTERNS[pattern](comm, vector.clone())
+
+
+def _direct(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
+    """Phase 1: rank r gets stretch r of all, and adds up in the order of ranks. Phase 2: each tells all its stretch."""
+    stretches = split(total, lengths(total.numel(), comm.world))
+    mine, others = stretches[comm.rank], [rank for rank in range(comm.world) if rank != comm.rank]
+    came = exchange(comm, {rank: stretches[rank] for rank in others}, dict.fromkeys(others, mine.numel()), total.dtype)
+    parts = [mine if rank == comm.rank else came[rank] for rank in range(comm.world)]
+    mine = sum(parts[1:], parts[0])
+    return torch.cat(all_gather(comm, mine, [one.numel() for one in stretches]))
+
+
+def _ring(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
+    """Phase 1, P-1 rounds: to the right goes the stretch that has just come from the left, with one's own added.
+
+    Phase 2, P-1 rounds: the finished stretches go round likewise.
+    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    world, rank = comm.world, comm.rank
+    stretches = split(total, lengths(total.numel(), world))
+    right, left = (rank + 1) % world, (rank - 1) % world
+
+    def turn(give: int, take: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The stretch that came, and its place."""
+        place = stretches[take % world]
+        return exchange(comm, {right: stretches[give % world]}, {left: place.numel()}, total.dtype)[left], place
+
+    for round_ in range(world - 1):
+        came, place = turn(rank - round_, rank - round_ - 1)
+        place.add_(came)
+    for round_ in range(world - 1):
+        came, place = turn(rank + 1 - round_, rank - round_)
+        place.copy_(came)
+    return total
+
+
+def _tree(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
+    """Binomial. Phase 1, level by level: of two neighbours m apart the upper one sends its sum to the lower one.
+
+    Phase 2: the root's sum goes down the same tree.
+    Source: Iandola et al. 2016, FireCaffe, arXiv:1511.00175.
+    """
+    levels = [1 << level for level in range((comm.world - 1).bit_length())]
+    for m in levels:
+        up, down = _pair(comm, m)
+        came = exchange(comm, _to(up, total), _of(down, total), total.dtype)
+        if down is not None:
+            total.add_(came[down])
+    for m in reversed(levels):
+        up, down = _pair(comm, m)
+        came = exchange(comm, _to(down, total), _of(up, total), total.dtype)
+        if up is not None:
+            total.copy_(came[up])
+    return total
+
+
+def _pair(comm: Collectives, m: int) -> tuple[int | None, int | None]:
+    """At the level of neighbours m apart: the one above in the tree, and the one below; most ranks have neither."""
+    if comm.rank % m:
+        return None, None
+    if comm.rank & m:
+        return comm.rank - m, None
+    return None, comm.rank + m if comm.rank + m < comm.world else None
+
+
+def _halving_doubling(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
+    """Phase 0: beyond the largest power of two, the odd ones of the first pairs add theirs to the even ones'.
+
+    Phase 1, halving: with a partner 1, 2, 4 ... apart one keeps a half of what one has, and gives the other half away.
+    Phase 2, doubling: the same backwards. Phase 3: the odd ones of phase 0 are told.
+    Near partners first: so the sum is the balanced tree, whatever the number of workers.
+    Source: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521.
+    """
+    power = 1 << (comm.world.bit_length() - 1)
+    folded = 2 * (comm.world - power)  # so many ranks fold in pairs
+    is_odd = comm.rank < folded and comm.rank % 2 == 1
+    is_even = comm.rank < folded and comm.rank % 2 == 0
+    twin = comm.rank ^ 1
+    came = exchange(comm, _to(twin if is_odd else None, total), _of(twin if is_even else None, total), total.dtype)
+    if is_even:
+        total.add_(came[twin])
+    place = comm.rank // 2 if comm.rank < folded else comm.rank - folded // 2
+    steps: list[tuple[int, slice, slice]] = []
+    low, high, m = 0, total.numel(), 1
+    while m < power:
+        middle = (low + high) // 2
+        halves = slice(low, middle), slice(middle, high)
+        keep, give = halves if not place & m else halves[::-1]
+        if not is_odd:
+            partner = _rank_of(place ^ m, folded)
+            came = exchange(comm, {partner: total[give]}, {partner: keep.stop - keep.start}, total.dtype)
+            # The lower place's sum stands left, as in the tree.
+            total[keep] = total[keep] + came[partner] if not place & m else came[partner] + total[keep]
+            steps.append((partner, keep, give))
+        else:
+            exchange(comm, {}, {}, total.dtype)
+        low, high, m = keep.start, keep.stop, m << 1
+    for level in reversed(range(power.bit_length() - 1)):
+        if is_odd:
+            exchange(comm, {}, {}, total.dtype)
+            continue
+        partner, keep, give = steps[level]
+        came = exchange(comm, {partner: total[keep]}, {partner: give.stop - give.start}, total.dtype)
+        total[give] = came[partner]
+    came = exchange(comm, _to(twin if is_even else None, total), _of(twin if is_odd else None, total), total.dtype)
+    if is_odd:
+        total.copy_(came[twin])
+    return total
+
+
+def _rank_of(place: int, folded: int) -> int:
+    """The rank that has a place in the power of two."""
+    return 2 * place if 2 * place < folded else place + folded // 2
+
+
+def _to(peer: int | None, vector: torch.Tensor) -> dict[int, torch.Tensor]:
+    return {} if peer is None else {peer: vector}
+
+
+def _of(peer: int | None, vector: torch.Tensor) -> dict[int, int]:
+    return {} if peer is None else {peer: vector.numel()}
+
+
+_PATTERNS: dict[str, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
+    "direct": _direct,
+    "ring": _ring,
+    "tree": _tree,
+    "halving_doubling": _halving_doubling,
+}
+
+
+def elements_sent(pattern: Pattern, rank: int, world: int, numel: int) -> int:
+    """How many elements a rank sends to others in a sum of so many; pure."""
+    if world == 1:
+        return 0
+    shares = lengths(numel, world)
+    match pattern:
+        case "direct":
+            return numel - shares[rank] + shares[rank] * (world - 1)
+        case "ring":
+            return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
+        case "tree":
+            levels = range((world - 1).bit_length())
+            below = [1 for level in levels if rank % (2 << level) == 0 and rank + (1 << level) < world]
+            return numel * (len(below) + (rank > 0))
+        case "halving_doubling":
+            power = 1 << (world.bit_length() - 1)
+            folded = 2 * (world - power)
+            if rank < folded and rank % 2:
+                return numel
+            place = rank // 2 if rank < folded else rank - folded // 2
+            low, high, sent = 0, numel, numel if rank < folded else 0
+            for level in range(power.bit_length() - 1):
+                middle = (low + high) // 2
+                sent += high - low  # one half on the way in, the other half on the way back
+                low, high = (low, middle) if not place >> level & 1 else (middle, high)
+            return sent

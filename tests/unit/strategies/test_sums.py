@@ -1,0 +1,55 @@
+"""Ranks are threads; the oracle is the sum in twice as many digits."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from groups import FakeCommunicator, fake_group, on_ranks
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.strategies.sums import Pattern, elements_sent, sum_over
+
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+
+def vectors(world: int, numel: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(world, numel, generator=torch.Generator().manual_seed(seed)) * 1e3
+
+
+def summed(pattern: Pattern, parts: torch.Tensor) -> tuple[list[torch.Tensor], list[FakeCommunicator]]:
+    group = fake_group(len(parts))
+    return on_ranks(len(parts), lambda rank: sum_over(group[rank], parts[rank], pattern)), group
+
+
+@given(st.sampled_from(PATTERNS), st.integers(1, 9), st.integers(1, 70), st.integers(0, 100))
+def test_the_sum_is_the_sum_on_all_ranks_and_costs_what_is_said(
+    pattern: Pattern, world: int, numel: int, seed: int
+) -> None:
+    parts = vectors(world, numel, seed)
+    before = parts.clone()
+    sums, group = summed(pattern, parts)
+    expected = parts.double().sum(0)
+    for rank, one in enumerate(sums):
+        assert torch.equal(one, sums[0]), "the same bits everywhere"
+        torch.testing.assert_close(one.double(), expected, rtol=0, atol=1e-6 * world * 1e4)
+        assert group[rank].sent_bytes == 4 * elements_sent(pattern, rank, world, numel)
+    assert torch.equal(parts, before), "what went in is as it was"
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_tree_and_halving_doubling_are_one_balanced_tree(world: int) -> None:
+    parts = vectors(world, 37)
+    level = list(parts)
+    while len(level) > 1:
+        level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]
+    for pattern in ("tree", "halving_doubling"):
+        assert torch.equal(summed(pattern, parts)[0][0], level[0])
+
+
+def test_a_sum_in_float64_stays_one() -> None:
+    parts = torch.randn(3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for pattern in PATTERNS:
+        torch.testing.assert_close(summed(pattern, parts)[0][0], parts.sum(0), rtol=1e-15, atol=1e-15)
