@@ -2,10 +2,10 @@
 
 Workers push gradients and pull weights; the server holds weights and optimizer state of its shard. Three consistencies:
 
-- *bsp*: a step is applied when all workers (or all but the slowest `backups`) have pushed it, as the sum in the order of
-  their names; then all who pulled get the new weights. A push of a step that is over is dropped.
-- *ssp*: each push is applied at once. Who has pushed c steps waits with its pull until the slowest has pushed c - s: so
-  nobody computes with weights that lack a gradient older than s steps. s = 0: all wait for the slowest.
+- *bsp*: a step is applied when all workers (or all but the slowest `backups`) have pushed it, as the sum in the order
+  of their names; then all who pulled get the new weights. A push of a step that is over is dropped.
+- *ssp*: each push is applied at once. Who has pushed c steps waits with its pull until the slowest has pushed c - s:
+  so nobody computes with weights that lack a gradient older than s steps. s = 0 is bsp.
 - *asp*: each push is applied at once, and each pull answered at once.
 
 A push that was computed with older weights may count less (damping): by 1/max(1, t), where t updates were applied since
@@ -20,7 +20,7 @@ Zhang et al. 2016, arXiv:1511.05950 (damping by staleness).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -64,7 +64,7 @@ class ShardServer(Generic[G]):
     def __init__(
         self, consistency: Consistency, *, staleness: int = 0, backups: int = 0, damps: bool = False, version: int = 0
     ) -> None:
-        self._consistency = consistency
+        self._consistency = "bsp" if consistency == "ssp" and staleness == 0 else consistency
         self._staleness = staleness
         self._backups = backups
         self._damps = damps
@@ -72,6 +72,8 @@ class ShardServer(Generic[G]):
         """Updates applied so far."""
         self._clocks: dict[str, int] = {}
         """By worker, steps it has pushed."""
+        self._reached = 0
+        """The clock, where nobody takes part."""
         self._pulled_at: dict[str, int] = {}
         """By worker, the version of the weights it was last sent."""
         self._waiting: set[str] = set()
@@ -87,16 +89,20 @@ class ShardServer(Generic[G]):
     @property
     def clock(self) -> int:
         """Steps that the slowest has pushed; bsp: the step that is collected."""
-        return min(self._clocks.values(), default=0)
+        return min(self._clocks.values(), default=self._reached)
 
     def join(self, worker: str) -> None:
-        """A worker takes part from now on; it pulls first."""
+        """A worker takes part from now on; it pulls first.
+
+        Args:    worker: a name that no other one has had.
+        """
         self._clocks[worker] = self.clock
 
     def leave(self, worker: str) -> Todo[G]:
         """A worker has left or was lost. A push of it that is not applied yet counts nothing."""
+        self._reached = self.clock
         for kept in (self._clocks, self._pulled_at, self._box):
-            kept.pop(worker, None)  # type: ignore[attr-defined]
+            kept.pop(worker, None)
         self._waiting.discard(worker)
         return self._go_on()
 
@@ -161,8 +167,3 @@ class ShardServer(Generic[G]):
                 return self._clocks[worker] - self.clock <= self._staleness
             case "asp":
                 return True
-
-
-def shards(numel: int, servers: int) -> Sequence[tuple[int, int]]:
-    """Where each server's shard of the flat parameters begins and ends, as even as can be."""
-    return [(numel * server // servers, numel * (server + 1) // servers) for server in range(servers)]
