@@ -174,7 +174,10 @@ def pip_install(arguments: list[str]) -> None:
 
 def upgrade() -> None:
     """The newest releases that pyproject.toml takes, to see whether all tests pass with them."""
-    run([*PIP_INSTALL, "--upgrade", "--upgrade-strategy", "eager", "--editable", f".[{EXTRAS}]"], "pip failed, see above")
+    run(
+        [*PIP_INSTALL, "--upgrade", "--upgrade-strategy", "eager", "--editable", f".[{EXTRAS}]"],
+        "pip failed, see above",
+    )
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
