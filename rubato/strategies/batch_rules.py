@@ -3,8 +3,8 @@
 Names: B0 the batch for which the learning rate was chosen, B the batch of now.
 
 The *gradient noise scale* tr(S) / |G|^2 says at which batch the noise of a gradient is as large as the gradient, S
-being the covariance of a sample's gradient and G their mean. Far below it twice the batch is worth twice the samples; far
-above it is worth nothing. It is estimated from the microbatches of a step: their gradients differ by the noise of b
+being the covariance of a sample's gradient and G their mean. Far below it twice the batch is worth twice the samples;
+far above it is worth nothing. It is estimated from the microbatches of a step: their gradients differ by the noise of b
 samples, their mean has that of B.
 
 Source: Goyal et al. 2017, arXiv:1706.02677 (linear, warm-up); Krizhevsky 2014, arXiv:1404.5997 (square root); Johnson

@@ -1,0 +1,97 @@
+"""What an exchange takes on a link. Pure.
+
+Names: P workers, n bytes of the vector, a = seconds until a message begins to arrive, B = bytes a second of a worker's
+port, in each direction; adding up takes g seconds a byte.
+
+| exchange | messages in a row | bytes through the busiest port | bytes added up |
+|---|---|---|---|
+| direct | 2 | 2n(P-1)/P | n(P-1)/P |
+| ring | 2(P-1); gloo's own 4P-2 | 2n(P-1)/P | n(P-1)/P |
+| tree | 2 ceil(log2 P) | 2n ceil(log2 P) in a row | n ceil(log2 P) |
+| halving_doubling | 2 log2 P | 2n(P-1)/P | n(P-1)/P |
+| server, S of the workers are one | 2 | 2n(P-1)/S | n(P-1)/S |
+| all_gather of n bytes each | 1 | n(P-1) | 0 |
+
+Source: Patarasuk and Yuan 2009 (ring); Thakur et al. 2005 (halving and doubling); Iandola et al. 2016 (tree against a
+server); Zou et al. 2017 (servers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, log2
+from typing import Literal
+
+Exchange = Literal["direct", "ring", "tree", "halving_doubling", "server", "all_gather"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between any two workers. What was not measured has the value of the model."""
+
+    latency_s: float
+    """a."""
+    bytes_per_s: float
+    """B."""
+    add_s_per_byte: float = 0.0
+    """g."""
+    start_s: Mapping[str, float] = field(default_factory=dict)
+    """By exchange, what was measured for a message of next to nothing, at `measured_workers`."""
+    share: Mapping[str, float] = field(default_factory=dict)
+    """By exchange, the part of B that was reached with a large vector, above 0 to 1."""
+    measured_workers: int = 0
+    """How many took part in these measurements; 0: there are none."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one exchange."""
+
+    messages: int
+    """One after the other."""
+    port_bytes: float
+    """Through the busiest port, one after the other."""
+    added_bytes: float
+
+
+def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> Cost:
+    """The cost by the table.
+
+    Args:
+        size: n, bytes of the vector; of `all_gather`, what each tells.
+        servers: S.
+    """
+    if workers == 1:
+        return Cost(0, 0.0, 0.0)
+    levels = ceil(log2(workers))
+    share = size * (workers - 1) / workers
+    match exchange:
+        case "direct":
+            return Cost(2, 2 * share, share)
+        case "ring":
+            return Cost(2 * (workers - 1), 2 * share, share)
+        case "tree":
+            # The root's port: its children come in one after the other, and go out so.
+            return Cost(2 * levels, 2 * size * levels, size * levels)
+        case "halving_doubling":
+            folds = 0 if workers == 1 << levels else 1
+            power = 1 << (workers.bit_length() - 1)
+            halves = size * (power - 1) / power
+            return Cost(2 * (power.bit_length() - 1) + 2 * folds, 2 * halves + 2 * size * folds, halves + size * folds)
+        case "server":
+            # Its own gradient a server need not send; with S = P this is what `direct` moves.
+            return Cost(2, 2 * (workers - 1) * size / servers, (workers - 1) * size / servers)
+        case "all_gather":
+            return Cost(1, size * (workers - 1), 0.0)
+
+
+def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: int = 1) -> float:
+    """Seconds."""
+    cost = cost_of(exchange, workers, size, servers)
+    start_s = cost.messages * link.latency_s
+    if link.measured_workers > 1 and exchange in link.start_s:
+        measured = cost_of(exchange, link.measured_workers, 0.0, servers)
+        start_s = link.start_s[exchange] * cost.messages / max(1, measured.messages)
+    moved_s = cost.port_bytes / (link.bytes_per_s * link.share.get(exchange, 1.0))
+    return start_s + moved_s + cost.added_bytes * link.add_s_per_byte
