@@ -1,0 +1,102 @@
+"""What each way to exchange gradients puts on the wire. Pure; the bytes are those of `rubato.strategies`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from rubato.planner.links import Exchange, Link, time_of
+from rubato.planner.profile import Profile
+
+Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
+INDEX_BYTES = 4
+CANDIDATES = 4
+"""Of a sketch: times k elements are looked at exactly."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a step's gradients become one sum."""
+
+    method: Method = "none"
+    algorithm: Exchange = "direct"
+    """Of dense sums."""
+    density: float = 0.001
+    rank: int = 4
+    rows: int = 5
+    """Of a sketch."""
+    servers: int = 0
+    """Parameter servers among the workers; 0: none."""
+    sync_every: int = 1
+    """Steps between two exchanges (local updates)."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the exchange begins while the backward pass still computes."""
+        return self.method == "none" and not self.servers and self.sync_every == 1
+
+
+@dataclass(frozen=True)
+class Message:
+    """One exchange of a step."""
+
+    exchange: Exchange
+    size: float
+    """Bytes, as `links.cost_of` takes them."""
+
+
+def messages(strategy: Strategy, profile: Profile, workers: int, elements: int | None = None) -> list[Message]:
+    """The exchanges of a step, or of a bucket of a dense one.
+
+    Args:    elements: of the bucket; None: all.
+    """
+    if workers == 1:
+        return []
+    e = profile.element_bytes
+    if strategy.servers:
+        return [Message("server", e * profile.parameters)]
+    if strategy.method == "none":
+        return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
+    matrices = profile.matrices
+    compressed = sum(rows * columns for rows, columns in matrices)
+    dense = Message("direct", e * (profile.parameters - compressed))
+    chosen = max(1, round(strategy.density * compressed))
+    entry = INDEX_BYTES + e
+    match strategy.method:
+        case "fp16" | "bf16":
+            told = [Message("direct", 2 * compressed)]
+        case "powersgd":
+            ranks = [(rows, columns, min(strategy.rank, rows, columns)) for rows, columns in matrices]
+            told = [Message("direct", e * sum(side[which] * side[2] for side in ranks)) for which in (0, 1)]
+        case "topk":
+            per_tensor = sum(max(1, round(strategy.density * rows * columns)) for rows, columns in matrices)
+            told = [Message("all_gather", entry * per_tensor)]
+        case "gtopk":
+            told = [Message("tree", entry * chosen)]
+        case "threshold":
+            told = [Message("all_gather", 8), Message("all_gather", INDEX_BYTES * chosen)]
+        case "onebit":
+            told = [Message("direct", sum(ceil(rows * columns / 8) + 2 * e * rows for rows, columns in matrices))]
+        case "sketch":
+            width = ceil(CANDIDATES * chosen / strategy.rows)
+            told = [Message("tree", e * strategy.rows * width), Message("tree", e * CANDIDATES * chosen)]
+        case "sketched_sgd":
+            width = ceil(CANDIDATES * chosen / strategy.rows)
+            # In by each, out to each: half of it is what `server` moves both ways.
+            both = e * (strategy.rows * width + CANDIDATES * chosen)
+            back = INDEX_BYTES * (CANDIDATES + 1) * chosen + e * chosen
+            told = [Message("server", both / 2), Message("server", back / 2)]
+    return [*told, dense]
+
+
+def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, elements: int | None = None) -> float:
+    """Seconds that the exchanges of a step, or of a bucket of a dense one, take."""
+    told = messages(strategy, profile, workers, elements)
+    return sum(time_of(one.exchange, workers, one.size, link, max(1, strategy.servers)) for one in told)
+
+
+def codec_s(strategy: Strategy, profile: Profile) -> float:
+    """Seconds to compress and decompress a step; 0 where that was not measured."""
+    compressed = sum(rows * columns for rows, columns in profile.matrices)
+    return profile.codec_s.get(strategy.method, 0.0) * compressed

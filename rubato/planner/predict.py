@@ -1,0 +1,107 @@
+"""How long a step would take, term by term. Pure.
+
+The backward pass completes buckets one after the other, the last layer's first; they queue for one link:
+    s_i = max(ready_i, e_{i-1}),  e_i = s_i + T(n_i)
+    T_step = forward + max(backward, e_last) + update
+A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
+Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
+
+Source: Shi et al. 2019, arXiv:1811.11141 (the queue); Qiao et al. 2021, Pollux (goodput).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log, sqrt
+
+from rubato.planner.links import Link
+from rubato.planner.methods import Strategy, codec_s, exchange_s
+from rubato.planner.profile import Profile
+
+BUCKET_BYTES = 8 << 20
+"""As the engine cuts its vector."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of W workers."""
+
+    workers: int
+    compute_s: float
+    """Both passes of the slowest, over all its microbatches."""
+    exposed_s: float
+    """Of the exchange, what the backward pass does not hide."""
+    codec_s: float
+    update_s: float
+    samples: int
+    """Of a step."""
+
+    @property
+    def step_s(self) -> float:
+        """All of it."""
+        return self.compute_s + self.exposed_s + self.codec_s + self.update_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput."""
+        return self.samples / self.step_s
+
+    @property
+    def binding(self) -> tuple[str, float]:
+        """The largest term, and its share of the step."""
+        terms = {
+            "computation": self.compute_s,
+            "exchange": self.exposed_s,
+            "compression": self.codec_s,
+            "the optimizer": self.update_s,
+        }
+        name = max(terms, key=lambda one: terms[one])
+        return name, terms[name] / self.step_s
+
+
+def predict(
+    profile: Profile,
+    link: Link,
+    strategy: Strategy,
+    workers: int,
+    batch: int,
+    microbatches: int,
+    *,
+    spread: float = 0.0,
+    several: bool = False,
+) -> Prediction:
+    """A step.
+
+    Args:
+        batch: samples of all workers together.
+        microbatches: V; a worker has at most ceil(V/W) of them.
+        spread: cv, the standard deviation of the workers' times over their mean.
+        several: one pass goes over all microbatches of a worker (`reproducible: false`).
+    """
+    mine = ceil(microbatches / workers)
+    passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
+    slowest = 1.0 + (spread * sqrt(2 * log(workers)) if workers > 1 else 0.0)
+    backward_s = profile.backward_s(samples) * slowest
+    compute_s = passes * (profile.forward_s(samples) * slowest + backward_s)
+    exposed_s = _exposed(profile, link, strategy, workers, samples, slowest, backward_s) / strategy.sync_every
+    return Prediction(
+        workers,
+        compute_s,
+        exposed_s,
+        codec_s(strategy, profile) / strategy.sync_every if workers > 1 else 0.0,
+        profile.update_s * profile.parameters,
+        batch,
+    )
+
+
+def _exposed(
+    profile: Profile, link: Link, strategy: Strategy, workers: int, samples: float, slowest: float, backward_s: float
+) -> float:
+    if workers == 1:
+        return 0.0
+    if not strategy.overlaps:
+        return exchange_s(strategy, profile, workers, link)
+    end_s = 0.0
+    for ready_s, elements in profile.ready(samples, BUCKET_BYTES):
+        end_s = max(ready_s * slowest, end_s) + exchange_s(strategy, profile, workers, link, elements)
+    return max(0.0, end_s - backward_s)

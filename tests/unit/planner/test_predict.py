@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.planner.links import Link, cost_of
+from rubato.planner.methods import Method, Strategy, messages
+from rubato.planner.predict import predict
+from rubato.planner.profile import Layer, Profile
+from rubato.strategies.cast import Cast
+from rubato.strategies.compressor import Compressor
+from rubato.strategies.gtopk import GlobalTopK
+from rubato.strategies.layout import layout_of
+from rubato.strategies.onebit import OneBit
+from rubato.strategies.powersgd import PowerSGD
+from rubato.strategies.sketch import Sketch
+from rubato.strategies.topk import TopK
+
+METHODS: tuple[Method, ...] = get_args(Method)
+SHAPES = [(512, 256), (512,), (64, 512), (64,)]
+MODEL = Profile(
+    (
+        Layer("first", ((512, 256), (512,)), 1e-4, 2e-4, 512),
+        Layer("last", ((64, 512), (64,)), 5e-5, 1e-4, 64),
+    ),
+    start_s=1e-3,
+    update_s=1e-9,
+    codec_s={"topk": 5e-9},
+)
+FAST, SLOW = Link(0.0, 1e15), Link(1e-3, 1e6)
+
+
+def compressor_of(method: Method) -> Compressor:
+    parameters, start = [], 0
+    for number, shape in enumerate(SHAPES):
+        parameters.append((str(number), start, shape))
+        start += torch.Size(shape).numel()
+    layout = layout_of(start, parameters)
+    makes: dict[Method, Compressor] = {
+        "fp16": Cast(layout, torch.float16),
+        "bf16": Cast(layout, torch.bfloat16),
+        "powersgd": PowerSGD(layout, 4),
+        "topk": TopK(layout, 0.001),
+        "gtopk": GlobalTopK(layout, 0.001),
+        "onebit": OneBit(layout),
+        "sketch": Sketch(layout, 0.001),
+        "sketched_sgd": Sketch(layout, 0.001, is_central=True),
+    }
+    return makes[method]
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"none", "threshold"}))
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_it_counts_the_bytes_that_the_compressors_send(method: Method, workers: int) -> None:
+    """Of the busiest rank; ports of trees and servers move what comes in and what goes out one after the other."""
+    compressor = compressor_of(method)
+    sent = [compressor.sent_bytes(rank, workers, 4) or 0 for rank in range(workers)]
+    moved = sum(
+        cost_of(one.exchange, workers, one.size).port_bytes for one in messages(Strategy(method), MODEL, workers)
+    )
+    if method in ("gtopk", "sketch"):
+        dense = cost_of("direct", workers, 4 * compressor.layout.dense_numel).port_bytes
+        assert (moved - dense) / 2 == pytest.approx(max(sent) - dense, rel=0.03)
+    elif method == "sketched_sgd":
+        dense = cost_of("direct", workers, 4 * compressor.layout.dense_numel).port_bytes
+        into_first = (workers - 1) * (sent[1] - dense)
+        assert moved - dense == pytest.approx(sent[0] - dense + into_first, rel=0.03)
+    else:
+        assert moved == pytest.approx(max(sent), rel=0.03)
+
+
+@given(st.sampled_from(METHODS), st.integers(1, 16), st.sampled_from([FAST, SLOW]))
+def test_terms_add_up_and_one_worker_tells_nobody(method: Method, workers: int, link: Link) -> None:
+    found = predict(MODEL, link, Strategy(method), workers, 64, 16)
+    assert found.step_s == pytest.approx(found.compute_s + found.exposed_s + found.codec_s + found.update_s)
+    assert found.binding[1] <= 1
+    assert workers > 1 or found.exposed_s == found.codec_s == 0
+
+
+def test_a_dense_exchange_hides_behind_the_pass_and_a_compressed_one_does_not() -> None:
+    link = Link(1e-6, 1e10)
+    dense = predict(MODEL, link, Strategy(), 4, 4096, 4)
+    sparse = predict(MODEL, link, Strategy("topk"), 4, 4096, 4)
+    assert dense.exposed_s < 0.01 * dense.compute_s
+    assert sparse.codec_s == pytest.approx(5e-9 * (512 * 256 + 64 * 512))
+    assert sparse.step_s > dense.step_s, "why compression so often loses"
+
+
+def test_on_a_slow_link_compression_wins_and_the_exchange_binds() -> None:
+    dense = predict(MODEL, SLOW, Strategy(), 4, 64, 4)
+    assert dense.binding[0] == "exchange"
+    assert predict(MODEL, SLOW, Strategy("topk"), 4, 64, 4).step_s < dense.step_s / 10
+    assert predict(MODEL, SLOW, Strategy("fp16"), 4, 64, 4).exposed_s == pytest.approx(dense.exposed_s / 2, rel=0.1)
+
+
+def test_local_updates_share_an_exchange_among_steps() -> None:
+    often, seldom = (predict(MODEL, SLOW, Strategy(sync_every=every), 4, 64, 4) for every in (1, 100))
+    assert seldom.exposed_s == pytest.approx(often.exposed_s / 100, rel=0.2)
+
+
+def test_a_count_that_divides_the_microbatches_is_worth_more_than_the_next_one() -> None:
+    four, five = (predict(MODEL, FAST, Strategy(), workers, 64, 16) for workers in (4, 5))
+    assert five.compute_s == four.compute_s, "four microbatches for the slowest of both"
+
+
+def test_the_slowest_counts() -> None:
+    even, uneven = (predict(MODEL, FAST, Strategy(), 8, 64, 16, spread=spread) for spread in (0.0, 0.1))
+    assert uneven.compute_s == pytest.approx(even.compute_s * (1 + 0.1 * 2.039), rel=1e-3)
+
+
+def test_one_pass_over_all_microbatches_begins_once() -> None:
+    each, whole = (predict(MODEL, FAST, Strategy(), 2, 64, 16, several=several) for several in (False, True))
+    assert each.compute_s - whole.compute_s == pytest.approx(7 * 2e-3)
