@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,14 @@ def test_one_that_is_stopped_before_its_program_is_loaded_is_replaced(
     """It has written no word of progress: all that tells of it is that nothing does."""
     monkeypatch.setattr(HangPolicy, "slow_s", 40.0)  # which no fixed policy goes below
     stopped: list[int] = []
+    turn = threading.Lock()  # workers are started by a thread each
 
     def spawn_stopped(*args: Any) -> ChildProcess:
         process = spawn_fresh(*args)
-        if not stopped:
-            stop(process.pid)
-            stopped.append(process.pid)
+        with turn:
+            if not stopped:
+                stop(process.pid)
+                stopped.append(process.pid)
         return process
 
     monkeypatch.setattr(supervisor, "spawn_fresh", spawn_stopped)
