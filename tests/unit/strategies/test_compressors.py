@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from groups import FakeCommunicator, fake_group, on_ranks
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rubato.strategies.cast import Cast
@@ -101,6 +101,7 @@ def gradients(world: int, seed: int, dtype: torch.dtype = torch.float64) -> torc
 
 
 @pytest.mark.parametrize("name", EXACT)
+@settings(max_examples=settings.default.max_examples // 3)  # of each method
 @given(worlds=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 1000))
 def test_over_steps_and_resizes_nothing_is_lost_or_counted_twice(name: str, worlds: Sequence[int], seed: int) -> None:
     workers = Workers(COMPRESSORS[name], worlds[0])
