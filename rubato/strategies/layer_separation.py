@@ -91,7 +91,7 @@ class Asking(torch.nn.Module):
 
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         """(b, A) -> (b, K)."""
-        answer: torch.Tensor = _Ask.apply(a, self._link)
+        answer: torch.Tensor = _Ask.apply(a, self._link)  # type: ignore[no-untyped-call]
         return answer
 
 
@@ -105,7 +105,7 @@ class _Ask(torch.autograd.Function):
         return came[server].view(a.shape[0], outputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         comm, server, _ = ctx.link
         exchange(comm, {server: gradient.flatten()}, {}, gradient.dtype)
         came = exchange(comm, {}, {server: ctx.shape.numel()}, gradient.dtype)
