@@ -1,8 +1,8 @@
 """Dependencies, as far as they can be judged without a network: part of `make check`.
 
 Every requirement has an upper bound, what is installed fits together, and `constraints.txt` names one tested release of
-everything that is installed from a package index, directly or not; set-up and images are made with it. What advisories say is
-another question, and needs the network: `make audit`.
+everything that is installed from a package index, directly or not; set-up and images are made with it. What advisories
+say is another question, and needs the network: `make audit`.
 
     python scripts/dependencies.py [--check]      without --check: write constraints.txt from what is installed
 """
