@@ -101,6 +101,8 @@ async def check_named(session: AsyncSession, spec: JobSpec) -> None:
     """
     if not spec.notifications:
         return
+    if not session.info.get(ARE_ON):
+        raise invalid_spec(SpecError([Finding("notifications", f"nothing is told: {ARE_OFF}")]))
     named = {one.webhook for one in spec.notifications}
     found = select(Webhook.name).where(Webhook.project == spec.project, Webhook.name.in_(named))
     known = set((await session.scalars(found)).all())
@@ -109,8 +111,6 @@ async def check_named(session: AsyncSession, spec: JobSpec) -> None:
         f"`rubato webhook add {name} https://... --on asked --project {spec.project}`"
         for name in sorted(named - known)
     ]
-    if not session.info.get(ARE_ON):
-        faults = [f"nothing is told: {ARE_OFF}"]
     if faults:
         raise invalid_spec(SpecError([Finding("notifications", fault) for fault in faults]))
 
