@@ -8,11 +8,9 @@ from typing import Literal
 
 from rubato.planner.links import Exchange, Link, time_of
 from rubato.planner.profile import Profile
+from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, columns_for, count_of
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
-INDEX_BYTES = 4
-CANDIDATES = 4
-"""Of a sketch: times k elements are looked at exactly."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,9 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
         return [Message("server", e * profile.parameters)]
     if strategy.method == "none":
         return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
-    matrices = profile.matrices
-    compressed = sum(rows * columns for rows, columns in matrices)
+    matrices, compressed = profile.matrices, profile.compressed
     dense = Message("direct", e * (profile.parameters - compressed))
-    chosen = max(1, round(strategy.density * compressed))
+    chosen = count_of(strategy.density, compressed)
     entry = INDEX_BYTES + e
     match strategy.method:
         case "fp16" | "bf16":
@@ -70,7 +67,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
             ranks = [(rows, columns, min(strategy.rank, rows, columns)) for rows, columns in matrices]
             told = [Message("direct", e * sum(side[which] * side[2] for side in ranks)) for which in (0, 1)]
         case "topk":
-            per_tensor = sum(max(1, round(strategy.density * rows * columns)) for rows, columns in matrices)
+            per_tensor = sum(count_of(strategy.density, rows * columns) for rows, columns in matrices)
             told = [Message("all_gather", entry * per_tensor)]
         case "gtopk":
             told = [Message("tree", entry * chosen)]
@@ -79,10 +76,10 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
         case "onebit":
             told = [Message("direct", sum(ceil(rows * columns / 8) + 2 * e * rows for rows, columns in matrices))]
         case "sketch":
-            width = ceil(CANDIDATES * chosen / strategy.rows)
+            width = columns_for(chosen, strategy.rows)
             told = [Message("tree", e * strategy.rows * width), Message("tree", e * CANDIDATES * chosen)]
         case "sketched_sgd":
-            width = ceil(CANDIDATES * chosen / strategy.rows)
+            width = columns_for(chosen, strategy.rows)
             # In by each, out to each: half of it is what `server` moves both ways.
             both = e * (strategy.rows * width + CANDIDATES * chosen)
             back = INDEX_BYTES * (CANDIDATES + 1) * chosen + e * chosen
@@ -98,5 +95,4 @@ def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, e
 
 def codec_s(strategy: Strategy, profile: Profile) -> float:
     """Seconds to compress and decompress a step; 0 where that was not measured."""
-    compressed = sum(rows * columns for rows, columns in profile.matrices)
-    return profile.codec_s.get(strategy.method, 0.0) * compressed
+    return profile.codec_s.get(strategy.method, 0.0) * profile.compressed

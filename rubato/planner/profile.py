@@ -17,8 +17,6 @@ class Layer:
     """Seconds a sample."""
     backward_s: float
     """Seconds a sample."""
-    output: int = 0
-    """Elements that it gives for a sample."""
 
     @property
     def parameters(self) -> int:
@@ -35,8 +33,6 @@ class Profile:
     """Of a pass, whatever its samples."""
     update_s: float = 0.0
     """Of the optimizer, a parameter."""
-    optimizer_copies: int = 1
-    """What the optimizer keeps, in copies of the parameters; Adam: 2."""
     codec_s: dict[str, float] = field(default_factory=dict)
     """By compression method, seconds an element: both ways, measured on this kind of machine."""
     element_bytes: int = 4
@@ -51,6 +47,11 @@ class Profile:
         """Rows and columns of what is compressed: matrices, and larger tensors as matrices."""
         shapes = [shape for layer in self.layers for shape in layer.shapes if len(shape) > 1]
         return [(shape[0], prod(shape[1:])) for shape in shapes]
+
+    @property
+    def compressed(self) -> int:
+        """Elements of these."""
+        return sum(rows * columns for rows, columns in self.matrices)
 
     def forward_s(self, samples: float) -> float:
         """A forward pass over so many samples."""

@@ -14,7 +14,7 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, split
+from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, others_of, sent_directly, split
 
 _LARGEST = 2.0**15
 """Half of what float16 can hold."""
@@ -30,28 +30,20 @@ class Cast(Compressor):
         super().__init__(layout)
         self._dtype = dtype
 
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {}
-
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
         stretches = split(part_D, lengths(part_D.numel(), comm.world))
-        mine, ranks = stretches[comm.rank], range(comm.world)
-        others = [rank for rank in ranks if rank != comm.rank]
+        mine, others = stretches[comm.rank], others_of(comm)
         sent = {rank: self._pack(stretches[rank]) for rank in others}
-        came = exchange(comm, sent, {rank: self._bytes(mine.numel()) for rank in others}, torch.uint8)
-        parts = [mine if rank == comm.rank else self._unpack(came[rank], mine) for rank in ranks]
+        came = exchange(comm, sent, dict.fromkeys(others, self._bytes(mine.numel())), torch.uint8)
+        parts = [mine if rank == comm.rank else self._unpack(came[rank], mine) for rank in range(comm.world)]
         total = self._pack(sum(parts[1:], parts[0]))
         told = all_gather(comm, total, [self._bytes(one.numel()) for one in stretches])
         return torch.cat([self._unpack(one, part_D) for one in told]), {}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
         """See `Compressor`."""
-        if world == 1:
-            return 0
-        told = [self._bytes(length) for length in lengths(self.layout.numel, world)]
-        return sum(told) - told[rank] + (world - 1) * told[rank]
+        return sent_directly([self._bytes(length) for length in lengths(self.layout.numel, world)], rank)
 
     def _bytes(self, numel: int) -> int:
         return 4 + numel * self._dtype.itemsize
@@ -68,5 +60,5 @@ class Cast(Compressor):
         return torch.cat([head.view(torch.uint8), scaled.to(self._dtype).view(torch.uint8)])
 
     def _unpack(self, packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        exponent = packed[:4].view(torch.int32)
+        exponent = packed[:4].clone().view(torch.int32)  # which may lie anywhere
         return torch.ldexp(packed[4:].clone().view(self._dtype).to(like.dtype), exponent.to(like.device))

@@ -42,12 +42,12 @@ class Compressor(ABC):
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
-    @abstractmethod
     def start(self, like: torch.Tensor) -> State:
-        """The state before the first step.
+        """The state before the first step: of what each has its own, zeros (D,).
 
         Args:    like: a vector (L,); its type and device count.
         """
+        return {name: like.new_zeros(self.layout.numel) for name in self.own}
 
     @abstractmethod
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
@@ -86,3 +86,28 @@ class Compressor(ABC):
     def adopt(self, settled: State, rank: int, world: int) -> State:
         """A worker's share of a settled state, among so many. Pure."""
         return {name: part / world if name in self.own else part for name, part in settled.items()}
+
+
+class Correcting(Compressor):
+    """A method whose residual may carry momentum (the correction of Lin et al. 2018, arXiv:1712.01887).
+
+    Args:    momentum: m; 0: none.
+    """
+
+    def __init__(self, layout: Layout, momentum: float) -> None:
+        super().__init__(layout)
+        self._momentum = momentum
+        self.own = ("residual", "momentum") if momentum else ("residual",)
+
+    def gather(self, part_D: torch.Tensor, state: State) -> State:
+        """The state with a step's part: u <- m u + g and v <- v + u, or v <- v + g. `part_D` is overwritten."""
+        gathered: State = {}
+        if self._momentum:
+            gathered["momentum"] = part_D.add_(state["momentum"], alpha=self._momentum)
+        gathered["residual"] = state["residual"] + part_D
+        return gathered
+
+    def clear(self, gathered: State, places: torch.Tensor) -> None:
+        """What travels is kept no longer; nor is its momentum (factor masking)."""
+        for kept in gathered.values():
+            kept[places] = 0

@@ -18,7 +18,9 @@ import torch
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import count_of
+from rubato.strategies.sums import elements_sent, levels_of, pair
 from rubato.strategies.topk import INDEX
 
 Entries = tuple[torch.Tensor, torch.Tensor]
@@ -35,11 +37,7 @@ class GlobalTopK(Compressor):
 
     def __init__(self, layout: Layout, density: float) -> None:
         super().__init__(layout)
-        self._count = count_of(density, layout.numel) if layout.numel else 0
-
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {"residual": like.new_zeros(self.layout.numel)}
+        self._count = count_of(density, layout.numel)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
@@ -47,31 +45,22 @@ class GlobalTopK(Compressor):
         places = largest(residual.abs(), self._count)
         entries = places, residual[places]
         residual[places] = 0
-        levels = [1 << level for level in range((comm.world - 1).bit_length())]
+        levels = levels_of(comm.world)
         for m in levels:
-            is_sender = comm.rank % (2 * m) == m
-            is_receiver = comm.rank % (2 * m) == 0 and comm.rank + m < comm.world
-            came = self._pass_on(
-                comm, entries, comm.rank - m if is_sender else None, comm.rank + m if is_receiver else None
-            )
+            up, down = pair(comm, m)
+            came = self._pass_on(comm, entries, up, down)
             if came is not None:
                 entries = merge(entries, came, self._count, residual)
         for m in reversed(levels):
-            is_receiver = comm.rank % (2 * m) == m
-            is_sender = comm.rank % (2 * m) == 0 and comm.rank + m < comm.world
-            came = self._pass_on(
-                comm, entries, comm.rank + m if is_sender else None, comm.rank - m if is_receiver else None
-            )
-            entries = came or entries
+            up, down = pair(comm, m)
+            entries = self._pass_on(comm, entries, down, up) or entries
         total = torch.zeros_like(residual)
         total[entries[0]] = entries[1]
         return total, {"residual": residual}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
         """See `Compressor`."""
-        below = [m for m in (1 << level for level in range((world - 1).bit_length())) if rank % (2 * m) == 0]
-        lists = sum(rank + m < world for m in below) + (rank > 0)
-        return lists * self._count * (INDEX.itemsize + element_bytes)
+        return elements_sent("tree", rank, world, self._count) * (INDEX.itemsize + element_bytes)
 
     def _pass_on(self, comm: Collectives, entries: Entries, to: int | None, of: int | None) -> Entries | None:
         """A list to one rank, or one from one."""

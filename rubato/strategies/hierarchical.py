@@ -20,8 +20,10 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, cut, exchange, split
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.peers import Collectives, Group, cut, exchange, split
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import count_of
+from rubato.strategies.sums import reduce_scatter
 from rubato.strategies.topk import INDEX
 
 
@@ -43,16 +45,12 @@ class HierarchicalTopK(Compressor):
         """By node, its ranks."""
         self._group_of = {rank: group for group in self._groups for rank in group}
 
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {"residual": like.new_zeros(self.layout.numel)}
-
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
         low, high = self._stretch(comm.rank)
         residual = state["residual"].clone()
         mine = residual[low:high]
-        mine.add_(self._sum_in_node(comm, part_D))
+        mine.add_(reduce_scatter(Group(comm, self._group_of[comm.rank]), part_D))
         places = largest(mine.abs(), self._count(comm.rank))
         lists = {comm.rank: (places.to(INDEX) + low, mine[places])}
         mine[places] = 0
@@ -92,7 +90,7 @@ class HierarchicalTopK(Compressor):
     def _count(self, rank: int) -> int:
         """How many elements a rank chooses."""
         low, high = self._stretch(rank)
-        return count_of(self._density, high - low) if high > low else 0
+        return count_of(self._density, high - low)
 
     def _partner(self, rank: int, group: Sequence[int]) -> int:
         """Who of another node is told what a rank chose."""
@@ -103,14 +101,6 @@ class HierarchicalTopK(Compressor):
         group = self._group_of[rank]
         others = [one for other in self._groups if other is not group for one in other]
         return [rank, *(one for one in others if self._partner(one, group) == rank)]
-
-    def _sum_in_node(self, comm: Collectives, part_D: torch.Tensor) -> torch.Tensor:
-        group = self._group_of[comm.rank]
-        stretches = {rank: part_D[slice(*self._stretch(rank))] for rank in group}
-        mine = stretches.pop(comm.rank)
-        came = exchange(comm, stretches, dict.fromkeys(stretches, mine.numel()), part_D.dtype)
-        parts = [mine if rank == comm.rank else came[rank] for rank in group]
-        return sum(parts[1:], parts[0])
 
     def _between_nodes(
         self, comm: Collectives, places: torch.Tensor, values: torch.Tensor

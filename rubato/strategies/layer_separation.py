@@ -29,8 +29,8 @@ from typing import Any
 
 import torch
 
-from rubato.strategies.peers import Collectives, exchange, split
-from rubato.strategies.sums import sum_over
+from rubato.strategies.peers import Collectives, Group, exchange, split
+from rubato.strategies.sums import sum_directly
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,6 @@ class Roles:
     def group(self, rank: int) -> range:
         """All that have the same layers."""
         return range(self.conv) if self.is_conv(rank) else range(self.conv, self.conv + self.fc)
-
-
-class Group:
-    """Some of the ranks, for a sum among them. All ranks must make the same number of calls, each in its own group."""
-
-    def __init__(self, comm: Collectives, ranks: Sequence[int]) -> None:
-        self._comm = comm
-        self._ranks = list(ranks)
-        self.rank = self._ranks.index(comm.rank)
-        self.world = len(self._ranks)
-
-    def all_to_all(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
-        """See `Collectives`."""
-        of_all = [[0] * self._comm.world, [0] * self._comm.world]
-        for whole, sizes in zip(of_all, (out_sizes, source_sizes), strict=True):
-            for rank, size in zip(self._ranks, sizes, strict=True):
-                whole[rank] = size
-        self._comm.all_to_all(out, source, *of_all)
 
 
 class Asking(torch.nn.Module):
@@ -140,16 +120,9 @@ def sum_gradients(comm: Collectives, roles: Roles, parameters: Sequence[torch.nn
     """After the last microbatch, on all ranks: each group sums the gradients of its layers."""
     group = Group(comm, roles.group(comm.rank))
     flat = torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in parameters])
-    total = sum_over(group, flat) if group.world > 1 else _beside(comm, flat)
+    total = sum_directly(group, flat)  # also where a group is one: the other one makes these calls
     for parameter, part in zip(parameters, split(total, [one.numel() for one in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
-
-
-def _beside(comm: Collectives, flat: torch.Tensor) -> torch.Tensor:
-    """A sum of one's own, while the other group makes the two calls of its own."""
-    for _ in range(2):
-        exchange(comm, {}, {}, flat.dtype)
-    return flat
 
 
 def _rows(parts: list[torch.Tensor], columns: int, dtype: torch.dtype) -> torch.Tensor:

@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from rubato.strategies.peers import split
+from rubato.strategies.peers import join, split
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,6 @@ class Piece:
     def rows(self) -> int:
         """Of the matrix that it is taken for: one row for each output of a layer."""
         return self.shape[0]
-
-    def of(self, vector_L: torch.Tensor) -> torch.Tensor:
-        """The matrix (rows, columns), a view."""
-        return vector_L[self.start : self.stop].view(self.rows, -1)
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,11 @@ class Layout:
 
     def take(self, vector_L: torch.Tensor) -> torch.Tensor:
         """What is compressed, one piece behind the other (D,): a copy."""
-        return _cat([vector_L[piece.start : piece.stop] for piece in self.pieces], vector_L)
+        return join([vector_L[piece.start : piece.stop] for piece in self.pieces], vector_L)
 
     def take_dense(self, vector_L: torch.Tensor) -> torch.Tensor:
         """What goes dense: a copy."""
-        return _cat([vector_L[low:high] for low, high in self.dense], vector_L)
+        return join([vector_L[low:high] for low, high in self.dense], vector_L)
 
     def join(self, compressed_D: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """A whole vector (L,) of both."""
@@ -82,17 +78,11 @@ class Layout:
         return vector
 
 
-def layout_of(length: int, parameters: Sequence[tuple[str, int, tuple[int, ...]]], smallest: int = 1) -> Layout:
+def layout_of(length: int, parameters: Sequence[tuple[str, int, tuple[int, ...]]]) -> Layout:
     """The layout of a model.
 
     Args:
         length: of the vector.
         parameters: name, first element and shape of each.
-        smallest: elements; less than that is not worth it.
     """
-    pieces = [Piece(name, start, shape) for name, start, shape in parameters if len(shape) > 1]
-    return Layout(length, tuple(piece for piece in pieces if piece.numel >= smallest))
-
-
-def _cat(parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    return torch.cat(parts) if parts else like.new_empty(0)
+    return Layout(length, tuple(Piece(name, start, shape) for name, start, shape in parameters if len(shape) > 1))

@@ -21,7 +21,7 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, all_gather, cut, exchange
+from rubato.strategies.peers import Collectives, all_gather, cut, scatter, sent_directly
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,6 @@ class OneBit(Compressor):
         super().__init__(layout)
         self._columns = [(piece.rows, piece.numel // piece.rows) for piece in layout.pieces]
 
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {name: like.new_zeros(self.layout.numel) for name in self.own}
-
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
         stripes = [self._stripe(rank, comm.world) for rank in range(comm.world)]
@@ -64,13 +60,10 @@ class OneBit(Compressor):
         told = torch.zeros_like(wanted)
         for stripe, one in zip(stripes, packed, strict=True):
             _add(told, stripe, one)
-        mine, others = stripes[comm.rank], [rank for rank in range(comm.world) if rank != comm.rank]
-        came = exchange(
-            comm, {rank: packed[rank] for rank in others}, dict.fromkeys(others, lengths[comm.rank]), torch.uint8
-        )
+        mine = stripes[comm.rank]
         total = state["stripe"].clone()
-        for rank in range(comm.world):
-            _add(total, mine, packed[rank] if rank == comm.rank else came[rank])
+        for one in scatter(comm, packed):
+            _add(total, mine, one)
         result = torch.zeros_like(wanted)
         for stripe, one in zip(stripes, all_gather(comm, _pack(total, mine), lengths), strict=True):
             _add(result, stripe, one)
@@ -81,7 +74,7 @@ class OneBit(Compressor):
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
         """See `Compressor`."""
         stripes = [sum(run.bytes(element_bytes) for run in self._stripe(one, world)) for one in range(world)]
-        return sum(stripes) - stripes[rank] + (world - 1) * stripes[rank]
+        return sent_directly(stripes, rank)
 
     def adopt(self, settled: State, rank: int, world: int) -> State:
         """See `Compressor`. What is kept of a stripe goes to the worker that answers for it."""

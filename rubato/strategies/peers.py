@@ -22,6 +22,26 @@ class Collectives(Protocol):
         ...
 
 
+class Group:
+    """Some of the ranks, for what they do among themselves. All ranks must make the same calls, each in its group."""
+
+    def __init__(self, comm: Collectives, ranks: Sequence[int]) -> None:
+        self._comm = comm
+        self._ranks = list(ranks)
+        self.rank = self._ranks.index(comm.rank)
+        self.world = len(self._ranks)
+
+    def all_to_all(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> None:
+        """See `Collectives`."""
+        of_all = [[0] * self._comm.world, [0] * self._comm.world]
+        for whole, sizes in zip(of_all, (out_sizes, source_sizes), strict=True):
+            for rank, size in zip(self._ranks, sizes, strict=True):
+                whole[rank] = size
+        self._comm.all_to_all(out, source, *of_all)
+
+
 def exchange(
     comm: Collectives, sent: Mapping[int, torch.Tensor], expected: Mapping[int, int], dtype: torch.dtype
 ) -> dict[int, torch.Tensor]:
@@ -40,7 +60,7 @@ def exchange(
     told = [sent[rank].numel() * size if rank in sent else 0 for rank in ranks]
     comm.all_to_all(out, source, sizes, told)
     parts = split(out, sizes)
-    return {rank: parts[rank].clone().view(dtype) for rank in sorted(expected)}
+    return {rank: parts[rank].view(dtype) for rank in sorted(expected)}
 
 
 def all_gather(comm: Collectives, vector: torch.Tensor, numels: Sequence[int] | None = None) -> list[torch.Tensor]:
@@ -48,10 +68,31 @@ def all_gather(comm: Collectives, vector: torch.Tensor, numels: Sequence[int] | 
 
     Args:    numels: by rank, elements of its vector; none: all are as long as this one.
     """
-    lengths = [vector.numel()] * comm.world if numels is None else list(numels)
-    others = [rank for rank in range(comm.world) if rank != comm.rank]
-    came = exchange(comm, dict.fromkeys(others, vector), {rank: lengths[rank] for rank in others}, vector.dtype)
+    expected = [vector.numel()] * comm.world if numels is None else numels
+    others = others_of(comm)
+    came = exchange(comm, dict.fromkeys(others, vector), {rank: expected[rank] for rank in others}, vector.dtype)
     return [vector if rank == comm.rank else came[rank] for rank in range(comm.world)]
+
+
+def scatter(comm: Collectives, vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """By rank, what each has for this one.
+
+    Args:    vectors: by rank, what this one has for it; all have as much for a rank as it has for itself.
+    """
+    others, mine = others_of(comm), vectors[comm.rank]
+    expected = dict.fromkeys(others, mine.numel())
+    came = exchange(comm, {rank: vectors[rank] for rank in others}, expected, mine.dtype)
+    return [mine if rank == comm.rank else came[rank] for rank in range(comm.world)]
+
+
+def others_of(comm: Collectives) -> list[int]:
+    """All ranks but this one."""
+    return [rank for rank in range(comm.world) if rank != comm.rank]
+
+
+def sent_directly(shares: Sequence[int], rank: int) -> int:
+    """What a rank sends that gives each other one its share, and then its own share to all of them. Pure."""
+    return sum(shares) - shares[rank] + (len(shares) - 1) * shares[rank]
 
 
 def cut(numel: int, parts: int) -> list[tuple[int, int]]:
@@ -62,6 +103,11 @@ def cut(numel: int, parts: int) -> list[tuple[int, int]]:
 def lengths(numel: int, parts: int) -> list[int]:
     """How many elements each of these parts has."""
     return [high - low for low, high in cut(numel, parts)]
+
+
+def join(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """One behind the other; of none, an empty vector like this one."""
+    return torch.cat(list(parts)) if parts else like.new_empty(0)
 
 
 def split(vector: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:

@@ -17,7 +17,7 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, split
+from rubato.strategies.peers import Collectives, join, split
 from rubato.strategies.sums import elements_sent, sum_over
 
 
@@ -42,7 +42,7 @@ class PowerSGD(Compressor):
         generator = torch.Generator().manual_seed(self._seed)
         count = sum(columns * rank for _, columns, rank in self._sides)
         first = torch.randn(count, generator=generator, dtype=torch.float64)
-        return {"residual": like.new_zeros(self.layout.numel), "q": first.to(like)}
+        return {**super().start(like), "q": first.to(like)}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
@@ -54,10 +54,12 @@ class PowerSGD(Compressor):
             )
         ]
         qs = self._split(state["q"], side=1)
-        ps = self._split(sum_over(comm, _flat([m @ q for m, q in zip(matrices, qs, strict=True)], part_D)), side=0)
+        ps = self._split(
+            sum_over(comm, join([(m @ q).flatten() for m, q in zip(matrices, qs, strict=True)], part_D)), side=0
+        )
         ps = [torch.linalg.qr(p).Q for p in ps]
         own_qs = [m.T @ p for m, p in zip(matrices, ps, strict=True)]
-        summed_q = sum_over(comm, _flat(own_qs, part_D))
+        summed_q = sum_over(comm, join([q.flatten() for q in own_qs], part_D))
         total = torch.empty_like(residual)
         at = 0
         for m, p, own, q in zip(matrices, ps, own_qs, self._split(summed_q, side=1), strict=True):
@@ -75,7 +77,3 @@ class PowerSGD(Compressor):
         """The matrices (side, r) of all pieces."""
         parts = split(flat, [one[side] * one[2] for one in self._sides])
         return [part.view(one[side], one[2]) for one, part in zip(self._sides, parts, strict=True)]
-
-
-def _flat(matrices: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    return torch.cat([one.flatten() for one in matrices]) if matrices else like.new_empty(0)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import torch
 
 
-def count_of(density: float, numel: int) -> int:
-    """k: so many of `numel` elements are sent; at least one, where there is any."""
-    return min(numel, max(1, round(density * numel)))
-
-
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """The places of the k largest, ascending; of equal ones those with the lower place count as larger.
 

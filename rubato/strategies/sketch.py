@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import CANDIDATES, columns_for, count_of
 from rubato.strategies.sums import Pattern, elements_sent, sum_over
 from rubato.strategies.topk import INDEX
 
@@ -31,8 +32,6 @@ _PRIME = 2**31 - 1
 """Products of two residues fit into 62 bits."""
 _BLOCK = 1 << 20
 """Elements hashed at once: tables of all would take 25 bytes an element at five rows."""
-_CANDIDATES = 4
-"""Times k elements are looked at exactly."""
 
 
 class CountSketch:
@@ -76,7 +75,7 @@ class CountSketch:
         return columns, (1 - 2 * (mixed & 1)).to(like.dtype)
 
 
-class Sketch(Compressor):
+class Sketch(Correcting):
     """gs-SGD, or Sketched-SGD.
 
     Args:
@@ -100,28 +99,20 @@ class Sketch(Compressor):
         is_central: bool = False,
         pattern: Pattern = "tree",
     ) -> None:
-        super().__init__(layout)
-        self._momentum, self._is_central, self._pattern = momentum, is_central, pattern
-        self.own = ("residual", "momentum") if momentum else ("residual",)
-        self._count = count_of(density, layout.numel) if layout.numel else 0
-        self._candidates = min(_CANDIDATES * self._count, layout.numel)
-        width = columns or -(-_CANDIDATES * self._count // rows)
+        super().__init__(layout, momentum)
+        self._is_central, self._pattern = is_central, pattern
+        self._count = count_of(density, layout.numel)
+        self._candidates = min(CANDIDATES * self._count, layout.numel)
+        width = columns or columns_for(self._count, rows)
         self.sketch = CountSketch(layout.numel, rows, width, seed)
-
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {name: like.new_zeros(self.layout.numel) for name in self.own}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
-        after: State = {}
-        if self._momentum:
-            after["momentum"] = part_D.add_(state["momentum"], alpha=self._momentum)
-        residual = after["residual"] = state["residual"] + part_D
+        after = self.gather(part_D, state)
+        residual = after["residual"]
         candidates = self._find(comm, self.sketch.of(residual))
         places, values = self._look(comm, candidates, residual[candidates])
-        for kept in after.values():
-            kept[places] = 0
+        self.clear(after, places)
         total = torch.zeros_like(residual)
         total[places] = values
         return total, after

@@ -21,7 +21,7 @@ from typing import Literal
 
 import torch
 
-from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, split
+from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, scatter, sent_directly, split
 
 Pattern = Literal["direct", "ring", "tree", "halving_doubling"]
 
@@ -35,14 +35,15 @@ def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct
     return vector.clone() if comm.world == 1 else _PATTERNS[pattern](comm, vector.clone())
 
 
-def _direct(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
-    """Phase 1: rank r gets stretch r of all, and adds up in the order of ranks. Phase 2: each tells all its stretch."""
-    stretches = split(total, lengths(total.numel(), comm.world))
-    mine, others = stretches[comm.rank], [rank for rank in range(comm.world) if rank != comm.rank]
-    came = exchange(comm, {rank: stretches[rank] for rank in others}, dict.fromkeys(others, mine.numel()), total.dtype)
-    parts = [mine if rank == comm.rank else came[rank] for rank in range(comm.world)]
-    mine = sum(parts[1:], parts[0])
-    return torch.cat(all_gather(comm, mine, [one.numel() for one in stretches]))
+def reduce_scatter(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
+    """Rank r gets stretch r of all, and adds up in the order of ranks."""
+    parts = scatter(comm, split(vector, lengths(vector.numel(), comm.world)))
+    return sum(parts[1:], parts[0])
+
+
+def sum_directly(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
+    """Phase 1: a reduce-scatter. Phase 2: each tells all its stretch."""
+    return torch.cat(all_gather(comm, reduce_scatter(comm, vector), lengths(vector.numel(), comm.world)))
 
 
 def _ring(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
@@ -75,21 +76,26 @@ def _tree(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
     Phase 2: the root's sum goes down the same tree.
     Source: Iandola et al. 2016, FireCaffe, arXiv:1511.00175.
     """
-    levels = [1 << level for level in range((comm.world - 1).bit_length())]
+    levels = levels_of(comm.world)
     for m in levels:
-        up, down = _pair(comm, m)
+        up, down = pair(comm, m)
         came = exchange(comm, _to(up, total), _of(down, total), total.dtype)
         if down is not None:
             total.add_(came[down])
     for m in reversed(levels):
-        up, down = _pair(comm, m)
+        up, down = pair(comm, m)
         came = exchange(comm, _to(down, total), _of(up, total), total.dtype)
         if up is not None:
             total.copy_(came[up])
     return total
 
 
-def _pair(comm: Collectives, m: int) -> tuple[int | None, int | None]:
+def levels_of(world: int) -> list[int]:
+    """Of the binomial tree, the leaves first: how far apart neighbours are."""
+    return [1 << level for level in range((world - 1).bit_length())]
+
+
+def pair(comm: Collectives, m: int) -> tuple[int | None, int | None]:
     """At the level of neighbours m apart: the one above in the tree, and the one below; most ranks have neither."""
     if comm.rank % m:
         return None, None
@@ -157,7 +163,7 @@ def _of(peer: int | None, vector: torch.Tensor) -> dict[int, int]:
 
 
 _PATTERNS: dict[str, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
-    "direct": _direct,
+    "direct": sum_directly,
     "ring": _ring,
     "tree": _tree,
     "halving_doubling": _halving_doubling,
@@ -171,13 +177,12 @@ def elements_sent(pattern: Pattern, rank: int, world: int, numel: int) -> int:
     shares = lengths(numel, world)
     match pattern:
         case "direct":
-            return numel - shares[rank] + shares[rank] * (world - 1)
+            return sent_directly(shares, rank)
         case "ring":
             return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
         case "tree":
-            levels = range((world - 1).bit_length())
-            below = [1 for level in levels if rank % (2 << level) == 0 and rank + (1 << level) < world]
-            return numel * (len(below) + (rank > 0))
+            below = sum(rank % (2 * m) == 0 and rank + m < world for m in levels_of(world))
+            return numel * (below + (rank > 0))
         case "halving_doubling":
             power = 1 << (world.bit_length() - 1)
             folded = 2 * (world - power)

@@ -18,7 +18,8 @@ from rubato.errors import ModelError
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import count_of
 
 _SIGN = 1 << 31
 
@@ -38,11 +39,7 @@ class Threshold(Compressor):
         if layout.numel >= _SIGN:
             raise ModelError(f"threshold names 2**31 elements at most, and the model has {layout.numel}; use topk")
         self._threshold = threshold
-        self._most = count_of(most, layout.numel) if layout.numel else 0
-
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {"residual": like.new_zeros(self.layout.numel)}
+        self._most = count_of(most, layout.numel)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""

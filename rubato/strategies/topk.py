@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, all_gather
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.peers import Collectives, all_gather, join
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import count_of
 
 INDEX = torch.int32
 
 
-class TopK(Compressor):
+class TopK(Correcting):
     """Top-k with error feedback.
 
     Args:
@@ -32,25 +33,16 @@ class TopK(Compressor):
     """
 
     def __init__(self, layout: Layout, density: float, momentum: float = 0.0) -> None:
-        super().__init__(layout)
-        self._momentum = momentum
+        super().__init__(layout, momentum)
         self._counts = [count_of(density, piece.numel) for piece in layout.pieces]
-        self.own = ("residual", "momentum") if momentum else ("residual",)
-
-    def start(self, like: torch.Tensor) -> State:
-        """See `Compressor`."""
-        return {name: like.new_zeros(self.layout.numel) for name in self.own}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
-        after: State = {}
-        if self._momentum:
-            after["momentum"] = part_D.add_(state["momentum"], alpha=self._momentum)
-        residual = after["residual"] = state["residual"] + part_D
+        after = self.gather(part_D, state)
+        residual = after["residual"]
         places = self._select(residual)
         values = residual[places]
-        for kept in after.values():
-            kept[places] = 0
+        self.clear(after, places)
         all_places = all_gather(comm, places.to(INDEX))
         all_values = all_gather(comm, values)
         total = torch.zeros_like(residual)
@@ -68,4 +60,4 @@ class TopK(Compressor):
         for piece, count in zip(self.layout.pieces, self._counts, strict=True):
             chosen.append(largest(vector_D[start : start + piece.numel].abs(), count) + start)
             start += piece.numel
-        return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64, device=vector_D.device)
+        return join(chosen, vector_D.new_empty(0, dtype=torch.int64))

@@ -24,8 +24,8 @@ METHODS: tuple[Method, ...] = get_args(Method)
 SHAPES = [(512, 256), (512,), (64, 512), (64,)]
 MODEL = Profile(
     (
-        Layer("first", ((512, 256), (512,)), 1e-4, 2e-4, 512),
-        Layer("last", ((64, 512), (64,)), 5e-5, 1e-4, 64),
+        Layer("first", ((512, 256), (512,)), 1e-4, 2e-4),
+        Layer("last", ((64, 512), (64,)), 5e-5, 1e-4),
     ),
     start_s=1e-3,
     update_s=1e-9,

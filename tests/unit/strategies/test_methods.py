@@ -15,7 +15,8 @@ from rubato.strategies.hierarchical import HierarchicalTopK
 from rubato.strategies.layout import Layout, layout_of
 from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
-from rubato.strategies.selection import count_of, largest
+from rubato.strategies.selection import largest
+from rubato.strategies.sizes import count_of
 from rubato.strategies.sketch import CountSketch
 from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
