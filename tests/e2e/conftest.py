@@ -188,3 +188,9 @@ def new_page(browser: Browser) -> Iterator[NewPage]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+def event_positions(page: Page) -> list[int]:
+    """Of the events shown, the newest first; read in one go: one that arrives meanwhile moves the others down."""
+    shown: list[int] = page.locator(".event").evaluate_all("events => events.map(each => +each.dataset.position)")
+    return shown

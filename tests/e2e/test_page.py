@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.e2e.conftest import NewPage, Service
+from tests.e2e.conftest import NewPage, Service, event_positions
 from tests.e2e.simulated_cluster import SimulatedCluster
 
 
@@ -30,10 +30,6 @@ def wait_until(page: Page, condition: Callable[[], bool], timeout_ms: int = 20_0
         assert waited < timeout_ms, "the page never came to the expected state"
         page.wait_for_timeout(100)
         waited += 100
-
-
-def positions(page: Page) -> list[int]:
-    return [int(item.get_attribute("data-position") or 0) for item in page.locator(".event").all()]
 
 
 def test_a_person_signs_in_by_token_and_out(own_service: Service, new_page: NewPage) -> None:
@@ -288,8 +284,8 @@ def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
     page.get_by_role("tab", name="Events").click()
     expect(page.locator(".event[data-kind='worker.lost']")).to_have_count(1)
     told = len(own_service.call("GET", f"/jobs/{job_id}/events")["items"])
-    wait_until(page, lambda: len(positions(page)) >= told)
-    shown = positions(page)
+    wait_until(page, lambda: len(event_positions(page)) >= told)
+    shown = event_positions(page)
     assert shown == list(range(len(shown), 0, -1))
 
 

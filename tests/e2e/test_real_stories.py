@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from rubato.client import Client
+from tests.e2e.conftest import event_positions
 from tests.e2e.real_home import SLOW_MS, RealHome, real_home, wait_for_step
 from tests.ray_node import ray_node
 from tests.relay import Relay
@@ -173,7 +174,7 @@ def test_after_a_minute_without_network_nothing_is_missing_and_nothing_doubled(
         expect(page.locator(".event[data-kind='generation.formed']")).to_have_count(2, timeout=30_000)
         told = [event.position for event in client.events(job_id)]
         expect(page.locator(f".event[data-position='{told[-1]}']")).to_be_visible()
-        shown = [int(item.get_attribute("data-position") or 0) for item in page.locator(".event").all()]
+        shown = event_positions(page)
         assert shown == list(range(len(shown), 0, -1))
         page.get_by_role("tab", name="Overview").click()
         wait_for_step(page, client.job(job_id).step)
