@@ -205,13 +205,18 @@ class Run:
             yield source
             return
         session = self._session
+
+        def say(stage: str) -> None:
+            session.control.stage(stage, microbatch=session.present_microbatch)
+
         with contextlib.closing(
             Prefetcher(
                 source,
                 processes,
                 upcoming=session.upcoming,
                 tell=session.tell,
-                alive=lambda: session.control.stage("fetch", microbatch=session.present_microbatch),
+                waits=lambda: say("prefetch"),
+                reads=lambda: say("fetch"),
             )
         ) as ahead:
             yield ahead

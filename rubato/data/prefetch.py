@@ -43,7 +43,9 @@ Tell = Callable[[EventKind, str], None]
 AHEAD = 2
 """Microbatches each process works on or holds ready: while one is taken the next is being read."""
 STALL_S = 10.0
-"""A process that owes a microbatch for so long is taken for dead: half of the least time after which a worker is."""
+"""A process that owes a microbatch for so long is taken for dead, unless samples of this run are known to be slow."""
+STALL_FACTOR = 8.0
+"""How often the longest time that a microbatch took so far it may take: as with the stages of a worker."""
 MAX_LOSSES = 3
 """Processes lost in a row, or microbatches that only they failed to read, before reading ahead is given up."""
 END_S = 0.5
@@ -99,7 +101,8 @@ class Prefetcher:
         count: processes, >= 1.
         upcoming: the keys that this worker will read next, in order, as things stand.
         tell: takes events.
-        alive: called now and then while waiting.
+        waits: called now and then while a process is waited for.
+        reads: called before the training process reads itself what none has delivered.
         describe: a key in words.
     Raises:
         ModelError: the dataset or collate cannot be given to a process.
@@ -109,7 +112,8 @@ class Prefetcher:
     count: int
     upcoming: Callable[[], Iterator[Key]]
     tell: Tell
-    alive: Callable[[], None] = lambda: None
+    waits: Callable[[], None] = lambda: None
+    reads: Callable[[], None] = lambda: None
     describe: Callable[[Key], str] = lambda key: f"step {key[0]}, microbatch {key[1]}"
     read_ahead: int = field(default=0, init=False)
     """Microbatches that came from a process, so far."""
@@ -120,6 +124,9 @@ class Prefetcher:
         self._readers: dict[int, _Reader] = {}
         self._owed: dict[Key, int] = {}
         self._tickets: dict[Key, int] = {}
+        self._asked_at: dict[Key, float] = {}
+        self._longest_s = 0.0
+        """That a microbatch took, here or from when a process was asked for it."""
         self._last_ticket = 0
         self._arrived: dict[Key, _Arrival] = {}
         self._last_number = self._losses = self._failures = 0
@@ -141,7 +148,10 @@ class Prefetcher:
             self.read_ahead += 1
             return _open(arrival)
         self.read_here += 1
+        self.reads()
+        began = time.monotonic()
         batch = self.source.read(step, v, count)
+        self._took(time.monotonic() - began)
         if arrival is not None:
             self._only_here(key, _open(arrival))
         return batch
@@ -153,6 +163,7 @@ class Prefetcher:
         self._arrived.clear()
         self._owed.clear()
         self._tickets.clear()
+        self._asked_at.clear()
         for reader in self._readers.values():
             if reader.is_ready:
                 self._tell_wish(reader)
@@ -196,8 +207,9 @@ class Prefetcher:
         for key, number in self._owed.items():
             if before.get(key) != number:
                 self._last_ticket += 1
-                self._tickets[key] = self._last_ticket
+                self._tickets[key], self._asked_at[key] = self._last_ticket, time.monotonic()
         self._tickets = {key: self._tickets[key] for key in self._owed}
+        self._asked_at = {key: self._asked_at[key] for key in self._owed}
         for number in ready:
             self._tell_wish(self._readers[number])
 
@@ -213,15 +225,16 @@ class Prefetcher:
 
     def _await(self, key: Key) -> _Arrival | None:
         """What arrived for the key, after a wait where a process owes it; None: nobody will deliver it."""
-        deadline = time.monotonic() + STALL_S
+        limit_s = max(STALL_S, STALL_FACTOR * self._longest_s)
+        deadline = time.monotonic() + limit_s
         while key not in self._arrived:
             number = self._owed.get(key)
             if number is None:
                 return None
             if time.monotonic() > deadline:
-                self._lose(self._readers[number], f"it did not deliver a microbatch within {STALL_S:g} s")
+                self._lose(self._readers[number], f"it did not deliver a microbatch within {limit_s:.3g} s")
                 return None
-            self.alive()
+            self.waits()
             self._take_in(_POLL_S)
         return self._arrived.pop(key)
 
@@ -249,10 +262,14 @@ class Prefetcher:
             reader.is_ready = True
         elif key is not None:
             del self._owed[key]
+            self._took(time.monotonic() - self._asked_at.pop(key))
             self._arrived[key] = _Arrival(descriptor, is_failure=kind == process.FAILED)
             self._losses = 0
         else:
             os.close(descriptor)  # the wish for it was withdrawn
+
+    def _took(self, seconds: float) -> None:
+        self._longest_s = max(self._longest_s, seconds)
 
     # --- losses -------------------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Evaluator:
                 processes,
                 upcoming,
                 tell=self._session.tell,
-                alive=lambda: self._session.control.stage("evaluate"),
+                waits=lambda: self._session.control.stage("evaluate"),
                 describe=lambda key: f"chunk {key[1]} of an evaluation",
             )
             found = chunks, reader  # the chunks keep the dataset alive, whose id is the key

@@ -17,6 +17,9 @@ _DEFAULTS = {
     # Output is wanted as it is written, and the stacks of all threads when a native crash or a hang ends the process.
     "PYTHONUNBUFFERED": "1",
     "PYTHONFAULTHANDLER": "1",
+    # A peer that dies breaks what was under way with it: the engine sees that and goes on with the others. By default
+    # (3) a thread of torch ends the whole process where it sees it first.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
 }
 
 

@@ -19,11 +19,12 @@ import time
 from dataclasses import dataclass
 
 STAGES = (
-    *("setup", "standby", "fetch", "first_batch", "compute", "exchange", "update"),
+    *("setup", "standby", "prefetch", "fetch", "first_batch", "compute", "exchange", "update"),
     *("enter", "sync", "evaluate", "checkpoint", "long_phase", "done"),
 )
-"""What a main thread may do. `first_batch`: the first microbatch of its size (compilation, caches); `update`: all
-between a reduction and the next microbatch; `enter`: a generation; `sync`: the state goes from members to joiners."""
+"""What a main thread may do. `prefetch`: waits for a process that reads ahead; `fetch`: reads a microbatch itself;
+`first_batch`: the first microbatch of its size (compilation, caches); `update`: all between a reduction and the next
+microbatch; `enter`: a generation; `sync`: the state goes from members to joiners."""
 BUCKETS = 24
 """The last one begins after two hours."""
 ENOUGH = 5

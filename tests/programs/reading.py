@@ -44,6 +44,18 @@ class Failing(Noisy):
         raise OSError("disk gone")
 
 
+class Slow(Noisy):
+    """Takes so many seconds for a sample."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> dict:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
 class Held(Noisy):
     """Blocks in every process but one while a file exists."""
 

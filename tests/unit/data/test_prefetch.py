@@ -21,7 +21,7 @@ import torch
 from alone import own_generators
 from hypothesis import given
 from hypothesis import strategies as st
-from programs.reading import Descriptors, Failing, Held, Noisy
+from programs.reading import Descriptors, Failing, Held, Noisy, Slow
 from stopping import stopped
 
 from rubato.data import prefetch
@@ -184,11 +184,24 @@ def test_a_process_that_hangs_is_replaced_and_nobody_waits_for_it(
     with Reading(Held(str(hold), os.getpid()), count=1).warm() as reading:
         hold.touch()
         monkeypatch.setattr(prefetch, "STALL_S", 0.3)
+        monkeypatch.setattr(prefetch, "STALL_FACTOR", 0.0)
         for _ in range(2 + prefetch.AHEAD):  # what it had ready, and the one it hangs in
             check(reading.read())
         assert EventKind.PREFETCH_LOST in reading.kinds
         assert "it did not deliver a microbatch within 0.3 s" in reading.told[0][1]
         hold.unlink()
+
+
+def test_samples_that_are_slow_are_waited_for_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with Reading(Slow(0.1), count=1).ready() as reading:
+        monkeypatch.setattr(prefetch, "STALL_S", 0.2)  # a microbatch takes twice as long
+        reading.ahead.waits, reading.ahead.reads = (lambda: said.append("waits")), (lambda: said.append("reads"))
+        reading.wait(lambda: reading.ahead.read_ahead >= 3)
+        assert reading.kinds.count(EventKind.PREFETCH_LOST) <= 1, reading.told
+        assert EventKind.PREFETCH_OFF not in reading.kinds
+    assert said.count("reads") == reading.ahead.read_here > 0
+    assert "waits" in said
 
 
 @pytest.fixture
