@@ -196,6 +196,7 @@ def test_samples_that_are_slow_are_waited_for_once_that_is_known(monkeypatch: py
     said: list[str] = []
     with Reading(Slow(0.1), count=1).ready() as reading:
         monkeypatch.setattr(prefetch, "STALL_S", 0.2)  # a microbatch takes twice as long
+        monkeypatch.setattr(prefetch, "_POLL_S", 0.05)
         reading.ahead.waits, reading.ahead.reads = (lambda: said.append("waits")), (lambda: said.append("reads"))
         reading.wait(lambda: reading.ahead.read_ahead >= 3)
         assert reading.kinds.count(EventKind.PREFETCH_LOST) <= 1, reading.told
