@@ -17,6 +17,8 @@ from invariants import check, undisturbed
 from local_job import LocalJob
 from network import COMMAND, NAMESPACES, Network, NoNamespaces, network
 
+from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP
+
 pytestmark = pytest.mark.timeout(300)
 
 STEPS = 60
@@ -81,5 +83,20 @@ def test_longer_than_the_deadline_costs_a_repair(tmp_path: Path, net: Network, f
         end(net, VICTIM)
         check(run, undisturbed("faulty", **SPEC), fault=f"{fault} for longer than the deadline", lost_touch=1)
     assert longest_gap_s(run) > HANG_S / 2
+    assert "recovery" in causes(run)
+    assert not run.events("worker.lost"), "whoever waits is not at fault"
+
+
+@pytest.mark.parametrize("fault", ["cut off", "interface down"])
+def test_an_outage_that_outlasts_several_repairs_fails_no_job(tmp_path: Path, net: Network, fault: str) -> None:
+    begin, end = FAULTS[fault]
+    restart = {"backoff": {"initial": 0.5, "max": 1.0}}
+    with job(tmp_path, net, limits={"hang_timeout": HANG_S}, restart=restart) as run:
+        run.wait_step(5)
+        begin(net, VICTIM)
+        run.wait(lambda: len(run.events("change.failed")) >= REPAIRS_AT_ONE_STEP, "repairs that lead nowhere")
+        assert "lost each other" in run.status()["observed"]["reason"]
+        end(net, VICTIM)
+        check(run, undisturbed("faulty", **SPEC), fault=f"{fault} for several repairs", lost_touch=1)
     assert "recovery" in causes(run)
     assert not run.events("worker.lost"), "whoever waits is not at fault"

@@ -15,8 +15,6 @@ from rubato.wire.status import WorkerState
 
 PLACEMENT_GRACE_S = 2.0
 """How long those that stand by wait for workers without a slot, before training starts or changes without them."""
-MAX_EXPONENT = 64
-"""A wait that grew so often is beyond any maximum; a power without end would be out of the range of floats."""
 
 
 class Founding:
@@ -94,8 +92,7 @@ class Founding:
                 f"({job.terms.max_restarts}); the last time because {because}.",
                 step=job.step,
             )
-        wait = job.terms.backoff_initial_s * job.terms.backoff_factor ** min(job.restarts - 1, MAX_EXPONENT)
-        wait = min(wait, job.terms.backoff_max_s)
+        wait = job.terms.backoff_s(job.restarts)
         self._begins_at = now + wait
         job.emit(
             EventKind.RESTARTING,

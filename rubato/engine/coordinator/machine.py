@@ -19,6 +19,7 @@ from rubato.engine.coordinator.resizing import Resizing
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
+from rubato.engine.coordinator.verdicts import is_raised
 from rubato.engine.coordinator.view import observe_job, observe_workers
 from rubato.engine.coordinator.watch import Watch
 from rubato.wire import worker as wire
@@ -249,9 +250,11 @@ class Coordinator:
             return
         # Others may have switched, as all had agreed to, when one lost touch in the last exchange before.
         is_of_now = is_news and event.through >= min(self.job.number, worker.generation)
+        if is_news and self._repair.is_awaited(worker.incarnation):
+            self._repair.hear(event.cause)
         if not self._repair.is_active and self.job.is_member(worker) and is_of_now:
             cause = event.cause or f"{worker.worker_id} lost touch with the others"
-            self._repair.begin(cause, is_raised=bool(event.cause))
+            self._repair.begin(cause, is_raised=is_raised(event.cause))
 
     def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
         whole = self.job.ledger.on_written(event, now)
@@ -371,11 +374,11 @@ class Coordinator:
         if self._ending.is_decided or self._ending.is_over:
             return
         if self._repair.is_active:
-            failure = job.verdicts.on_no_progress(self._repair.because, is_raised=self._repair.is_raised)
+            failure = job.verdicts.on_no_progress(self._repair.because, job.terms, is_raised=self._repair.is_raised)
             if failure is not None and not self._ending.is_leaving:
                 self._fail(failure, now)
                 return
-        if self._repair.is_active and not self._repair.advance():
+        if self._repair.is_active and not self._repair.advance(now, may_wait=not self._ending.is_leaving):
             # Where no generation had begun, nothing is lost: the next one is founded from those that stand by.
             failure = self._founding.restart(self._repair.because, now) if job.current is not None else None
             if failure is not None:

@@ -10,6 +10,9 @@ from rubato.wire.cluster import ActionAnswer, Distrust, MetricRow, Outcome, RunW
 from rubato.wire.spec import JobSpec
 from rubato.wire.worker import Command
 
+_MAX_EXPONENT = 64
+"""A wait that grew so often is beyond any maximum; a power without end would be out of the range of floats."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -37,6 +40,10 @@ class Terms:
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     reproducible: bool = True
     """Whether the result must be the same bits, whoever computes."""
+
+    def backoff_s(self, times: int) -> float:
+        """Seconds before what failed so many times is tried again, as `restart.backoff` says."""
+        return min(self.backoff_initial_s * self.backoff_factor ** min(times - 1, _MAX_EXPONENT), self.backoff_max_s)
 
     @classmethod
     def of(cls, job_id: str, attempt: int, spec: JobSpec) -> Terms:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.state import JobState
+from rubato.engine.coordinator.verdicts import is_of_network, is_raised
 from rubato.wire import worker as wire
+from rubato.wire.events import EventKind
 from rubato.wire.status import WorkerState
 
 
@@ -17,7 +19,9 @@ class Repair:
         self._job = job
         self.because = ""
         self.is_raised = False
-        """Whether an exchange of a worker raised, or was left out."""
+        """Whether an exchange of a worker raised, or was left out; else workers lost touch."""
+        self._mint_at: float | None = None
+        """When the survivors, who have all answered, are brought together; None: some have not."""
         self._through = 0
         """Everything up to this generation is revoked; 0: no repair."""
         self._involved: dict[str, None] = {}
@@ -46,6 +50,11 @@ class Repair:
         """Whether the repair that is under way has revoked this generation."""
         return generation <= self._through
 
+    def hear(self, cause: str) -> None:
+        """Why one of those who take part had to leave: what raised there is told before what the others saw of it."""
+        if cause and not is_of_network(cause) and not self.is_raised:
+            self.because, self.is_raised = cause, True
+
     def begin(self, because: str, also: Sequence[str] = (), *, is_raised: bool = False) -> None:
         """Revoke everything minted so far; in a repair: again, from who is left.
 
@@ -57,7 +66,7 @@ class Repair:
         job = self._job
         if not self.is_active:
             self._involved = {}
-        self.because, self.is_raised = because, is_raised
+        self.because, self.is_raised, self._mint_at = because, is_raised, None
         if self._through < job.highest:  # else another member says the same of the same generation
             job.verdicts.on_repair(job.step)
         self._through = job.highest
@@ -74,15 +83,19 @@ class Repair:
         self._through = 0
         self._involved = {}
 
-    def advance(self) -> bool:
-        """Mint from the survivors once all have answered. Returns False where nobody has the state any more."""
+    def advance(self, now: float, *, may_wait: bool) -> bool:
+        """Mint from the survivors once all have answered, and where the same was tried before in vain after a wait.
+
+        Args:    may_wait: whether there is time for that.
+        Returns: False where nobody has the state any more.
+        """
         job = self._job
         if job.pending is not None and job.pending.number > self._through:
             broken = [one for one in job.roster.of(job.pending) if one.broken and one.broken.through > self._through]
             if len(job.roster.of(job.pending)) == job.pending.world and not broken:
                 return True
             cause = next((one.broken.cause for one in broken if one.broken and one.broken.cause), "")
-            self.begin(cause or "another worker was lost during the repair", is_raised=bool(cause))
+            self.begin(cause or "another worker was lost during the repair", is_raised=is_raised(cause))
         if self.unanswered():
             return True
         answered = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
@@ -95,8 +108,27 @@ class Repair:
             job.pending = None
             self.finish()
             return False
+        if may_wait and now < self._decide_mint_at(now):
+            return True
         job.mint(survivors, wire.Origin("members"), "recovery", follows=0)
         return True
+
+    def _decide_mint_at(self, now: float) -> float:
+        wait_s = self._job.verdicts.repair_wait_s(self._job.terms, is_raised=self.is_raised)
+        if self._mint_at is None and wait_s:
+            self._tell_waiting(wait_s)
+        if self._mint_at is None:
+            self._mint_at = now + wait_s
+        return self._mint_at if wait_s else now  # a death meanwhile explains what was waited for
+
+    def _tell_waiting(self, wait_s: float) -> None:
+        job, times = self._job, self._job.verdicts.repairs
+        job.reason = (
+            f"its workers lost each other {times} times at step {job.step} although none had died ({self.because}); "
+            f"they are brought together again in {wait_s:g} s"
+        )
+        facts = {"generation": self._through, "cause": self.because, "joining": [], "times": times, "seconds": wait_s}
+        job.emit(EventKind.CHANGE_FAILED, job.reason, step=job.step, **facts)
 
     def _without_laggards(self, survivors: list[WorkerView]) -> list[WorkerView]:
         """Fence those that cannot be brought up to date: nobody holds the reductions they missed any more.

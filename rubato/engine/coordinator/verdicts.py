@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
+from rubato.engine.coordinator.orders import Terms
 from rubato.errors import NonFiniteGradient
 from rubato.wire.cluster import Failure
 from rubato.wire.reasons import Reason
@@ -16,11 +18,20 @@ CRASHES_AT_ONE_STEP = 3
 HANGS_AT_ONE_STEP = 3
 """Times that workers were fenced at one step before the program is blamed: all of a generation are one time."""
 REPAIRS_AT_ONE_STEP = 3
-"""Repairs without a step or a death between them before the cause is taken to be there to stay."""
+"""Repairs without a step or a death between them before the program is blamed, where an exchange raised; where a
+network is between the workers, so many more than `restart.max_restarts`."""
+LONGEST_REPAIR_WAIT_S = 30.0
+"""Between two of the latter: looking again costs little, and the network may be back at any time."""
 HANG_ADVICE = (
     "Its stacks are in the last lines of its output. Where the stage may take that long, say so with "
     "run.long_phase(...) or a larger limits.hang_timeout."
 )
+_NETWORK = re.compile(
+    r"connect|socket|network|unreachable|no route|broken pipe|timed? ?out|closed by peer|reset by peer|remote process|"
+    r"lost touch|revoked|could not be formed",
+    re.IGNORECASE,
+)
+"""Words of gloo, of NCCL and of the system, and of our own, for links that fail."""
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Sent from outside: never the program's own fault."""
 
@@ -47,19 +58,27 @@ class Verdicts:
         """A worker died: that is what repairs are for."""
         self.repairs = 0
 
-    def on_no_progress(self, because: str, *, is_raised: bool) -> Failure | None:
+    def repair_wait_s(self, terms: Terms, *, is_raised: bool) -> float:
+        """Seconds before the survivors are brought together again; the first time at once.
+
+        Args: is_raised: as in `on_no_progress`.
+        """
+        if is_raised or self.repairs < 2:
+            return 0.0
+        return min(LONGEST_REPAIR_WAIT_S, terms.backoff_s(self.repairs - 1))
+
+    def on_no_progress(self, because: str, terms: Terms, *, is_raised: bool) -> Failure | None:
         """The failure of the job where repairs lead nowhere, or None.
 
-        Args: is_raised: whether an exchange of a worker raised, or was left out; else workers waited for each other.
+        Args: is_raised: whether an exchange of a worker raised, or was left out; else workers lost touch.
         """
-        if self.repairs < REPAIRS_AT_ONE_STEP:
+        if self.repairs < REPAIRS_AT_ONE_STEP + (0 if is_raised else terms.max_restarts):
             return None
         advice = (
             "All workers must go through the same exchanges with data of the same size (every run.evaluate too) and "
-            "need the memory for them: mend the program or give each worker more memory, and submit again. Where the "
-            "cause names a connection, look at the network between the workers"
+            "need the memory for them: mend the program or give each worker more memory, and submit again"
             if is_raised
-            else "Look at the network between the workers"
+            else "Look at the network between the workers; a larger restart.max_restarts bears a longer outage"
         )
         return Failure(
             failure_class="user" if is_raised else "infrastructure",
@@ -175,6 +194,16 @@ def is_out_of_memory(error: str) -> bool:
     """Whether an exception, as `Type: text`, says that there was no memory left."""
     kind = error.partition(":")[0].rpartition(".")[2]
     return kind in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in error
+
+
+def is_of_network(cause: str) -> bool:
+    """Whether a worker lost touch with the others by no fault of a program: all that sockets say, and a revoke."""
+    return _NETWORK.search(cause) is not None
+
+
+def is_raised(cause: str) -> bool:
+    """Whether an exchange raised for another reason; nothing: workers waited for each other."""
+    return bool(cause) and not is_of_network(cause)
 
 
 def is_from_outside(exited: Exited) -> bool:

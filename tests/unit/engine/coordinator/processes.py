@@ -32,6 +32,7 @@ class Processes:
         self.saved_rows: dict[str, tuple[MetricRow, ...]] = {}
         """That a checkpoint took along, by its folder."""
         self.raises_at: int | None = None
+        self.raises: tuple[str, ...] = ("a peer was lost: no memory",)
         """The step whose exchange raises on every worker, each time it is tried."""
         self.may_join = True
         """Whether joiners can take over the state."""
@@ -344,7 +345,7 @@ class Processes:
             return lambda: self._say_broken(worker, worker.revoked, "revoked")
         group = self.group_of(record)
         if worker.step == self.raises_at:
-            return lambda: self._say_broken(worker, max(record.number, worker.revoked), "a peer was lost: no memory")
+            return lambda: self._say_broken(worker, max(record.number, worker.revoked), self.random.choice(self.raises))
         arrived = group.arrived.setdefault(worker.step, set())
         if worker.step >= self.total_steps and not self._has_saved(worker):
             return lambda: self._save(worker)  # and then meet the others, as if for another step

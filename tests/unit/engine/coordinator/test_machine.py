@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
-from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP, Verdicts
+from rubato.engine.coordinator.verdicts import REPAIRS_AT_ONE_STEP
 from rubato.wire import worker as wire
 from rubato.wire.status import WorkerState
 from tests.unit.engine.coordinator.simulation import Cluster
@@ -244,20 +244,6 @@ def test_who_missed_a_result_that_nobody_has_any_more_is_replaced(serves: bool) 
     doomed = job.roster.get(behind)
     assert doomed is not None
     assert ("it stopped at step" in doomed.doom) is not serves
-
-
-def test_deaths_and_steps_between_repairs_are_progress() -> None:
-    verdicts = Verdicts()
-    for step in range(2 * REPAIRS_AT_ONE_STEP):
-        verdicts.on_repair(step)
-        assert verdicts.on_no_progress("it raised", is_raised=True) is None
-    for _ in range(2 * REPAIRS_AT_ONE_STEP):
-        verdicts.on_repair(9)
-        verdicts.on_death()
-        assert verdicts.on_no_progress("it raised", is_raised=True) is None
-    for _ in range(REPAIRS_AT_ONE_STEP):
-        verdicts.on_repair(9)
-    assert verdicts.on_no_progress("it raised", is_raised=True) is not None
 
 
 def test_a_checkpoint_to_begin_from_that_is_not_whole_fails_the_job() -> None:
