@@ -242,8 +242,8 @@ class RestartSpec:
     """What happens after all workers were lost."""
 
     max_restarts: int = 5
-    """Restarts after a loss of all workers before the job fails, at most a million; a start whose workers are killed
-    is tried as often."""
+    """Restarts after a loss of all workers before the job fails, at most a million; a start whose workers are killed,
+    and a step whose workers cannot reach each other, are tried as often and a little more."""
     backoff: BackoffSpec = BackoffSpec()
     """Waits between restarts."""
     no_retry_on_exit_codes: tuple[int, ...] = ()

@@ -95,9 +95,10 @@ def test_one_that_is_stopped_before_its_program_is_loaded_is_replaced(
 
     monkeypatch.setattr(supervisor, "spawn_fresh", spawn_stopped)
     monkeypatch.setattr(supervisor.ChildSupervisor, "_fork", lambda *_: None)
-    config = {"steps": 200, "pace": 0.2}
+    config = {"steps": 400, "pace": 0.2}
     with job(tmp_path, WARMING, workers=3, config=config, limits={"hang_timeout": 20}) as run:
-        run.wait(lambda: bool(run.events("worker.lost")), "the loss")  # the two others train meanwhile
+        run.wait(lambda: bool(run.events("worker.lost")), "the loss")
+        assert {row["workers"] for row in run.rows()} == {2}, "the two others train meanwhile"
         run.wait_workers(3)
         check_alone(run, tmp_path, config, fault="SIGSTOP for ever before the program is loaded")
     assert len(run.events("worker.lost")) == 1, run.told()

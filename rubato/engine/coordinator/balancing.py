@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rubato.engine.coordinator.owners import MIN_GAIN, owners_of, shares_for, shares_of, step_time
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.tree import Tree
 from rubato.wire import worker as wire
 from rubato.wire.events import EventKind
 
@@ -23,15 +23,9 @@ WINDOW_S = 3.0
 """With fast steps the window is longer: a busy moment of the machine is no slow worker."""
 SKIPPED_STEPS = 3
 """At the start of a generation: caches, and the steps that joiners do not compute in yet."""
-MIN_GAIN = 0.15
-"""Of the time that the slowest worker computes."""
 MIN_Z = 3.0
 NOISE = 0.02
 """A spread below this is not believed."""
-SLACK = 1.05
-"""How much longer than at best a step may take if that keeps the runs of microbatches aligned."""
-MAX_ALIGNED = 128
-"""Microbatches up to which aligned runs are looked for: the search grows with the square."""
 
 Pace = tuple[tuple[int, int], ...]
 """By rank: nanoseconds spent, on so many microbatches."""
@@ -60,54 +54,14 @@ def decide_owners(window: Sequence[Pace], owners: Sequence[int]) -> Rebalance | 
     usual = [statistics.median(step[rank] for step in times) for rank in range(world)]
     if min(usual) <= 0:
         return None
-    present, best = _shares(owners, world), shares_for(usual, len(owners))
-    gains = [1.0 - _longest(step, best) / _longest(step, present) for step in times]
+    present, best = shares_of(owners, world), shares_for(usual, len(owners))
+    gains = [1.0 - step_time(step, best) / step_time(step, present) for step in times]
     gain = statistics.median(gains)
     spread = 1.4826 * statistics.median(abs(one - gain) for one in gains)
     z = gain / max(spread, NOISE)
     if gain < MIN_GAIN or z < MIN_Z:
         return None
-    return Rebalance(tuple(rank for rank, count in enumerate(best) for _ in range(count)), gain, z)
-
-
-def shares_for(times: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
-    """How many microbatches each rank gets, in contiguous runs, at least one each.
-
-    Of all shares with which a step takes at most `SLACK` times the shortest possible, those that need the fewest tree
-    nodes: what a rank sends in an exchange grows with the nodes that it holds.
-    """
-    shares = [1] * len(times)
-    for _ in range(num_microbatches - len(times)):
-        shares[min(range(len(times)), key=lambda rank: (shares[rank] + 1) * times[rank])] += 1
-    if num_microbatches > MAX_ALIGNED:
-        return tuple(shares)
-    allowed = SLACK * _longest(times, shares)
-    # Best (nodes, longest time, shares) by microbatches given away, rank after rank.
-    found: dict[int, tuple[int, float, tuple[int, ...]]] = {0: (0, 0.0, ())}
-    tree = Tree.of(num_microbatches)
-    nodes: dict[tuple[int, int], int] = {}
-    for rank, time in enumerate(times):
-        after = len(times) - rank - 1
-        most = int(allowed / time + 1e-9)
-        following: dict[int, tuple[int, float, tuple[int, ...]]] = {}
-        for begin, (sent, longest, given) in found.items():
-            for count in range(1, min(most, num_microbatches - begin - after) + 1):
-                run = (begin, begin + count)
-                if run not in nodes:
-                    nodes[run] = len(tree.frontier(range(*run), range(num_microbatches)))
-                option = (sent + nodes[run], max(longest, count * time), (*given, count))
-                following[run[1]] = min(following.get(run[1], option), option)
-        found = following
-    return found[num_microbatches][2] if num_microbatches in found else tuple(shares)
-
-
-def _shares(owners: Sequence[int], world: int) -> tuple[int, ...]:
-    return tuple(owners.count(rank) for rank in range(world))
-
-
-def _longest(times: Sequence[float], shares: Sequence[int]) -> float:
-    """How long the slowest rank computes."""
-    return max(time * count for time, count in zip(times, shares, strict=True))
+    return Rebalance(owners_of(best), gain, z)
 
 
 def describe_moves(
@@ -166,7 +120,7 @@ class Balancing:
             return
         self._needed = min(MAX_WINDOW_STEPS, 2 * self._needed)
         times = [statistics.median(step[rank][0] / step[rank][1] for step in window) for rank in range(record.world)]
-        before, after = _shares(record.owners, record.world), _shares(found.owners, record.world)
+        before, after = shares_of(record.owners, record.world), shares_of(found.owners, record.world)
         names = [member.worker_id for member in record.members]
         message, giver = describe_moves(names, times, before, after)
         job.mint(members, wire.Origin("members"), "rebalance", follows=record.number, owners=found.owners)
@@ -188,6 +142,8 @@ class Balancing:
 
     def on_switched(self, record: wire.GenerationRecord, step: int) -> None:
         """The members train in a new generation."""
+        if record.cause != "rebalance":
+            self._needed = WINDOW_STEPS  # what flapped were other members
         told, self._told = self._told, None
         if told is not None and told[0] == record.number:
             self._job.emit(EventKind.REBALANCED, told[1], step=step, **told[2])

@@ -9,9 +9,9 @@ from rubato.engine.coordinator.ending import Ending
 from rubato.engine.coordinator.founding import Founding
 from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.roster import WorkerView
-from rubato.engine.coordinator.starting import Death, GiveUp
+from rubato.engine.coordinator.starting import Death, GiveUp, Retry
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import HANG_ADVICE, describe_exit, is_from_outside
+from rubato.engine.coordinator.verdicts import HANG_ADVICE, describe_exit, is_from_outside, was_killed_for_memory
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure
 from rubato.wire.events import EventKind
@@ -68,10 +68,7 @@ class Exits:
             failure = job.verdicts.on_crash(event, *place, no_retry=no_retry, has_trained=has_trained)
             if failure is not None:
                 self._ending.fail(job.located(failure, worker))
-        # A spare that is killed had been warm: that says nothing of how workers start.
-        is_spare = worker.standby is not None and job.current is not None and not is_pending and not worker.error
-        is_harmless = is_spare and (is_from_outside(event) or worker.hang is not None)
-        if worker.generation == 0 and not self._ending.is_leaving and not is_harmless:
+        if not self._ending.is_leaving and self._tells_of_starts(worker, event, now, is_pending=is_pending):
             self._on_start_failure(worker, event, now)
 
     def _give_up_joining(self, worker: WorkerView) -> None:
@@ -102,14 +99,26 @@ class Exits:
             **({"hang": worker.hang.facts} if worker.hang is not None else {}),
         )
 
+    def _tells_of_starts(self, worker: WorkerView, event: wire.Exited, now: float, *, is_pending: bool) -> bool:
+        """Whether others that are started may end like this one."""
+        if worker.generation:
+            return was_killed_for_memory(event) and not worker.has_lasted(now)
+        # A spare that is killed had been warm: that says nothing of how workers start.
+        is_spare = worker.standby is not None and self._job.current is not None and not is_pending and not worker.error
+        return not (is_spare and (is_from_outside(event) or worker.hang is not None))
+
     def _on_start_failure(self, worker: WorkerView, event: wire.Exited, now: float) -> None:
-        """A worker died before it ever trained: others are started after a wait, or it is given up."""
+        """A worker died before it ever trained, or at once: others are started after a wait, or it is given up."""
         job = self._job
         how = _cause_of(worker, event)
         is_own = bool(worker.error or worker.doom) or not is_from_outside(event)
         death = Death(worker.number, is_own and not worker.is_killed_by_hand, how)
         is_training = job.current is not None
-        decision = job.starting.on_death(death, job.spawned, now, is_training=is_training)
+        decision: Retry | GiveUp | None
+        if worker.generation:
+            decision = job.starting.on_early_death(death, now, is_training=is_training)
+        else:
+            decision = job.starting.on_death(death, job.spawned, now, is_training=is_training)
         if not isinstance(decision, GiveUp):
             return
         job.reason = f"{decision.because}; no more are added until the wish changes"

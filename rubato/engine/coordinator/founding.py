@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.orders import CheckpointFound
-from rubato.engine.coordinator.roster import in_state, warm_first
+from rubato.engine.coordinator.roster import WorkerView, in_state, warm_first
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
@@ -15,6 +17,9 @@ from rubato.wire.status import WorkerState
 
 PLACEMENT_GRACE_S = 2.0
 """How long those that stand by wait for workers without a slot, before training starts or changes without them."""
+LEAST_WARMING_GRACE_S = 10.0
+"""How long those that stand by wait at least for others that have a slot and still warm up: as long as they took
+themselves, if that is more. Whoever comes later joins."""
 
 
 class Founding:
@@ -60,9 +65,9 @@ class Founding:
         least = min(job.terms.min_workers, job.wish.workers)
         if self._failed_start is not None and len(wanted) < least:
             return self._failed_start
-        if self._found is None or warming or len(ready) < least:
+        if self._found is None or not ready or len(ready) < least:
             return None
-        if len(ready) < job.wish.workers and now < max(one.standby_at for one in ready) + PLACEMENT_GRACE_S:
+        if len(ready) < job.wish.workers and now < max(one.standby_at for one in ready) + _grace_s(ready, warming):
             return None
         found, self._found, self._has_asked = self._found, None, False
         job.step = found.step
@@ -102,3 +107,10 @@ class Founding:
             cause=because,
         )
         return None
+
+
+def _grace_s(ready: Sequence[WorkerView], warming: Sequence[WorkerView]) -> float:
+    """How long the last one that stands by waits for those that do not."""
+    if not warming:
+        return PLACEMENT_GRACE_S
+    return max(LEAST_WARMING_GRACE_S, *(one.standby_at - one.spawned_at for one in ready))

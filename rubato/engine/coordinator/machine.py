@@ -191,7 +191,8 @@ class Coordinator:
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job
         if worker.generation == 0:
-            job.starting.forget()  # a new one made it; that the others are in says nothing of it
+            job.starting.on_entered()  # that the others are in says nothing of new ones
+            worker.entered_at = now
         worker.generation, worker.step = event.generation, event.step
         if self._repair.has_revoked(event.generation):
             return  # the revoke had not reached it: `Broken` follows
@@ -229,6 +230,8 @@ class Coordinator:
 
     def _on_committed(self, worker: WorkerView, event: wire.Committed, now: float) -> None:
         worker.step = max(worker.step, event.step)
+        if worker.has_lasted(now):
+            self.job.starting.on_lasting(worker.number)
         self.job.step = max(self.job.step, event.step)
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rubato.engine.coordinator.starting import EARLY_S
 from rubato.wire.cluster import WorkerReport
 from rubato.wire.status import WorkerState
 from rubato.wire.worker import Beat, Broken, Ended, GenerationRecord, Hello, Spawned, Standby
@@ -63,6 +64,8 @@ class WorkerView:
     standby_at: float = 0.0
     generation: int = 0
     """The one it trains in; 0: none."""
+    entered_at: float | None = None
+    """When it began to train; None: it has not, or a predecessor saw it."""
     step: int = 0
     broken: Broken | None = None
     ended: Ended | None = None
@@ -90,6 +93,16 @@ class WorkerView:
         """Its training process exists."""
         return self.pid is not None
 
+    def has_lasted(self, now: float) -> bool:
+        """Whether it has trained for a while."""
+        return self.generation > 0 and (self.entered_at is None or now - self.entered_at > EARLY_S)
+
+    @property
+    def pace(self) -> float | None:
+        """Nanoseconds that a microbatch takes: the median of its last steps; None: it has computed none."""
+        each = [spent / count for spent, count in self.paces if count]
+        return statistics.median(each) if each else None
+
     def take_place(self, spawned: Spawned) -> None:
         """Its training process exists, and where."""
         self.pid, self.supervisor_pid = spawned.pid, spawned.supervisor_pid
@@ -101,8 +114,7 @@ class WorkerView:
         Args:    now: None: no time has passed yet.
         """
         arithmetic = self.standby.arithmetic if self.standby else {}
-        paces = self.paces if rank is not None else ()
-        each = [spent / count for spent, count in paces if count]
+        paces, pace = (self.paces, self.pace) if rank is not None else ((), None)
         return WorkerReport(
             worker_id=self.worker_id,
             incarnation=self.incarnation,
@@ -115,7 +127,7 @@ class WorkerView:
             phase=self.beat.stage if self.beat else "",
             node_id=self.node_id,
             microbatches=paces[-1][1] if paces else None,
-            microbatch_seconds=round(statistics.median(each) / 1e9, 6) if each else None,
+            microbatch_seconds=round(pace / 1e9, 6) if pace is not None else None,
             device=arithmetic.get("gpu") or arithmetic.get("device", ""),
             memory_bytes=self.beat.memory_bytes if self.beat else None,
             silent_seconds=None if now is None else round(max(0.0, now - self.heard_at), 3),

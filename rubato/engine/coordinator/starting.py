@@ -6,6 +6,9 @@ the loss of one.
     killed from outside   SIGKILL, a lost node, no memory: tried again, `retries` times before anybody has trained, and
                           for as long as others train
     by itself             SIGSEGV, an exit without a word, refused by the others: after three rounds it is the program
+
+A worker that has just begun to train and is killed for memory counts, too: each time it costs the others a recovery,
+and the third in a row is not replaced.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ LEAST_RETRIES = 2
 """However few restarts the user allows: a kill before the first step may be anybody's bad luck."""
 OWN_ROUNDS = 3
 """Rounds in which a worker died by itself before the program is blamed."""
+EARLY_S = 30.0
+"""A worker that is killed for memory so soon after it began to train says that its host has too little for another."""
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 NEVER = float("inf")
@@ -91,13 +96,34 @@ class Starting:
         self.forget()
 
     def forget(self) -> None:
-        """A worker made it, or all begins anew: what was before says nothing any more."""
+        """All begins anew: what was before says nothing any more."""
         self._rounds = self._own_rounds = 0
+        self._early = self._newest_early = 0
         self._is_own_counted = False
         self.retry_at = 0.0
         """No worker is started before, in seconds of the caller's clock."""
         self.given_up = ""
         """Why no more are started; empty: they are."""
+
+    def on_entered(self) -> None:
+        """A new worker made it; while others did who were killed at once, that says nothing yet."""
+        if not self._early:
+            self.forget()
+
+    def on_lasting(self, number: int) -> None:
+        """A worker has trained for a while."""
+        if self._early and number > self._newest_early:
+            self.forget()
+
+    def on_early_death(self, death: Death, now: float, *, is_training: bool) -> GiveUp | None:
+        """A worker was killed for memory soon after it had begun to train; the decision where no others are started."""
+        self._early, self._newest_early = self._early + 1, max(self._newest_early, death.number)
+        if self._early < OWN_ROUNDS or not is_training:
+            self.retry_at = max(self.retry_at, now + wait_s(self._early, LONGEST_WAIT_S))
+            return None
+        because = f"workers died {self._early} times in a row soon after they began to train; the last one {death.how}"
+        self.retry_at, self.given_up = NEVER, because
+        return GiveUp(is_own=False, because=because)
 
     def may_start(self, now: float) -> bool:
         """Whether workers may be started."""

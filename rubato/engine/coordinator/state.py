@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,10 @@ from rubato.engine.coordinator import orders
 from rubato.engine.coordinator.changes import MOST_JOINS, Changes
 from rubato.engine.coordinator.ledger import CheckpointLedger
 from rubato.engine.coordinator.orders import Order, Terms, Wish
+from rubato.engine.coordinator.owners import decide_first_owners
 from rubato.engine.coordinator.roster import Roster, WorkerView
 from rubato.engine.coordinator.starting import NEVER, Starting
 from rubato.engine.coordinator.verdicts import Verdicts
-from rubato.engine.tree import balanced_owners
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure
 from rubato.wire.events import EventKind
@@ -132,14 +133,14 @@ class JobState:
             origin: where the state comes from.
             cause: why.
             follows: the generation whose members switch to it; 0: none.
-            owners: the rank of each microbatch; None: equal shares.
+            owners: the rank of each microbatch; None: equal shares, or what is known of slow members says.
         """
         self.highest += 1
         record = wire.GenerationRecord(
             attempt=self.terms.attempt,
             number=self.highest,
             members=tuple(wire.Member(worker.worker_id, worker.incarnation) for worker in workers),
-            owners=owners or balanced_owners(self.terms.num_microbatches, len(workers)),
+            owners=owners or self._first_owners(workers),
             store=next((worker.hello.store for worker in workers if worker.hello is not None), ""),
             origin=origin,
             cause=cause,
@@ -150,6 +151,10 @@ class JobState:
         leavers = self.roster.of(self.current) if follows else []
         for incarnation in {worker.incarnation: None for worker in (*workers, *leavers)}:
             self.send(incarnation, wire.Prepare(self.terms.attempt, record))
+
+    def _first_owners(self, workers: Sequence[WorkerView]) -> tuple[int, ...]:
+        former = self.current.owners if self.current is not None else ()
+        return decide_first_owners(self.terms.num_microbatches, [one.pace for one in workers], former)
 
     def give_up_pending(self) -> None:
         """The pending generation will not come about, as far as can be seen here; the next one supersedes it."""

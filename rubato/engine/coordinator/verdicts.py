@@ -211,6 +211,11 @@ def is_from_outside(exited: Exited) -> bool:
     return bool(exited.cause) or exited.signal in BENIGN_SIGNALS
 
 
+def was_killed_for_memory(exited: Exited) -> bool:
+    """Whether the kernel, or Ray, ended the process because its host had none left."""
+    return "memory" in exited.cause
+
+
 def describe_exit(exited: Exited) -> str:
     """In words: `was killed by SIGKILL`, `exited with code 3`."""
     if exited.signal:

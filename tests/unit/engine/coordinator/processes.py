@@ -37,14 +37,14 @@ class Processes:
         self.may_join = True
         """Whether joiners can take over the state."""
 
-    def die(self, worker: Worker, signal: str = "SIGKILL", code: int | None = None) -> None:
+    def die(self, worker: Worker, signal: str = "SIGKILL", code: int | None = None, cause: str = "") -> None:
         """The process ends; what it had said before is still delivered, then its exit."""
         if worker.gone or (worker.placed and not worker.alive):
             return
         worker.alive, worker.placed = False, True
         worker.inbox.clear()
         output = (f"the last line of {worker.incarnation}",)
-        worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None, output))
+        worker.say(wire.Exited(worker.incarnation, code, signal if code is None else None, output, cause))
 
     def lose(self, worker: Worker) -> list[wire.Message]:
         """Its node is lost: so is what it had said, unless somebody had it already. Returns that."""

@@ -239,6 +239,12 @@ class Cluster(Processes):
         )
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the members train in the newest generation that there is."""
+        job = self.coordinator.job
+        return job.is_settled and job.number == self.minted[-1].number
+
+    @property
     def living(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.alive]
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator import Wish
-from rubato.engine.coordinator.balancing import SLACK, Pace, decide_owners, shares_for
+from rubato.engine.coordinator.balancing import Pace, decide_owners
 from rubato.engine.coordinator.changes import MOST_JOINS
+from rubato.engine.coordinator.owners import SLACK, decide_first_owners, shares_for
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.tree import Tree, balanced_owners
 from rubato.wire.status import WorkerState
@@ -169,3 +170,40 @@ def test_equal_workers_are_left_alone() -> None:
     cluster = Cluster(random.Random(9), workers=3, total_steps=ENDLESS)
     cluster.run(lambda: cluster.coordinator.job.step > 1500, limit=200_000)
     assert [record.cause for record in cluster.minted] == ["start"]
+
+
+def test_slow_workers_keep_their_share_whoever_comes_and_goes() -> None:
+    cluster = Cluster(random.Random(4), workers=2, total_steps=ENDLESS)
+    train_slowly(cluster)
+    cluster.run(lambda: any(event.kind == "rebalanced" for event in cluster.events), limit=100_000)
+    slow = cluster.living[1].incarnation
+
+    def shares() -> dict[str, int]:
+        record = cluster.minted[-1]
+        return {member.incarnation: record.owners.count(rank) for rank, member in enumerate(record.members)}
+
+    cluster.ask(workers=3)
+    cluster.run(lambda: cluster.is_settled and cluster.coordinator.job.number == cluster.minted[-1].number)
+    assert cluster.minted[-1].cause == "scale_up"
+    assert shares()[slow] == min(shares().values()) < 8 // 3
+    cluster.run(lambda: cluster.coordinator.job.step > cluster.coordinator.job.first_step + 3)
+    quick = next(one for one in cluster.living if one.incarnation != slow)
+    cluster.die(quick)
+    cluster.run(lambda: cluster.minted[-1].cause == "recovery")
+    assert shares()[slow] == 2, "of 8, with another one that is three times as fast"
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats(0.5, 50.0)), min_size=1, max_size=8),
+    st.integers(8, 24),
+)
+def test_without_a_reason_the_first_shares_are_equal(paces: list[float | None], num_microbatches: int) -> None:
+    equal = balanced_owners(num_microbatches, len(paces))
+    assert decide_first_owners(num_microbatches, paces, ()) == equal
+    assert decide_first_owners(num_microbatches, paces, balanced_owners(num_microbatches, 3)) == equal
+    uneven = (0,) * (num_microbatches - 1) + (1,)
+    found = decide_first_owners(num_microbatches, paces, uneven)
+    assert sorted(found) == list(found)
+    assert set(found) == set(range(len(paces)))
+    if not any(paces):
+        assert found == equal

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 from rubato.engine.coordinator.ending import LAST_WORDS_S
+from rubato.engine.coordinator.starting import EARLY_S, OWN_ROUNDS
 from rubato.wire import worker as wire
 from tests.unit.engine.coordinator.actors import Worker
 from tests.unit.engine.coordinator.simulation import Cluster
 
 ENDLESS = 10**9
+NO_MEMORY = "the kernel killed it, most likely because the host ran out of memory"
 
 
 def fail(cluster: Cluster, worker: Worker, where: str, microbatch: int | None = None) -> None:
@@ -94,3 +96,38 @@ def test_a_crash_that_nothing_explains_fails_the_job_after_three_rounds_at_one_s
     assert cluster.outcome.failure is not None
     assert cluster.outcome.failure.reason == "user_code_error"
     assert cluster.outcome.failure.signal == "SIGSEGV"
+
+
+def lose_newest(cluster: Cluster, after_s: float = 0.0) -> None:
+    """The worker that was started last is killed for memory once it has trained for so long."""
+    cluster.run(lambda: cluster.is_settled)
+    since = cluster.now
+    cluster.run(lambda: cluster.is_settled and cluster.now >= since + after_s, limit=200_000)
+    cluster.die(cluster.living[-1], cause=NO_MEMORY)
+    cluster.run(lambda: len(cluster.minted) > 1 and cluster.minted[-1].cause == "recovery" and cluster.is_whole)
+
+
+def test_a_host_with_too_little_memory_does_not_cost_a_recovery_for_ever() -> None:
+    cluster = Cluster(random.Random(3), workers=3, total_steps=ENDLESS)
+    for _ in range(OWN_ROUNDS):
+        lose_newest(cluster)
+    started = len(cluster.workers)
+    until = cluster.now + 20.0
+    cluster.run(lambda: cluster.now >= until, limit=200_000)
+    assert cluster.outcome is None
+    assert len(cluster.living) == 2, "they train on"
+    assert len(cluster.workers) == started
+    reason = cluster.coordinator.observed().reason
+    assert "3 times in a row soon after they began to train" in reason
+    assert reason.endswith("no more are added until the wish changes")
+    cluster.ask(workers=4)
+    cluster.run(lambda: cluster.is_settled)
+    assert len(cluster.living) == 4
+
+
+def test_who_has_trained_for_a_while_is_replaced_whatever_killed_it() -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=ENDLESS)
+    for _ in range(OWN_ROUNDS + 1):
+        lose_newest(cluster, after_s=1.1 * EARLY_S)
+    cluster.run(lambda: cluster.is_settled)
+    assert len(cluster.living) == 2

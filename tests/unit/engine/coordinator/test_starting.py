@@ -68,3 +68,30 @@ def test_kills_before_anybody_trains_are_bounded_and_the_waits_grow(allowed: int
 def test_while_others_train_only_what_is_the_programs_own_is_given_up(rounds: int, own: int) -> None:
     decision = decide_start(rounds, own, killed(1), retries=0, is_training=True)
     assert isinstance(decision, GiveUp) == (own >= OWN_ROUNDS)
+
+
+def test_a_worker_that_is_killed_for_memory_as_soon_as_it_trains_is_not_replaced_for_ever() -> None:
+    starting = Starting(retries=5)
+    for number in range(1, OWN_ROUNDS):
+        starting.on_entered()
+        assert starting.on_early_death(killed(number), now=0.0, is_training=True) is None
+        assert starting.retry_at == 0.5 * 2 ** (number - 1)
+    starting.on_entered()
+    found = starting.on_early_death(killed(OWN_ROUNDS), now=9.0, is_training=True)
+    assert isinstance(found, GiveUp)
+    assert "3 times in a row soon after they began to train" in found.because
+    assert not starting.may_start(1e9)
+    starting.on_entered()
+    assert not starting.may_start(1e9), "one that was on its way tells nothing yet"
+    starting.on_lasting(OWN_ROUNDS)
+    assert not starting.may_start(1e9), "it was killed"
+    starting.on_lasting(OWN_ROUNDS + 1)
+    assert starting.may_start(0.0)
+
+
+def test_where_all_were_lost_memory_alone_gives_nothing_up() -> None:
+    """How often a job begins anew is another matter."""
+    starting = Starting(retries=5)
+    for number in range(3 * OWN_ROUNDS):
+        assert starting.on_early_death(killed(number), now=0.0, is_training=False) is None
+    assert starting.may_start(LONGEST_WAIT_S)
