@@ -53,7 +53,8 @@ class Reason(StrEnum):
         "no_progress",
         "Workers lost touch with each other again and again at one step although none had died.",
         "All workers must go through the same exchanges (every run.evaluate too), with data of the same size; where "
-        "the cause names a connection, look at the network between them (restart.max_restarts says how often it is tried).",
+        "the cause names a connection, look at the network between them (restart.max_restarts says how often it is "
+        "tried).",
     )
     DIVERGED = (
         "diverged",
