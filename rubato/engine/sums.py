@@ -131,6 +131,7 @@ class Sums:
                 self.of(step).put_joined(node, overlap.total)
                 return has_gradient
             self._was_wrong, self.may_overlap = True, False
+            self._made -= 1  # its vector may still be sent, and goes with the exchange
         partials = self.of(step)
         left = partials.left_of(node) if share == 1.0 else None
         vector = self._vector() if left is None else left

@@ -204,7 +204,7 @@ def fill(service: Service, cluster: SimulatedCluster, page: Page) -> dict[str, s
 
 
 def take_picture(page: Page, view: View, width: str, scheme: str) -> None:
-    """Of a view in a state, into build/screenshots, which CI keeps."""
+    """Of a view in a state, into build/screenshots."""
     page.screenshot(path=PICTURES / f"{view.name}-{width}-{scheme}.png", full_page="dialog" not in view.shown)
 
 
