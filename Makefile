@@ -31,7 +31,7 @@ down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
 .PHONY: test
-test: setup unit integration-short e2e-short gpu chaos-short ## All tests but the long ones: unit, integration, browser, GPU, a chaos sample
+test: setup short e2e-short gpu chaos-short ## All tests but the long ones: unit, integration, browser, GPU, a chaos sample
 
 .PHONY: unit
 unit: setup ## Unit tests
@@ -49,15 +49,15 @@ contract: setup ## Many random requests to every route, as the API describes the
 	RUBATO_CONTRACT_EXAMPLES=$(EXAMPLES) RUBATO_NEW_EXAMPLES=1 $(PYTEST) tests/integration/service/test_contract.py -q --timeout 3600
 
 # In the order of the folders, in which the short tests come last: the other order leaves one process alone at the end.
-INTEGRATION := tests/integration -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --durations=40 --durations-min=5
-
-.PHONY: integration-short
-integration-short: setup
-	$(PYTEST) $(INTEGRATION) -m "not long"
+IN_ORDER := -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --durations=40 --durations-min=5
 
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
-	$(PYTEST) $(INTEGRATION)
+	$(PYTEST) tests/integration $(IN_ORDER)
+
+.PHONY: short
+short: setup
+	$(PYTEST) tests/integration tests/unit $(IN_ORDER) -m "not long"
 
 .PHONY: chaos-short
 chaos-short: setup
@@ -113,7 +113,9 @@ gpu: setup ## What needs a GPU; skipped, loudly, where there is none
 	$(PYTEST) tests/gpu -q -rs
 
 .PHONY: check
-check: setup lint types arch web docs deps audit-mendable test ## Exactly what CI runs; the tests come last
+check: setup ## Exactly what CI runs; the tests come last
+	$(MAKE) --jobs=2 --output-sync=target lint types arch web docs deps audit-mendable
+	$(MAKE) test
 
 .PHONY: fmt
 fmt: setup ## Format and fix what can be fixed

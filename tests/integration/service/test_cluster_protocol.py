@@ -72,12 +72,7 @@ from tests.integration.service.protocol_models import (
 pytestmark = pytest.mark.timeout(1800)
 
 TIME = "2026-01-31T12:00:00.000000Z"
-EXAMPLES = settings(
-    max_examples=settings.default.max_examples // 2,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+EXAMPLES = settings(max_examples=50, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 class Protocol(Played):
