@@ -23,7 +23,7 @@ from rubato.wire import worker as wire
 from rubato.wire.codec import to_json
 
 BUSY_S = 5.0
-"""The longest that training waits for a write that is still going on. One that takes longer is left alone."""
+"""The longest that training waits for one write that is still going on. One that takes longer is left alone."""
 
 Say = Callable[[wire.Message], None]
 
@@ -45,7 +45,7 @@ class _Staged:
 
 
 class Saver:
-    """Writes stripes. Training is held up only by the copy of the state (and shortly by a write that still goes on).
+    """Writes stripes. Training is held up only by the copy of the state (and shortly, once, by a write that goes on).
 
     A write that hangs is given up when it is due (`checkpoint.due`). A checkpoint that falls due while the one before
     is still being written, or hangs, is skipped. Both are said as failures, so that nobody waits for it.
@@ -69,6 +69,8 @@ class Saver:
         """(folder, generation, index) of parts to write as soon as they are copied: the order came before."""
         self._lock = threading.Lock()
         self._lane = Lane("checkpoint")
+        self._is_left_alone = False
+        """The write that goes on was waited for once, in vain."""
 
     def save(
         self,
@@ -89,7 +91,9 @@ class Saver:
             return
         begun = time.monotonic()
         folder = self._root / folder_name(record.attempt, step)
-        if not self._lane.wait(None if is_last else BUSY_S):
+        patience_s = 0.0 if self._is_left_alone else BUSY_S
+        self._is_left_alone = not self._lane.wait(None if is_last else patience_s)
+        if self._is_left_alone:
             cause = _HANGS if self._lane.is_hung else "the one before is still being written; make them rarer"
             self._say(wire.StripeFailed(self._incarnation, folder.name, step, cause, record.number))
             return

@@ -58,6 +58,9 @@ class CheckpointLedger:
     """The step at which it was asked for."""
     _asked_in: int = 0
     """The generation whose members were told of it."""
+    _unanswered_in: int = 0
+    """The generation whose members were told to save, and of whose checkpoint nothing is known yet: neither that it is
+    there nor that it failed. 0: none. A new generation counts anew: requests die with their members."""
     _parts: dict[str, dict[int, StripeWritten]] = field(default_factory=dict)
     _committing: dict[str, int] = field(default_factory=dict)
     """Folders whose manifest is being written, with the generation of their parts."""
@@ -96,15 +99,17 @@ class CheckpointLedger:
         """The number of a request to tell the members of this generation now: one is due, wanted, or was lost.
 
         What the user wants, or what was lost, is asked for again in each generation, until it is there: requests die
-        with their members.
+        with their members. One that is only due waits until the one before is answered: else it would stop the
+        training for a write that goes on, and then be skipped.
         """
         is_due = is_settled and self.due_at is not None and now >= self.due_at and self.interval_s is not None
+        is_due &= self._unanswered_in != generation
         is_owed = self.is_wanted or (self.lost_step >= 0 and is_settled)
         if not is_due and not (is_owed and self._asked_in != generation):
             return None
         if is_due and self.interval_s is not None:
             self.due_at = now + self.interval_s
-        self._asked_in = generation
+        self._asked_in = self._unanswered_in = generation
         self.request += 1
         return self.request
 
@@ -120,6 +125,7 @@ class CheckpointLedger:
 
     def on_answered(self, step: int) -> None:
         """The checkpoint of this step is there, or its failure was told."""
+        self._unanswered_in = 0
         if step >= self.lost_step:
             self.lost_step = -1
         if step >= self._wanted_from:
@@ -209,6 +215,7 @@ class CheckpointLedger:
     def distrust(self, step: int, generation: int) -> None:
         """What members of a generation up to this one saved, or are saving, of later steps may be wrong."""
         self._distrusted = generation, step
+        self._unanswered_in = 0
         self.committed_step = min(self.committed_step, step)
         self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step <= step}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rubato.checkpoint.due import Lane
 from rubato.checkpoint.storage import LocalFolder
 from rubato.checkpoint.stripes import Stripe, read_document, read_stripes
 from rubato.engine.saver import Saver
@@ -150,6 +151,27 @@ def test_a_write_that_still_goes_on_costs_the_next_checkpoint_but_not_the_last(
     last.join(10)
     saver.wait()
     assert [said.get(timeout=10).folder for _ in range(2)] == ["1-5", "1-7"]
+
+
+def test_a_slow_write_is_waited_for_once(
+    tmp_path: Path, said: Any, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+    real = Lane.wait
+    monkeypatch.setattr(Lane, "wait", lambda lane, seconds=None: (waited.append(seconds), real(lane, seconds))[1])
+    monkeypatch.setattr("rubato.engine.saver.BUSY_S", 0.01)
+    saver = Saver(str(tmp_path), "1.0", said.put)
+    for step in (5, 6, 7, 8):
+        save(saver, State(), 0, 1, step=step)
+    assert waited == [0.01, 0.01, 0.0, 0.0]
+    held.set()
+    saver.wait()
+    for step in (9, 10):
+        save(saver, State(), 0, 1, step=step)
+        saver.wait()
+    assert waited[4:] == [None, 0.0, None, 0.01, None], "the next one is another one"
+    told = [said.get(timeout=10) for _ in range(6)]
+    assert [one.folder for one in told if isinstance(one, wire.StripeWritten)] == ["1-5", "1-9", "1-10"]
 
 
 def test_a_write_that_hangs_is_given_up_once_and_so_is_what_follows(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -184,6 +185,63 @@ def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() ->
         assert book.interval_s == expected
         assert book.next_request(131.0, 2, is_settled=True) == 1
         assert book.due_at == 131.0 + expected
+
+
+def at(step: int, generation: int = 2) -> wire.StripeWritten:
+    return replace(part(0, 1), step=step, folder=f"1-{step}", generation=generation)
+
+
+def failed(step: int, generation: int = 2) -> wire.StripeFailed:
+    return wire.StripeFailed("1.0", f"1-{step}", step, "the disk is full", generation)
+
+
+def test_one_that_is_only_due_waits_until_the_one_before_is_there() -> None:
+    book = ledger()
+    book.start(0.0)
+    assert book.next_request(30.0, 2, is_settled=True) == 1
+    assert book.next_request(65.0, 2, is_settled=True) is None
+    assert book.on_written(at(10), 70.0) is not None
+    assert book.next_request(95.0, 2, is_settled=True) is None, "its manifest is being written"
+    book.on_manifest(FOLDER)
+    book.on_committed(10)
+    assert book.next_request(96.0, 2, is_settled=True) == 2, "it is long due"
+    assert book.next_request(125.0, 2, is_settled=True) is None
+
+
+ANSWERS: dict[str, Callable[[CheckpointLedger], object]] = {
+    "a stripe that failed": lambda book: book.on_failed(failed(10), 2),
+    "a manifest that failed": lambda book: (book.on_written(at(10), 31.0), book.on_answered(10)),
+    "states that differ": lambda book: book.distrust(5, 2),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_one_that_failed_does_not_hold_up_the_next(answer: str) -> None:
+    book = ledger()
+    book.start(0.0)
+    assert book.next_request(30.0, 2, is_settled=True) == 1
+    assert book.next_request(60.0, 2, is_settled=True) is None
+    ANSWERS[answer](book)
+    assert book.next_request(61.0, 2, is_settled=True) == 2
+
+
+def test_the_next_generation_does_not_wait_for_what_was_asked_of_the_one_before() -> None:
+    book = ledger()
+    book.start(0.0)
+    assert book.next_request(30.0, 2, is_settled=True) == 1
+    assert book.next_request(60.0, 3, is_settled=True) == 2
+    assert book.next_request(90.0, 3, is_settled=True) is None
+
+
+def test_what_is_wanted_or_was_lost_does_not_wait() -> None:
+    book = ledger()
+    book.start(0.0)
+    assert book.next_request(30.0, 2, is_settled=True) == 1
+    book.want(11)
+    assert book.next_request(31.0, 2, is_settled=True) == 2
+    book.on_written(replace(part(0, 4), generation=1), 32.0)
+    book.on_lost(living(0, 3))
+    assert book.next_request(33.0, 2, is_settled=True) == 3
 
 
 def test_the_longest_interval_comes_from_the_spec() -> None:

@@ -80,3 +80,36 @@ def test_word_of_a_checkpoint_that_does_not_count_any_more_comes_too_late_to_cou
     assert ledger.is_wanted, "the one that the user asked for is deleted"
     cluster.run(lambda: bool(cluster.checkpoints))
     cluster.run(lambda: not ledger.is_wanted)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_checkpoints_that_are_due_keep_coming_whatever_happens_to_the_one_before(seed: int) -> None:
+    """Writers die, generations change, manifests fail, controllers are replaced: none of it shuts the door for good."""
+    schedule = random.Random(seed)
+    cluster = Cluster(schedule, workers=3, total_steps=ENDLESS, checkpoint_every_s=0.05, max_restarts=1000)
+    for _ in range(12):
+        seen = len(cluster.checkpoints)
+        cluster.run(lambda seen=seen: len(cluster.checkpoints) > seen)  # type: ignore[misc]
+        match schedule.randrange(6):
+            case 0:
+                cluster.die(schedule.choice(cluster.living))
+            case 1:
+                for worker in cluster.living:
+                    cluster.die(worker)
+            case 2:
+                cluster.ask(workers=schedule.randint(1, 4))
+            case 3:
+                cluster.replace_controller()
+            case 4:
+                failed = sum(event.kind == "checkpoint.failed" for event in cluster.events)
+                cluster.may_commit = False
+                cluster.run(
+                    lambda failed=failed: (  # type: ignore[misc]
+                        sum(event.kind == "checkpoint.failed" for event in cluster.events) > failed
+                    )
+                )
+                cluster.may_commit = True
+            case 5:
+                cluster.ask(checkpoint_request=cluster.wish.checkpoint_request + 1)
+        for _ in range(schedule.randrange(200)):
+            cluster.advance()
