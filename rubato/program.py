@@ -10,28 +10,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from rubato.allocator import keep_freed_memory
-from rubato.checkpoint.due import Lane, due_s, within
-from rubato.checkpoint.manifest import MANIFEST_NAME, commit_manifest, find_latest, key_of
-from rubato.checkpoint.retention import Retention, prune, sweep
+from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import Folder, open_folder
 from rubato.code_digest import ProgramCode
 from rubato.data.prefetch_process import PREFETCH_VARIABLE
 from rubato.data.randomness import seed_all
 from rubato.engine.control import Control
+from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Emit, ManifestCommitted
 from rubato.engine.session import Session
 from rubato.entrypoint import load_function
 from rubato.errors import CheckpointError, EntrypointError, UserError
-from rubato.launch.archive import check_root, check_terms, describe_damage, job_terms, next_attempt
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
+from rubato.wire.events import EventKind
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
 from rubato.wire.storage import parse_storage
 
@@ -130,12 +130,16 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
     start = wire.Start(attempt, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
     control = _Alone(start, spec, folder)
     session = Session(control, spec, device, start.host, ProgramCode(sys.modules[train.__module__]).digest)
-    if folder is not None:
-        session.resume_from = _find_latest(folder)
-    run = Run(session)
-    seed_all(spec.seed, "setup")
-    train(run)
-    digest = run.finish()
+    try:
+        if folder is not None:
+            session.resume_from = control.find_latest()
+        run = Run(session)
+        seed_all(spec.seed, "setup")
+        train(run)
+        digest = run.finish()
+        control.archive.finish()
+    finally:
+        control.archive.close(timeout_s=0.0)
     return digest, session.step
 
 
@@ -147,59 +151,20 @@ def _look_at(folder: Folder, spec: JobSpec) -> int:
     return next_attempt(folder)
 
 
-def _find_latest(root: Folder) -> Folder | None:
-    """The newest checkpoint that holds.
-
-    Says that it is being looked for where that takes long, and goes on looking: to begin without what lies there would
-    throw it away, and whoever waits in front of the terminal can interrupt it.
-    """
-    found: Future[Folder | None] = Future()
-
-    def search() -> None:
-        try:
-            found.set_result(_latest(root))
-        except BaseException as error:
-            found.set_exception(error)
-
-    def tell() -> None:
-        print(
-            f"still looking for the newest checkpoint in {root}, for {due_s():.0f} s now. If the storage hangs: is its "
-            "server there, and can this machine reach it? Ctrl-C gives up",
-            file=sys.stderr,
-        )
-
-    Lane("search").put(search, tell, due_s())
-    return found.result()
-
-
-def _latest(root: Folder) -> Folder | None:
-    corrupt: list[str] = []
-
-    def tell(folder: Folder, cause: str) -> None:
-        print(f"checkpoint {folder.name} failed its check and was passed over: {cause}", file=sys.stderr)
-        if folder.exists(MANIFEST_NAME):
-            corrupt.append(f"{folder.name}: {cause}")
-
-    found = find_latest(root, tell)
-    if found is None:
-        if corrupt:
-            raise CheckpointError(describe_damage(root, corrupt))
-        return None
-    print(f"going on from checkpoint {found[0].name} (step {found[1].step})", file=sys.stderr)
-    return found[0]
-
-
 class _Alone(Control):
     """The controller of a program that runs alone: shows progress, commits its own checkpoints."""
 
     def __init__(self, start: wire.Start, spec: JobSpec, root: Folder | None) -> None:
         super().__init__(start)
         self._spec = spec
-        self._root = root
+        self.archive = StorageArchive(ArchiveTerms.of(start.job_id, root, spec, start.attempt), self._take)
+        self._answers: SimpleQueue[CheckpointFound | ManifestCommitted] = SimpleQueue()
         self._shown_at = 0.0
         self._samples = self._seconds = 0.0
         """Since the last line that was shown."""
         self._saved_at = time.monotonic()
+        self._is_saving = False
+        """A checkpoint was asked for, and it is not known what became of it."""
 
     def say(self, message: wire.Message) -> None:
         """Act on what a controller would."""
@@ -212,16 +177,43 @@ class _Alone(Control):
             case wire.StripeWritten():
                 self._commit(message)
             case wire.StripeFailed(step=step, cause=cause):
-                print(f"the checkpoint of step {step} was skipped: {cause}", file=sys.stderr)
+                self._skipped(step, cause)
             case wire.Notice(message=text):
                 print(text, file=sys.stderr)
             case _:
                 pass
 
+    def find_latest(self) -> Folder | None:
+        """The newest checkpoint that holds; looked for until the storage answers, or somebody interrupts it.
+
+        Raises:
+            CheckpointError: those that are there do not hold.
+        """
+        self.archive.find()
+        found = self._answers.get()
+        assert isinstance(found, CheckpointFound)
+        for name, cause in found.corrupt:
+            print(f"checkpoint {name} failed its check and was passed over: {cause}", file=sys.stderr)
+        if found.unusable:
+            raise CheckpointError(found.unusable)
+        if not found.folder:
+            return None
+        folder = open_folder(found.folder)
+        print(f"going on from checkpoint {folder.name} (step {found.step})", file=sys.stderr)
+        return folder
+
+    def _take(self, event: Any) -> None:
+        """What the archive posts, from its threads."""
+        if not isinstance(event, Emit):
+            self._answers.put(event)
+        elif event.kind == EventKind.CHECKPOINT_FAILED.value:
+            print(event.message, file=sys.stderr)
+
     def _ask_for_checkpoint(self) -> None:
         moment = time.monotonic()
-        if self._spec.checkpoint.every_steps is None and moment - self._saved_at >= CHECKPOINT_EVERY_S:
-            self._saved_at = moment
+        is_due = self._spec.checkpoint.every_steps is None and moment - self._saved_at >= CHECKPOINT_EVERY_S
+        if is_due and not self._is_saving:
+            self._saved_at, self._is_saving = moment, True
             self.checkpoint_request += 1
 
     def _show(self, row: MetricRow) -> None:
@@ -239,21 +231,21 @@ class _Alone(Control):
         print(f"step {row.step}  loss {loss:.4f}  {speed:.0f} samples/s{values}", file=sys.stderr)
 
     def _commit(self, part: wire.StripeWritten) -> None:
-        assert self._root is not None
-        terms = job_terms(self.start.job_id, self._spec)
-        manifest = terms.manifest(
-            part.folder, step=part.step, generation=part.generation, files=part.files, terms=part.terms
-        )
-        try:
-            commit_manifest(self._root / part.folder, manifest)
-        except (CheckpointError, OSError) as error:
-            print(f"the checkpoint of step {part.step} was skipped: {error}", file=sys.stderr)
-            return
-        try:
-            sweep(self._root, before=key_of(part.folder))
-            prune(self._root, Retention.of(self._spec.checkpoint))
-        except (CheckpointError, OSError) as error:
-            print(f"old checkpoints could not be cleared away: {error}", file=sys.stderr)
+        """In the thread that wrote it, so that an end that waits for that waits for the manifest, too."""
+        self.archive.commit(CommitManifest(part.folder, part.step, part.generation, part.files, part.terms))
+        while True:
+            match self._answers.get():
+                case ManifestCommitted(folder=folder, error=error) if folder == part.folder:
+                    break
+                case _:  # what was given up has come to its end
+                    pass
+        if error:
+            self._skipped(part.step, error)
+        self._is_saving = False
+
+    def _skipped(self, step: int, cause: str) -> None:
+        print(f"the checkpoint of step {step} was skipped: {cause}", file=sys.stderr)
+        self._is_saving = False
 
 
 _USUAL = frozenset(

@@ -215,9 +215,10 @@ def read_manifest(folder: Folder) -> Manifest:
     return _parse(data, folder, where)
 
 
-def verify(folder: Folder, manifest: Manifest) -> None:
+def verify(folder: Folder, manifest: Manifest, on_block: Callable[[], None] = lambda: None) -> None:
     """Compare every file with the manifest: presence, size, SHA-256.
 
+    Args:    on_block: called after every block that was read; what it raises ends the reading.
     Raises:
         CheckpointCorrupt: names the first file that differs, and how.
     """
@@ -230,6 +231,7 @@ def verify(folder: Folder, manifest: Manifest) -> None:
                 raise CheckpointCorrupt(f"{where} has {size} bytes, the manifest says {record.bytes}")
             for block in folder.read(record.name):
                 digest.update(block)
+                on_block()
         except FileNotFoundError as error:
             raise CheckpointCorrupt(f"{where} is missing") from error
         except OSError as error:
@@ -241,14 +243,15 @@ def verify(folder: Folder, manifest: Manifest) -> None:
             )
 
 
-def open_checkpoint(folder: Folder) -> Manifest:
+def open_checkpoint(folder: Folder, on_block: Callable[[], None] = lambda: None) -> Manifest:
     """The manifest of a checkpoint that holds.
 
+    Args:    on_block: see `verify`.
     Raises:
         CheckpointCorrupt: it does not.  CheckpointError: it has a newer format.
     """
     manifest = read_manifest(folder)
-    verify(folder, manifest)
+    verify(folder, manifest, on_block)
     return manifest
 
 

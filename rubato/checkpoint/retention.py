@@ -6,7 +6,7 @@ Standard library only: controllers prune too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rubato.checkpoint.manifest import (
@@ -68,14 +68,11 @@ def decide_deletions(
     return [name for name in names if name not in kept]
 
 
-def prune(root: Folder, retention: Retention) -> list[str]:
-    """Delete the finished checkpoints that are not to be kept.
+def prunable(root: Folder, retention: Retention) -> tuple[list[Folder], Folder | None]:
+    """The finished checkpoints that are not to be kept, oldest first, and the newest finished one.
 
-    Nothing is deleted unless the newest finished checkpoint was read again and verifies: until then an older one may be
-    the only way back.
-
-    Returns:
-        The names of the deleted folders.
+    None of them may be deleted before the newest was read again and `holds`: until then an older one may be the only
+    way back.
 
     Raises:
         OSError: the storage cannot be listed.
@@ -86,10 +83,7 @@ def prune(root: Folder, retention: Retention) -> list[str]:
     if retention.keep_best is not None:
         metrics = {folder.name: manifest.metrics for folder in free if (manifest := _manifest_of(folder)) is not None}
     doomed = set(decide_deletions([folder.name for folder in free], metrics, retention))
-    candidates = [folder for folder in free if folder.name in doomed]
-    if not candidates or not _holds(finished[-1]):
-        return []
-    return [folder.name for folder in candidates if _delete(folder)]
+    return [folder for folder in free if folder.name in doomed], finished[-1] if finished else None
 
 
 def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
@@ -104,7 +98,7 @@ def sweep(root: Folder, before: tuple[int, int]) -> list[str]:
     """
     older = [folder for folder in checkpoint_folders(root) if key_of(folder.name) < before]
     dead = [folder for folder in older if not folder.exists(MANIFEST_NAME) and not folder.exists(PIN_NAME)]
-    return [folder.name for folder in dead if _delete(folder)]
+    return [folder.name for folder in dead if delete(folder)]
 
 
 def drop(root: Folder, which: Distrust) -> list[str]:
@@ -126,7 +120,7 @@ def drop(root: Folder, which: Distrust) -> list[str]:
         folder.remove(MANIFEST_NAME)
     for folder in wrong:
         if not folder.exists(PIN_NAME):
-            _delete(folder)
+            delete(folder)
     return [folder.name for folder in wrong]
 
 
@@ -163,15 +157,20 @@ def _manifest_of(folder: Folder) -> Manifest | None:
         return None
 
 
-def _holds(folder: Folder) -> bool:
+def holds(folder: Folder, on_block: Callable[[], None] = lambda: None) -> bool:
+    """Whether a checkpoint, read again from end to end, is as its manifest says.
+
+    Args:    on_block: called after every block that was read; what it raises ends the reading.
+    """
     try:
-        open_checkpoint(folder)
+        open_checkpoint(folder, on_block)
     except CheckpointError:
         return False
     return True
 
 
-def _delete(folder: Folder) -> bool:
+def delete(folder: Folder) -> bool:
+    """Delete a checkpoint, unless it was pinned meanwhile; whether it is gone."""
     try:
         manifest = b"".join(folder.read(MANIFEST_NAME)) if folder.exists(MANIFEST_NAME) else None
         # Manifest first: a crash halfway leaves an unfinished checkpoint, not a corrupt one.

@@ -1,4 +1,4 @@
-"""Checkpoints on storage, as a host needs them: found, committed and pruned beside the loop, in one helper thread."""
+"""Checkpoints on storage, as a host needs them: found and committed beside the loop, older ones then cleared away."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rubato.checkpoint.manifest import (
     checkpoint_folders,
     commit_manifest,
     find_latest,
-    key_of,
     open_checkpoint,
     read_manifest,
 )
-from rubato.checkpoint.retention import Retention, drop, prune, sweep
+from rubato.checkpoint.retention import Retention, drop, sweep
 from rubato.checkpoint.storage import Folder
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, DropCheckpoints, Emit, ManifestCommitted
 from rubato.engine.tree import radices_of
 from rubato.errors import CheckpointError, StorageUnreachable, UserError
+from rubato.launch.clearing import Clearing
 from rubato.launch.host import Post
 from rubato.wire.cluster import Distrust
 from rubato.wire.codec import to_json
@@ -136,6 +136,7 @@ class StorageArchive:
         self._post = post
         self._is_superseded = is_superseded
         self._is_closed = threading.Event()
+        self._clearing = Clearing(terms.root, terms.retention, post, is_superseded)
         # Two, so that a search, which must come to its end, does not fall due behind a manifest that hangs.
         self._commits, self._searches = Lane("archive"), Lane("archive-search")
         because = "the states of its workers had differed"
@@ -152,8 +153,8 @@ class StorageArchive:
         self._searches.put(self._find, self._tell_waiting, due_s(), is_kept=True)
 
     def commit(self, order: CommitManifest) -> None:
-        """Write the manifest, then prune; `ManifestCommitted` is posted, and the events before it."""
-        # Before old ones are deleted the new one is read again.
+        """Write the manifest; `ManifestCommitted` is posted, the event before it. Then older ones are cleared away."""
+        # One that is there already is read, to be compared.
         seconds = due_s(sum(int(file["bytes"]) for file in order.files))
         num_drops = len(self._drops)
         self._commits.put(lambda: self._commit(order, num_drops), lambda: self._give_up(order, seconds), seconds)
@@ -163,10 +164,14 @@ class StorageArchive:
         self._drops.append(order)
         self._commits.put(self._drop, lambda: None, due_s())
 
+    def finish(self) -> None:
+        """Nothing more will be asked for: what is being cleared away is given a short time, and told of before."""
+        self._clearing.finish()
+
     def close(self, timeout_s: float = 10.0) -> None:
-        """End the thread after what it has been asked for."""
+        """End the threads after what they have been asked for; what is being cleared away is left."""
         self._is_closed.set()
-        for lane in (self._commits, self._searches):
+        for lane in (self._commits, self._searches, self._clearing):
             lane.close(timeout_s)
 
     def _tell_waiting(self) -> None:
@@ -181,30 +186,27 @@ class StorageArchive:
         self._post(ManifestCommitted(order.folder, order.step, order.generation, error=cause))
 
     def _find(self) -> None:
+        answer = self._look()
+        if answer is not None:
+            self._post(answer)
+
+    def _look(self) -> CheckpointFound | None:
+        """The answer to a search; None: closed before there was one."""
         is_quiet = self._commits.wait()  # what is being committed is to be found
+        self._clearing.void()
         corrupt: list[tuple[str, str]] = []
-
-        def pass_over(folder: Folder, cause: str) -> None:
-            # Without a manifest it was never finished: nothing is wrong with that.
-            if folder.exists(MANIFEST_NAME):
-                corrupt.append((folder.name, cause))
-
         found, unusable = None, ""
         root, origin = self._terms.root, self._terms.origin
         while root is not None:
             try:
-                if not self._has_dropped():
-                    raise CheckpointError("some do not count any more and could not be deleted")
-                found = find_latest(root, pass_over)
-                if is_quiet and not self._is_superseded():
-                    sweep(root, before=(self._terms.attempt + 1, 0))
+                found = self._look_once(root, corrupt, is_quiet=is_quiet)
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.
                 self._tell_retry("checkpoints cannot be looked for", error)
                 corrupt.clear()
             if self._is_closed.wait(RETRY_S):
-                return
+                return None
         if found is None and corrupt:
             # To begin anew would throw away all that was trained, and in time delete what might be mended.
             unusable = describe_damage(root, [f"{name}: {cause}" for name, cause in corrupt])
@@ -212,16 +214,37 @@ class StorageArchive:
             try:
                 found = origin, self._open_origin(origin)
             except StorageUnreachable:
-                return  # nobody waits for it any more
+                return None  # nobody waits for it any more
             except (CheckpointError, OSError, UserError) as error:
                 advice = "Name a checkpoint that is whole, or leave it out to begin afresh."
                 unusable = f"checkpoint.resume_from cannot be used: {error}. {advice}"
         if found is None:
-            self._post(CheckpointFound(corrupt=tuple(corrupt), unusable=unusable))
-            return
+            return CheckpointFound(corrupt=tuple(corrupt), unusable=unusable)
         folder, manifest = found
         rows = manifest.rows if manifest.job == self._terms.job.job_id else ()
-        self._post(CheckpointFound(str(folder), manifest.step, tuple(corrupt), rows))
+        return CheckpointFound(str(folder), manifest.step, tuple(corrupt), rows)
+
+    def _look_once(
+        self, root: Folder, corrupt: list[tuple[str, str]], *, is_quiet: bool
+    ) -> tuple[Folder, Manifest] | None:
+        """The newest that verifies; notes finished ones that do not.
+
+        Args:    is_quiet: nothing is being committed, so what is unfinished may be deleted.
+        """
+
+        def pass_over(folder: Folder, cause: str) -> None:
+            # Without a manifest it was never finished: nothing is wrong with that.
+            if folder.exists(MANIFEST_NAME):
+                corrupt.append((folder.name, cause))
+
+        if not self._has_dropped():
+            raise CheckpointError("some do not count any more and could not be deleted")
+        found = find_latest(root, pass_over)
+        if found is not None:
+            self._clearing.know(found[0].name)
+        if is_quiet and not self._is_superseded():
+            sweep(root, before=(self._terms.attempt + 1, 0))
+        return found
 
     def _open_origin(self, origin: Folder) -> Manifest:
         """The checkpoint to begin from, asked for until its storage answers.
@@ -259,8 +282,10 @@ class StorageArchive:
         except Exception as error:  # whatever it is: training goes on without this checkpoint, and the answer must come
             self._post(ManifestCommitted(order.folder, order.step, order.generation, error=f"{error}"))
             return
-        # Told last: an end that waits for it comes after the events.
+        # Told after the event: an end that waits for it comes after that.
         self._post(ManifestCommitted(order.folder, order.step, order.generation))
+        if self._searches.wait(0.0):  # else nothing may be deleted: it may be what is found
+            self._clearing.after(order)
 
     def _write(self, order: CommitManifest) -> None:
         terms = self._terms
@@ -291,7 +316,6 @@ class StorageArchive:
             metrics={name: value for name, value in manifest.metrics.items() if abs(value) < float("inf")},
             files=to_json(files),
         )
-        self._prune(terms.root, order)
 
     def _drop(self) -> None:
         self._has_dropped()
@@ -305,6 +329,7 @@ class StorageArchive:
         with self._drops_turn:
             while root is not None and self._num_dropped < len(self._drops) and not self._is_superseded():
                 order = self._drops[self._num_dropped]
+                self._clearing.void()
                 try:
                     dropped = drop(root, order.which)
                 except (OSError, CheckpointError) as error:
@@ -316,20 +341,6 @@ class StorageArchive:
                     message = f"checkpoint {name} was deleted: {order.because}"
                     self._post(Emit(EventKind.CHECKPOINT_DELETED.value, message, data={"checkpoint_id": name}))
         return True
-
-    def _prune(self, root: Folder, order: CommitManifest) -> None:
-        """A checkpoint that stands is not undone by what happens while old ones are cleared away."""
-        kept = self._terms.retention
-        try:
-            sweep(root, before=key_of(order.folder))
-            deleted = prune(root, kept)
-        except (OSError, CheckpointError) as error:
-            message = f"old checkpoints could not be cleared away: {error}"
-            self._emit(EventKind.CHECKPOINT_FAILED, message, order, cause=str(error))
-            return
-        for name in deleted:
-            message = f"checkpoint {name} was deleted: {kept} are kept"
-            self._emit(EventKind.CHECKPOINT_DELETED, message, order, checkpoint_id=name)
 
     def _emit(self, kind: EventKind, message: str, order: CommitManifest, **data: object) -> None:
         self._post(Emit(kind.value, message, order.step, order.generation, {"step": order.step, **data}))

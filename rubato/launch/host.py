@@ -85,6 +85,9 @@ class Archive(Protocol):
     def drop(self, order: DropCheckpoints) -> None:
         """See to it that later checkpoints are not found any more; done before anything that is asked for after it."""
 
+    def finish(self) -> None:
+        """Nothing more will be asked for; in a few seconds, after the last event was posted, it returns."""
+
 
 class Host:
     """Leads one attempt until it ends, or until it is told to let go."""
@@ -133,6 +136,10 @@ class Host:
         if self._has_let_go:
             return None
         assert self._outcome is not None
+        archive.finish()
+        for event in self._take_all(0.0):
+            if isinstance(event, Emit):
+                journal.emit(event)
         journal.end(self._outcome)
         return self._outcome
 

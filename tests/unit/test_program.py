@@ -131,7 +131,7 @@ def test_a_checkpoint_that_stands_is_not_told_as_skipped(
     def refuse(*_: Any) -> list[str]:
         raise StorageUnreachable("503 Slow Down")
 
-    monkeypatch.setattr(program, "prune", refuse)
+    monkeypatch.setattr("rubato.launch.clearing.prunable", refuse)
     rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
     told = capsys.readouterr().err
     assert "old checkpoints could not be cleared away: 503 Slow Down" in told
@@ -172,7 +172,9 @@ def test_a_run_that_goes_on_saves_as_often_as_the_one_before(
     assert "going on from checkpoint 2-" in capsys.readouterr().err
 
 
-def test_the_last_checkpoint_waits_for_a_slow_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_checkpoint_waits_for_a_slow_one_before_it_and_none_that_is_due_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write, slow = LocalFolder.write, 0.5
 
     def write_slowly(self: LocalFolder, name: str, data: Any) -> FileRecord:
@@ -184,6 +186,7 @@ def test_the_last_checkpoint_waits_for_a_slow_one_before_it(tmp_path: Path, monk
     monkeypatch.setattr(program, "CHECKPOINT_EVERY_S", 0.0)
     rubato.main(train, [*SMALL, "--checkpoint-dir", str(tmp_path), "--config", "steps=4"])
     assert (tmp_path / "1-4" / "manifest.json").exists()
+    assert "skipped" not in capsys.readouterr().err
 
 
 @pytest.fixture

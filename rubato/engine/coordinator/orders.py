@@ -158,7 +158,7 @@ class FindCheckpoint:
 
 @dataclass(frozen=True)
 class CommitManifest:
-    """All stripes are written: write the manifest, then prune."""
+    """All stripes are written: write the manifest; what it makes superfluous is cleared away after the answer."""
 
     folder: str
     step: int

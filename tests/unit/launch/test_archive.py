@@ -84,10 +84,10 @@ def test_older_ones_go_and_are_told(tmp_path: Path, posted: Any, make: Make) -> 
     archive = make(terms(tmp_path))
     for step in (1, 2, 3):
         archive.commit(written(tmp_path, step))
-        events = answers(posted, ManifestCommitted)
-    assert [event.data["checkpoint_id"] for event in events if getattr(event, "kind", "") == "checkpoint.deleted"] == [
-        "1-1"
-    ]
+        answers(posted, ManifestCommitted)
+    event = posted.get(timeout=10)
+    assert (event.kind, event.step, event.data["checkpoint_id"]) == ("checkpoint.deleted", 3, "1-1")
+    archive.finish()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
 
 
@@ -99,6 +99,7 @@ def test_what_is_begun_and_never_finished_goes_when_a_later_one_is_whole(
         written(tmp_path, step)  # 3: in the making
     archive.commit(written(tmp_path, 2))
     answers(posted, ManifestCommitted)
+    archive.finish()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2", "1-3"]
 
 
@@ -324,6 +325,95 @@ def test_one_that_was_on_its_way_when_the_states_differed_counts_no_more(
         pass
     assert "turned out to differ" in answer.error
     assert not (tmp_path / "1-7").exists()
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Set once the newest is read again before older ones go; that waits for the second one."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    real = LocalFolder.read
+
+    def read(folder: LocalFolder, name: str) -> Iterator[bytes]:
+        if threading.current_thread().name == "archive-clearing" and name != "manifest.json":
+            begun.set()
+            assert may_go_on.wait(30)
+        yield from real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    yield begun, may_go_on
+    may_go_on.set()
+
+
+def test_the_next_one_is_committed_while_the_one_before_is_read_again(
+    tmp_path: Path, posted: Any, make: Make, reading: tuple[threading.Event, threading.Event]
+) -> None:
+    archive = make(terms(tmp_path, retention=Retention(1)))
+    for step in (5, 7, 9):
+        archive.commit(written(tmp_path, step))
+        event, answer = answers(posted, ManifestCommitted)
+        assert (event.kind, answer) == ("checkpoint.committed", ManifestCommitted(f"1-{step}", step, 4))
+    assert reading[0].wait(10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-5", "1-7", "1-9"]
+    reading[1].set()
+    assert {posted.get(timeout=10).data["checkpoint_id"] for _ in range(2)} == {"1-5", "1-7"}
+
+
+def test_what_is_found_is_not_deleted_by_what_was_asked_for_before(
+    tmp_path: Path, posted: Any, make: Make, reading: tuple[threading.Event, threading.Event]
+) -> None:
+    """The newest is damaged right after it was read again; the search does not wait for that."""
+    archive = make(terms(tmp_path, retention=Retention(1)))
+    for step in (5, 7):
+        archive.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    assert reading[0].wait(10)
+    stripe = tmp_path / "1-7" / "stripe-1"
+    content = stripe.read_bytes()
+    stripe.write_bytes(b"??")
+    archive.find()
+    assert answers(posted, CheckpointFound)[-1].step == 5
+    stripe.write_bytes(content)
+    reading[1].set()
+    archive.finish()
+    assert (tmp_path / "1-5").exists()
+
+
+def test_where_the_newest_turns_out_wrong_the_one_before_is_not_deleted_for_it(
+    tmp_path: Path, posted: Any, make: Make, reading: tuple[threading.Event, threading.Event]
+) -> None:
+    archive = make(terms(tmp_path, retention=Retention(1)))
+    for step in (5, 7):
+        archive.commit(written(tmp_path, step))
+        answers(posted, ManifestCommitted)
+    assert reading[0].wait(10)
+    archive.drop(DropCheckpoints(WRONG, "the states differ"))
+    assert posted.get(timeout=10).data["checkpoint_id"] == "1-7"
+    reading[1].set()
+    archive.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["1-5"]
+
+
+def test_nothing_is_cleared_away_while_somebody_looks(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(terms(tmp_path, retention=Retention(1)))
+    archive.commit(written(tmp_path, 5))
+    answers(posted, ManifestCommitted)
+    looks, may_go_on = threading.Event(), threading.Event()
+
+    def find_latest(*_: Any) -> None:
+        looks.set()
+        assert may_go_on.wait(30)
+
+    monkeypatch.setattr("rubato.launch.archive.find_latest", find_latest)
+    archive.find()
+    assert looks.wait(10)
+    archive.commit(written(tmp_path, 7))
+    answers(posted, ManifestCommitted)
+    archive.finish()
+    may_go_on.set()
+    answers(posted, CheckpointFound)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-5", "1-7"]
 
 
 def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make: Make) -> None:

@@ -94,6 +94,9 @@ class FakeArchive:
     def drop(self, order: DropCheckpoints) -> None:
         raise AssertionError("nothing diverged")
 
+    def finish(self) -> None:
+        self.post(Emit("checkpoint.deleted", "it was old"))
+
     def commit(self, order: CommitManifest) -> None:
         self.post(Emit("checkpoint.committed", "saved", order.step))
         self.post(ManifestCommitted(order.folder, order.step, order.generation))
@@ -114,7 +117,7 @@ def test_an_attempt_is_led_from_start_to_end() -> None:
     assert ("w1.1", None, "hello") in journal.told
     assert [1, 2] in journal.told
     assert "checkpoint.committed" in journal.told
-    assert journal.told[-1] == "succeeded"
+    assert journal.told[-2:] == ["checkpoint.deleted", "succeeded"], "what was done last is told before the end"
     assert journal.seen.step == 2
 
 
