@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -186,7 +187,12 @@ class StorageArchive:
         self._post(ManifestCommitted(order.folder, order.step, order.generation, error=cause))
 
     def _find(self) -> None:
-        answer = self._look()
+        try:
+            answer = self._look()
+        except Exception as error:  # whatever it is: the job waits for this answer
+            traceback.print_exc()
+            cause = f"{type(error).__name__}: {error}"
+            answer = CheckpointFound(unusable=f"Checkpoints in {self._terms.root} cannot be looked for: {cause}")
         if answer is not None:
             self._post(answer)
 

@@ -416,6 +416,19 @@ def test_nothing_is_cleared_away_while_somebody_looks(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-5", "1-7"]
 
 
+def test_a_search_that_fails_in_no_foreseen_way_is_an_answer_too(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_latest(*_: Any) -> None:
+        raise RecursionError("maximum depth exceeded")
+
+    monkeypatch.setattr("rubato.launch.archive.find_latest", find_latest)
+    make(terms(tmp_path)).find()
+    found = answers(posted, CheckpointFound)[-1]
+    assert found.folder == ""
+    assert f"Checkpoints in {tmp_path} cannot be looked for: RecursionError: maximum depth" in found.unusable
+
+
 def test_going_on_under_other_terms_is_refused(tmp_path: Path, posted: Any, make: Make) -> None:
     make(terms(tmp_path)).commit(written(tmp_path, 7))
     answers(posted, ManifestCommitted)
