@@ -5,22 +5,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from local_job import PROGRAMS, LocalJob, oracle
+from local_job import LocalJob, oracle
 from small_disk import fill
 
 from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
 from rubato.checkpoint.storage import LocalFolder
+from rubato.launch.archive import next_attempt
+from tests.programs import commits
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMITS = PROGRAMS / "commits.py"
 STRACE = shutil.which("strace")
 CALLS = ("write", "fsync", "rename", "link", "mkdir", "unlink", "unlinkat", "rmdir")
 """Every kind of call by which a checkpoint is written, committed or cleared away."""
@@ -37,27 +42,42 @@ def can_trace() -> bool:
 traced = pytest.mark.skipif(not can_trace(), reason="needs strace (apt-get install strace) and the right to trace")
 
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.programs.commits"])
+
+
 def run_traced(root: Path, call: str, fault: str, k: int) -> tuple[int, list[str], bool]:
-    """Return code of `commits.py`, its lines, and whether the fault took effect."""
+    """Return code of a process that saves, its lines, and whether the fault took effect."""
     assert STRACE is not None
-    log = root.with_suffix(".trace")
-    inject = f"inject={call}:{fault}:when={k}"
-    done = subprocess.run(
-        [STRACE, "-f", "-o", log, "-e", f"trace={call}", "-e", inject, sys.executable, "-B", COMMITS, root],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    log, told = root.with_suffix(".trace"), root.with_suffix(".told")
+    job = FORKS.Process(target=commits.run_traced, args=(str(root), str(told)))
+    job.start()
+    await_status(job.pid, "State:\tT")
+    options = ["-f", "-o", str(log), "-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={k}"]
+    with subprocess.Popen([STRACE, *options, "-p", str(job.pid)], stderr=subprocess.DEVNULL):
+        await_status(job.pid, r"TracerPid:\t[1-9]")
+        assert job.pid is not None
+        os.kill(job.pid, signal.SIGCONT)
+        job.join()
     hit = "INJECTED" in log.read_text() or "killed by SIGKILL" in log.read_text()
-    return done.returncode, done.stdout.splitlines(), hit
+    assert job.exitcode is not None
+    return job.exitcode, told.read_text().splitlines() if told.exists() else [], hit
+
+
+def await_status(pid: int | None, pattern: str) -> None:
+    """Until the kernel says so of this process; a minute at most."""
+    ends = time.monotonic() + 60
+    while not re.search(pattern, Path(f"/proc/{pid}/status").read_text()):
+        assert time.monotonic() < ends, f"{pid} never had {pattern}"
+        time.sleep(0.001)
 
 
 def steps_of(lines: list[str], word: str) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(rf"{word} (\d+)", line))]
 
 
-def check_newest(root: Path, told: list[int], *, in_flight: bool) -> None:
-    """I4: the newest committed checkpoint can be restored; there is none that is called whole and is not."""
+def newest_of(root: Path, is_right: Callable[..., bool] = commits.is_right) -> int:
+    """The step of the newest checkpoint, 0: none. What is called whole is, and holds what was saved."""
     corrupt: list[str] = []
 
     def pass_over(folder: object, cause: str) -> None:
@@ -67,10 +87,25 @@ def check_newest(root: Path, told: list[int], *, in_flight: bool) -> None:
 
     found = find_latest(LocalFolder(root), pass_over)
     assert corrupt == []
-    step = found[1].step if found is not None else 0
-    newest = max(told, default=0)
+    assert found is None or is_right(*found)
+    return found[1].step if found is not None else 0
+
+
+def check_newest(root: Path, told: list[int], *, in_flight: bool) -> None:
+    """I4: the newest committed checkpoint can be restored."""
+    step, newest = newest_of(root), max(told, default=0)
     # The manifest may be there although the process died before it could say so.
     assert step == newest or (in_flight and step == newest + 10), (step, told)
+
+
+def go_on(root: Path, step: int) -> None:
+    """What a crash left does not stand in the way of the next run, and is cleared away by it."""
+    attempt = next_attempt(LocalFolder(root))
+    lines: list[str] = []
+    commits.Job(root, say=lines.append).run()
+    assert lines == [f"found {step}", "committed 10", "committed 20", "committed 30"]
+    assert newest_of(root) == 30
+    assert [path.name for path in root.iterdir()] == [f"{attempt}-30"]
 
 
 @traced
@@ -85,17 +120,10 @@ def test_killed_at_every_call_the_newest_committed_checkpoint_restores(tmp_path:
         if not hit:
             assert code == 0
             assert steps_of(lines, "committed") == [10, 20, 30]
+            assert [path.name for path in root.iterdir()] == ["1-30"], "what is superfluous is deleted"
             break
         assert code != 0
-        # What the crash left does not stand in the way of the next run, and is cleared away by it.
-        again = subprocess.run(
-            [sys.executable, "-B", COMMITS, root],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-        assert steps_of(again.stdout.splitlines(), "committed") == [10, 20, 30], again.stdout
-        check_newest(root, [30], in_flight=False)
+        go_on(root, newest_of(root))
     assert k > 2, "the fault never took effect"
 
 
@@ -130,12 +158,12 @@ print("found", found[0].name)
 
 
 @traced
-@pytest.mark.parametrize("name", [MANIFEST_NAME, "part-0", "part-2"])
+@pytest.mark.parametrize("name", [MANIFEST_NAME, "state.json", "stripe-00001-of-00002.safetensors"])
 def test_a_checkpoint_that_the_disk_does_not_read_is_passed_over_and_said(tmp_path: Path, name: str) -> None:
     assert STRACE is not None
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     root, log = tmp_path / "kept", tmp_path / "trace"
-    subprocess.run([sys.executable, "-B", COMMITS, root, "2"], env=environment, capture_output=True, check=True)
+    commits.Job(root, kept=2).run()
     fault = ["-P", root / "1-30" / name, "-e", "trace=read", "-e", "inject=read:error=EIO"]
     looked = subprocess.run(
         [STRACE, "-f", "-o", log, *fault, sys.executable, "-B", "-c", LATEST, root],
@@ -164,7 +192,8 @@ def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, s
         ballast = fill(small_disk)
         run.wait(lambda: bool(run.events("checkpoint.failed")), "a checkpoint that does not fit")
         saved = len(run.events("checkpoint.committed"))
-        check_newest(small_disk / "kept", [run.events("checkpoint.committed")[-1]["step"]], in_flight=False)
+        saved_step = run.events("checkpoint.committed")[-1]["step"]
+        assert newest_of(small_disk / "kept", lambda folder, manifest: True) == saved_step
         ballast.unlink()
         run.wait(lambda: len(run.events("checkpoint.committed")) > saved, "a checkpoint after there was room again")
         result = run.result()

@@ -124,6 +124,9 @@ def test_killed_at_every_request_the_newest_committed_checkpoint_restores(s3: S3
         assert found["is_right"], one
         # The manifest may be there although the process died before it could say so.
         assert found["step"] == newest or (one["code"] and found["step"] == newest + 10), one
+        assert one["went_on_from"] == [found["step"]], one
         assert one["again"] == [10, 20], one
+        (newest,) = one["final"].pop("folders")
+        assert newest == ("2-20" if found["folders"] else "1-20"), "what is superfluous, or was left behind, is gone"
         assert one["final"] == {"step": 20, "is_right": True, "corrupt": []}, one
     assert {max(one["committed"], default=0) for one in told} == {0, 10, 20}, "it died in each of them"

@@ -61,9 +61,8 @@ def save(root, k=None, when=""):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     s3fs.S3FileSystem._call_s3 = counted
-    folder = open_folder(root)
-    for step in STEPS:
-        commits.commit(folder, step)
+    commits.do_in_order()
+    commits.Job(root).run(STEPS)
 
 
 def look(root):
@@ -74,13 +73,14 @@ def look(root):
         if folder.exists(MANIFEST_NAME):
             corrupt.append(f"{folder.name}: {cause}")
 
-    found = find_latest(open_folder(root), pass_over)
-    step, is_right = 0, True
-    if found is not None:
-        folder, manifest = found
-        step = manifest.step
-        is_right = [b"".join(folder.read(one.name)) for one in manifest.files] == commits.content_of(step)
-    return {"step": step, "is_right": is_right, "corrupt": corrupt}
+    folder = open_folder(root)
+    found = find_latest(folder, pass_over)
+    return {
+        "step": found[1].step if found is not None else 0,
+        "is_right": found is None or commits.is_right(*found),
+        "corrupt": corrupt,
+        "folders": sorted(folder.folders()),
+    }
 
 
 def go_on(root):
@@ -90,8 +90,8 @@ def go_on(root):
     print(json.dumps([before, look(root)]))
 
 
-def committed(lines):
-    return [int(line.split()[1]) for line in lines if line.startswith("committed ")]
+def steps_of(lines, word):
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{word} ")]
 
 
 def main():
@@ -103,8 +103,9 @@ def main():
         lines, code = forked(save, root, k, when)
         (*again, looks), _ = forked(go_on, root)
         found, final = json.loads(looks)
-        told = {"k": k, "code": code, "committed": committed(lines), "found": found}
-        print(json.dumps({**told, "again": committed(again), "final": final}), flush=True)
+        told = {"k": k, "code": code, "committed": steps_of(lines, "committed"), "found": found}
+        then = {"went_on_from": steps_of(again, "found"), "again": steps_of(again, "committed"), "final": final}
+        print(json.dumps({**told, **then}), flush=True)
 
 
 if __name__ == "__main__":
