@@ -21,6 +21,7 @@ from jobs.door import DoorAddress, open_door
 from jobs.outbox import Event, Numbered, Outbox
 from jobs.package import WorkerFolder
 from jobs.service_link import Fenced, NotWanted, Refused, ServiceLink
+from jobs.shadow import Shadow
 from rubato.cli.keeper.process_table import boot_id, identify
 from rubato.errors import RubatoError, StaleAttempt
 from rubato.home import RecordedProcess
@@ -32,8 +33,10 @@ T = TypeVar("T")
 
 DEAD_MAN_S = 60.0
 """Silence of all controllers after which nobody leads this worker any more."""
-SNAPSHOT_WAIT_S = 10.0
-"""How long a training process may take to describe itself: code in C may hold its interpreter for seconds."""
+SNAPSHOT_WAIT_S = 2.0
+"""How long a training process may take to describe itself, before its supervisor does: code in C may hold its
+interpreter's lock for minutes. What only the process has is the rows that another member told.
+"""
 STALL_PAUSES = 5
 """A gap between two looks of the dead man's switch that says this process was stopped or starved, in its pauses."""
 MAX_POLL_S = 10.0
@@ -86,7 +89,7 @@ class AttachReply:
     """Poll from here."""
     spawned: wire.Spawned | None
     snapshot: wire.Snapshot | None
-    """None: the process is gone, or does not answer."""
+    """None: the process is gone. Of one that does not answer it is the supervisor's."""
     backlog: tuple[Event, ...]
     """What no controller has taken yet and the snapshot does not say."""
     processes: WorkerProcesses
@@ -107,6 +110,9 @@ class WorkerSupervisor:
         self._kill_wish = ""
         self._spawned: wire.Spawned | None = None
         self._has_hello = False
+        self._shadow = Shadow(order.start.incarnation)
+        self._last_seq = 0
+        """Of what the shadow has taken in."""
         self._snapshots = 0
         self._snapshot: tuple[int, wire.Snapshot] | None = None
         self._stripes: list[wire.StripeWritten] = []
@@ -143,6 +149,7 @@ class WorkerSupervisor:
                     self._command_seq = seq
                     if self._child is not None:
                         self._child.send(command)
+                        self._shadow.on_command(command)
             return self._command_seq
 
     def kill(self, attempt: int, because: str, with_stacks: bool = False) -> None:
@@ -156,12 +163,12 @@ class WorkerSupervisor:
             self._hear(attempt)
             self._command_seq = 0
             self._outbox.interrupt()
-            asked, before = self._snapshots, self._outbox.pending()
+            asked = self._snapshots
             if self._child is not None and not self._is_gone:
                 self._child.send(wire.Attach(attempt))
             if self._has_hello:
                 self._lock.wait_for(lambda: self._is_gone or self._snapshots > asked, SNAPSHOT_WAIT_S)
-            return self._describe(asked, before)
+            return self._describe(asked)
 
     # --- the training process -------------------------------------------------------------------
 
@@ -235,9 +242,10 @@ class WorkerSupervisor:
                     self._has_ended = True
                 case wire.Exited():
                     self._is_gone = True
-            seq = self._outbox.put(event)
+            self._shadow.on_message(event)
+            self._last_seq = self._outbox.put(event)
             if isinstance(event, wire.Snapshot):
-                self._snapshot = (seq, event)
+                self._snapshot = (self._last_seq, event)
             self._lock.notify_all()
 
     def _kill(self, because: str, *, with_stacks: bool = False) -> None:
@@ -255,23 +263,16 @@ class WorkerSupervisor:
             self._attempt = attempt
             self._heard_at = time.monotonic()
 
-    def _describe(self, asked: int, before: tuple[Numbered, ...]) -> AttachReply:
+    def _describe(self, asked: int) -> AttachReply:
         """With the lock held."""
-        incarnation = self._order.start.incarnation
+        pending = self._outbox.pending()
         if self._is_gone:
-            return AttachReply(0, self._spawned, None, tuple(one.event for one in before), self._processes())
+            return AttachReply(0, self._spawned, None, tuple(one.event for one in pending), self._processes())
+        seq, snapshot = self._last_seq, self._shadow.snapshot()
         if self._snapshot is not None and self._snapshots > asked:
-            seq, answer = self._snapshot
-            said = tuple(one.event for one in self._outbox.pending() if one.seq < seq)
-            return AttachReply(seq, self._spawned, answer, self._backlog(said), self._processes())
-        snapshot: wire.Snapshot | None = None
-        if not self._has_hello:
-            # It is still importing, and will answer when it is done: there is nothing to tell yet.
-            snapshot = wire.Snapshot(incarnation, None, None, None, 0, None, None, 0)
-        seq = before[-1].seq if before else 0
-        return AttachReply(
-            seq, self._spawned, snapshot, self._backlog(tuple(one.event for one in before)), self._processes()
-        )
+            seq, snapshot = self._snapshot
+        said = tuple(one.event for one in pending if one.seq <= seq)
+        return AttachReply(seq, self._spawned, snapshot, self._backlog(said), self._processes())
 
     def _backlog(self, said: tuple[Event, ...]) -> tuple[Event, ...]:
         """What the snapshot does not say. Fresh stripes are told again: their manifest may not be written yet.

@@ -322,7 +322,8 @@ class Coordinator:
         self.job.put(orders.Emit(event.kind, event.message, event.step, self.job.number or None, dict(event.data)))
 
     def _on_snapshot(self, worker: WorkerView, event: wire.Snapshot, now: float) -> None:
-        """Only `adopt` takes these; a late one tells nothing new."""
+        """`adopt` takes these; of one that comes later all but the rows was known by what its supervisor knew."""
+        self._rows.take(event.rows, now)
 
     def _on_stacks(self, worker: WorkerView, event: wire.Stacks, now: float) -> None:
         self._actions.on_stacks(worker, event)

@@ -138,6 +138,27 @@ def test_a_new_controller_attaches_and_the_old_one_is_stale(make: Any) -> None:
     assert not any(isinstance(event, wire.Snapshot) for event in new.seen), "it was handed over already"
 
 
+def test_one_that_does_not_answer_is_taken_over_as_it_is_known(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SNAPSHOT_WAIT_S", 0.2)
+    supervisor = make()
+    old = Controller(supervisor)
+    old.train()
+    spawned = next(event for event in old.seen if isinstance(event, wire.Spawned))
+    with stopped(spawned.pid):
+        reply: AttachReply = supervisor.attach(2)
+        assert reply.snapshot is not None
+        assert (reply.snapshot.record, reply.snapshot.pending, reply.snapshot.broken) == (RECORD, 1, None)
+        assert (reply.snapshot.hello, reply.snapshot.standby) != (None, None)
+        assert reply.snapshot.step >= 3
+        assert [row.step for row in reply.snapshot.rows] == list(range(1, reply.snapshot.step + 1))
+        assert reply.spawned == spawned
+    new = Controller(supervisor, attempt=2, seq=reply.seq)
+    late = new.until_kind(wire.Snapshot)
+    new.until(lambda event: isinstance(event, wire.Committed) and event.step > late.step)
+    steps = [row.step for event in new.seen if isinstance(event, wire.Committed) for row in event.rows]
+    assert steps == list(range(reply.snapshot.step + 1, steps[-1] + 1)), "what it said after, each once"
+
+
 def test_one_that_is_still_importing_is_taken_over_as_it_is(make: Any) -> None:
     slow = f"import time, runpy; time.sleep(1); runpy.run_path({TOY[1]!r}, run_name='__main__')"
     supervisor = make(command=(sys.executable, "-c", slow))
