@@ -11,6 +11,9 @@ import ray
 from jobs.names import ActorName, parse_listing
 from rubato.wire.cluster import NodeReport
 
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+"""Ray's states of an actor whose constructor has not returned."""
+
 
 def observe_nodes() -> tuple[NodeReport, ...]:
     """The living nodes, what of each is taken, and which Ray lets go."""
@@ -54,6 +57,15 @@ def node_report(
 def observe_actors() -> list[ActorName]:
     """All living actors of ours."""
     return parse_listing(ray.util.list_named_actors(all_namespaces=True))
+
+
+def observe_unplaced() -> set[str]:
+    """Ids of all actors that wait for a place, or begin at one. Semi-private; empty where it is not known."""
+    try:
+        state: Any = ray._private.state
+        return {str(actor) for name in UNPLACED for actor in state.actors(actor_state_name=name)}
+    except AttributeError:
+        return set()
 
 
 def _draining_nodes() -> dict[str, int]:

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
+from jobs.cluster_view import observe_unplaced
 from jobs.door import DoorWatch
 from jobs.names import NAMESPACE, parse_listing, worker_name
 from jobs.supervisor import MAX_POLL_S, AttachReply, PollReply, WorkerOrder, WorkerProcesses, WorkerSupervisor
@@ -28,8 +29,10 @@ from rubato.launch.host import Post
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
 
-ATTACH_S = 12.0
-"""How long a living worker may take to answer a new controller, its training process included; else it is fenced."""
+ATTACH_S = 8.0
+"""How long a supervisor may take to answer a new controller, else it is fenced: nobody leads the others meanwhile. Of
+this it waits `SNAPSHOT_WAIT_S` for its training process.
+"""
 KILL_S = 5.0
 """How long a supervisor may take to end its process before it is ended itself."""
 STALL_S = 1.0
@@ -132,24 +135,29 @@ class RayFleet:
     def attach_all(self) -> list[Adopted]:
         """Have every living worker of the job follow this attempt; those that do not answer are ended.
 
+        So are those without a place, which cannot answer: they have no state, and the token of an attempt that is over.
         Nobody is touched where one of them follows a newer attempt: `on_stale` is called, and nobody is adopted.
         """
         job_id = self.template.start.job_id
         listing = parse_listing(ray.util.list_named_actors(all_namespaces=True))
         incarnations = [name.incarnation for name in listing if name.job_id == job_id and name.incarnation]
         calls: dict[Any, tuple[Any, str]] = {}
+        unplaced, waiting = observe_unplaced(), []
         for incarnation in incarnations:
             try:
                 handle = ray.get_actor(worker_name(job_id, incarnation), namespace=NAMESPACE)
             except ValueError:
                 continue  # it ended since
-            calls[handle.attach.remote(self.attempt)] = (handle, incarnation)
-        if not calls:
-            return []
-        replies = _wait_for_all(list(calls))
+            if handle._actor_id.hex() in unplaced:
+                waiting.append(handle)
+            else:
+                calls[handle.attach.remote(self.attempt)] = (handle, incarnation)
+        replies = _wait_for_all(list(calls)) if calls else {}
         if any(_is_stale(reply) for reply in replies.values()):
             self.on_stale()
             return []
+        for handle in waiting:
+            ray.kill(handle, no_restart=True)
         found = []
         for call, (handle, incarnation) in calls.items():
             reply = replies.get(call)

@@ -4,18 +4,20 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 from ray._private.label_utils import validate_label_selector
-from ray.exceptions import ActorDiedError, RaySystemError
+from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
 from jobs import fleet as fleet_module
 from jobs.fleet import RayFleet, placement_options
 from jobs.outbox import Numbered
-from jobs.supervisor import PollReply, WorkerOrder, WorkerProcesses
+from jobs.supervisor import AttachReply, PollReply, WorkerOrder, WorkerProcesses
+from rubato.errors import StaleAttempt
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
 
@@ -174,3 +176,83 @@ def test_an_end_is_told_even_where_ray_cannot_take_the_actor_away(
     assert watched.exits(1) == [end]
     watched.spawn("1.2")
     assert not watched.has_failed.is_set()
+
+
+class Living:
+    """Worker actors of a predecessor, as a new controller finds them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+        self.actors: dict[str, Any] = {}
+        self.unplaced: set[str] = set()
+        self.killed: list[str] = []
+        self.asked: list[str] = []
+        self.is_superseded: list[bool] = []
+        watched.fleet.on_stale = lambda: self.is_superseded.append(True)
+        monkeypatch.setattr(ray.util, "list_named_actors", lambda **_: self._listing())
+        monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.actors[name])
+        monkeypatch.setattr(ray, "kill", lambda actor, no_restart: self.killed.append(actor.name))
+        monkeypatch.setattr(ray, "wait", lambda calls, **_: ([call for call in calls if call.answer], []))
+        monkeypatch.setattr(ray, "get", self._get)
+        monkeypatch.setattr(fleet_module, "observe_unplaced", lambda: self.unplaced)
+
+    def add(self, incarnation: str, answer: Any, *, is_placed: bool = True) -> None:
+        """One that answers so; None: not at all."""
+        name = f"w-job_1-{incarnation}"
+        attach = SimpleNamespace(remote=lambda attempt: self._ask(name, answer))
+        actor_id = SimpleNamespace(hex=lambda: incarnation)
+        self.actors[name] = SimpleNamespace(name=name, attach=attach, _actor_id=actor_id)
+        if not is_placed:
+            self.unplaced.add(incarnation)
+
+    def _ask(self, name: str, answer: Any) -> Any:
+        self.asked.append(name)
+        return Call(name, answer)
+
+    def _listing(self) -> list[dict[str, str]]:
+        return [{"name": name, "namespace": "rubato"} for name in self.actors]
+
+    @staticmethod
+    def _get(call: Call) -> Any:
+        if isinstance(call.answer, Exception):
+            raise call.answer
+        return call.answer
+
+
+@dataclass(frozen=True)
+class Call:
+    """Of an actor's method."""
+
+    name: str
+    answer: Any
+
+
+def described(incarnation: str, *, has_snapshot: bool = True) -> AttachReply:
+    snapshot = wire.Snapshot(incarnation, None, None, None, 0, None, None, 0) if has_snapshot else None
+    return AttachReply(7, None, snapshot, (), WorkerProcesses("", None, None))
+
+
+def test_a_new_controller_ends_whom_it_cannot_lead(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Living(monkeypatch, watched)
+    living.add("1.1", described("1.1"))
+    living.add("1.2", described("1.2", has_snapshot=False))
+    living.add("1.3", None)
+    living.add("1.4", None, is_placed=False)
+    assert [one.incarnation for one in watched.fleet.attach_all()] == ["1.1"]
+    assert "w-job_1-1.4" not in living.asked, "who has no place would be waited for in vain"
+    assert sorted(living.killed) == ["w-job_1-1.2", "w-job_1-1.3", "w-job_1-1.4"]
+
+
+def test_where_none_has_a_place_nobody_is_waited_for(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Living(monkeypatch, watched)
+    living.add("1.1", None, is_placed=False)
+    assert watched.fleet.attach_all() == []
+    assert (living.asked, living.killed) == ([], ["w-job_1-1.1"])
+
+
+def test_a_superseded_controller_touches_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Living(monkeypatch, watched)
+    living.add("1.1", described("1.1"))
+    living.add("1.2", RayTaskError("attach", "", StaleAttempt("attempt 2 leads this worker, not 1")))
+    living.add("1.3", None, is_placed=False)
+    assert watched.fleet.attach_all() == []
+    assert (living.killed, living.is_superseded) == ([], [True])
