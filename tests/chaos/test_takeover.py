@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 from invariants import Undisturbed, check_cluster, record_cluster
 
+from jobs.fleet import ATTACH_S
 from rubato.cli.keeper.commands import MARK
-from rubato.cli.keeper.process_table import identify
+from rubato.cli.keeper.process_table import identify, marked_processes
 from service.auth import Authority, load_key
 from tests.moments import ENDING, MOMENTS, SCALING, every_steps, reached
 from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
@@ -25,6 +27,10 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
+REATTACH_S = 10.0
+"""The promise. On two busy cores it takes one to four."""
+LOCKED_S = 20
+"""Longer than that."""
 
 
 @contextlib.contextmanager
@@ -109,8 +115,9 @@ def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, 
     job.wait_events("generation.formed")  # told some steps later, when its pause is known; no successor tells it
     begun = datetime.now(UTC)
     with reached(job, when):
+        killed_at = datetime.now(UTC)
         os.kill(job.controller_pid, signal.SIGKILL)
-    job.wait_events("controller.attached")
+    check_attached(job, killed_at)
     if when == SCALING:
         job.wait_members(3)
     pids = {one.pid for one in running.client.workers(job.id)}
@@ -122,6 +129,70 @@ def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, 
     record_cluster(
         job, f"SIGKILL of the controller, {when}", "test_takeover.py", since=None if when == ENDING else begun
     )
+
+
+def check_attached(job: ClusterJob, killed_at: datetime, within_s: float = REATTACH_S) -> None:
+    """The successor leads soon."""
+    (attached,) = job.wait_events("controller.attached")
+    seconds = (datetime.fromisoformat(attached.time) - killed_at).total_seconds()
+    print(f"a new controller had the workers {seconds:.1f} s after the old one was killed")
+    assert seconds < within_s, "the workers were led by nobody for too long"
+
+
+def test_a_worker_that_keeps_its_interpreters_lock_is_taken_over(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed
+) -> None:
+    """No thread of it runs, so it cannot answer; it is well, and says that it takes long."""
+    job = running.classifier(tmp_path, workers=2, checkpoint={"every_steps": 20})
+    members = job.wait_members(2)
+    job.wait_events("generation.formed")
+    order, taken = job.hold.with_name(f"{job.hold.name}.lock"), job.hold.with_name(f"{job.hold.name}.taken")
+    order.with_suffix(".new").write_text(str(LOCKED_S))
+    order.with_suffix(".new").rename(order)
+    wait_for(taken.exists, "a worker that keeps its lock", PATIENCE_S)
+    stands_until = time.monotonic() + LOCKED_S
+    assert int(taken.read_text()) in [one.pid for one in members]
+    killed_at, step = datetime.now(UTC), job.now().step
+    os.kill(job.controller_pid, signal.SIGKILL)
+    check_attached(job, killed_at)
+    assert time.monotonic() < stands_until, "the fault was over"
+    assert job.now().step <= step + 1, "nobody waited for it"
+    job.wait_step(step + 3)
+    assert [(one.worker_id, one.pid) for one in job.wait_members(2)] == [(one.worker_id, one.pid) for one in members]
+    check_cluster(job, alone)
+    assert [event.data["cause"] for event in job.formed()] == ["start"], "nothing had changed"
+    assert not job.events("worker.lost")
+
+
+def test_workers_without_a_place_hold_up_no_takeover(running: RunningHome, tmp_path: Path, alone: Undisturbed) -> None:
+    """Ray has no memory for the second one, which the scheduler does not know of."""
+    memory = {"memory": f"{int(0.6 * memory_of_ray(running)) >> 20} MiB"}
+    job = running.classifier(tmp_path, workers=2, resources_per_worker=memory, checkpoint={"every_steps": 20})
+    (member,) = job.wait_members(1)
+    waiting = [one for one in running.client.workers(job.id) if one.pid is None]
+    assert [one.state for one in waiting] == ["starting"]
+    job.wait_events("generation.formed")
+    killed_at = datetime.now(UTC)
+    os.kill(job.controller_pid, signal.SIGKILL)
+    check_attached(job, killed_at, within_s=ATTACH_S)  # so long those are waited for that may answer
+    assert [one.pid for one in job.wait_members(1)] == [member.pid]
+    new = job.wait(
+        lambda: [one for one in running.client.workers(job.id) if one.pid is None], "another one that waits for a place"
+    )
+    assert new[0].worker_id != waiting[0].worker_id
+    check_cluster(job, alone)
+    assert not job.events("worker.lost")
+
+
+def memory_of_ray(home: RunningHome) -> int:
+    """Bytes that its Ray gives to actors, as its raylet was told."""
+    record = home.home.read_record()
+    assert record is not None
+    for process in marked_processes(MARK, record.mark):
+        command = Path(f"/proc/{process.pid}/cmdline").read_text()
+        if found := re.search(r"--static_resource_list=(?:.*,)?memory,(\d+)", command):
+            return int(found.group(1))
+    raise AssertionError("no raylet was found")
 
 
 def test_the_controller_is_killed_at_the_end_before_the_service_has_the_rows(
