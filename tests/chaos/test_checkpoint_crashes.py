@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from local_job import LocalJob, oracle
 from small_disk import fill
 
-from rubato.checkpoint.manifest import MANIFEST_NAME, find_latest
+from rubato.checkpoint.manifest import MANIFEST_NAME, checkpoint_folders, find_latest, open_checkpoint
 from rubato.checkpoint.storage import LocalFolder
 from rubato.launch.archive import next_attempt
 from tests.programs import commits
@@ -52,19 +51,22 @@ def run_traced(root: Path, call: str, fault: str, k: int) -> tuple[int, list[str
     log, told = root.with_suffix(".trace"), root.with_suffix(".told")
     job = FORKS.Process(target=commits.run_traced, args=(str(root), str(told)))
     job.start()
-    await_status(job.pid, "State:\tT")
+    assert job.pid is not None
     options = ["-f", "-o", str(log), "-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={k}"]
-    with subprocess.Popen([STRACE, *options, "-p", str(job.pid)], stderr=subprocess.DEVNULL):
-        await_status(job.pid, r"TracerPid:\t[1-9]")
-        assert job.pid is not None
-        os.kill(job.pid, signal.SIGCONT)
-        job.join()
+    try:
+        await_status(job.pid, "State:\tT")
+        with subprocess.Popen([STRACE, *options, "-p", str(job.pid)], stderr=subprocess.DEVNULL):
+            await_status(job.pid, r"TracerPid:\t[1-9]")
+            os.kill(job.pid, signal.SIGCONT)
+            job.join()
+    finally:
+        job.kill()  # one that stands still would hold up the end of the tests
     hit = "INJECTED" in log.read_text() or "killed by SIGKILL" in log.read_text()
     assert job.exitcode is not None
     return job.exitcode, told.read_text().splitlines() if told.exists() else [], hit
 
 
-def await_status(pid: int | None, pattern: str) -> None:
+def await_status(pid: int, pattern: str) -> None:
     """Until the kernel says so of this process; a minute at most."""
     ends = time.monotonic() + 60
     while not re.search(pattern, Path(f"/proc/{pid}/status").read_text()):
@@ -76,19 +78,12 @@ def steps_of(lines: list[str], word: str) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(rf"{word} (\d+)", line))]
 
 
-def newest_of(root: Path, is_right: Callable[..., bool] = commits.is_right) -> int:
-    """The step of the newest checkpoint, 0: none. What is called whole is, and holds what was saved."""
-    corrupt: list[str] = []
-
-    def pass_over(folder: object, cause: str) -> None:
-        assert isinstance(folder, LocalFolder)
-        if folder.exists(MANIFEST_NAME):
-            corrupt.append(cause)
-
-    found = find_latest(LocalFolder(root), pass_over)
-    assert corrupt == []
-    assert found is None or is_right(*found)
-    return found[1].step if found is not None else 0
+def newest_of(root: Path) -> int:
+    """The step of the newest checkpoint, 0: none. All that are called whole are, and hold what was saved."""
+    whole = [folder for folder in checkpoint_folders(LocalFolder(root)) if folder.exists(MANIFEST_NAME)]
+    found = [(folder, open_checkpoint(folder)) for folder in whole]
+    assert all(commits.is_right(*one) for one in found)
+    return found[-1][1].step if found else 0
 
 
 def check_newest(root: Path, told: list[int], *, in_flight: bool) -> None:
@@ -193,7 +188,9 @@ def test_a_full_disk_skips_checkpoints_and_never_fails_the_job(tmp_path: Path, s
         run.wait(lambda: bool(run.events("checkpoint.failed")), "a checkpoint that does not fit")
         saved = len(run.events("checkpoint.committed"))
         saved_step = run.events("checkpoint.committed")[-1]["step"]
-        assert newest_of(small_disk / "kept", lambda folder, manifest: True) == saved_step
+        found = find_latest(LocalFolder(small_disk / "kept"), lambda folder, cause: None)
+        assert found is not None
+        assert found[1].step == saved_step
         ballast.unlink()
         run.wait(lambda: len(run.events("checkpoint.committed")) > saved, "a checkpoint after there was room again")
         result = run.result()
