@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from ceilings import RECORD, Commit, WarmUp, check_pauses, check_warm_ups, file_of
 from local_job import LocalJob
 from redone import check_redone
 from running_home import ClusterJob
@@ -36,9 +37,6 @@ from rubato.checkpoint.storage import LocalFolder
 
 TIMINGS = ("_seconds", "_per_second")
 """Ends of the names of values that no two runs share."""
-RECORD = os.environ.get("RUBATO_CHAOS_RECORD")
-"""A file to which each checked run adds a line; `scripts/fault_table.py` makes docs/faults.md of it. Read at once: a
-home that runs takes such variables away."""
 
 
 @dataclass(frozen=True)
@@ -163,15 +161,19 @@ def _is_running(child: psutil.Process) -> bool:
 
 
 def record(run: testing.LocalJob, fault: str, **figures: float) -> None:
-    """Note what the fault cost, where somebody wants to know.
+    """Assert that the fault cost no time beyond its ceiling, and note what it did where somebody wants to know.
 
     Args: figures: more than all runs have.
     """
     rows, formed = run.rows(), run.events("generation.formed")
+    test = getattr(run, "test", "") or os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
+    commits = [Commit(datetime.fromisoformat(row["time"]), row["generation"]) for row in rows]
+    told = [(event["kind"], event["time"], event.get("data", {})) for event in run.events()]
+    check_warm_ups(commits, warm_ups(told))
     restarts = {event["generation"] for event in formed if event["data"]["cause"] == "restart"}
     _note(
         fault,
-        getattr(run, "test", "") or os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0],
+        test,
         formed=[event["data"] for event in formed],
         step_seconds=[row["values"]["step_seconds"] for row in rows],
         microbatches=run.spec.num_microbatches,
@@ -212,6 +214,9 @@ def record_cluster(
         steps_again: how many were computed a second time, where training went back to a checkpoint.
     """
     points = list(job.home.client.metrics(job.id))
+    commits = [Commit(datetime.fromisoformat(point.time), point.generation or 0) for point in points]
+    told = [(event.kind, event.time, event.data) for event in job.home.client.events(job.id)]
+    check_warm_ups(commits, warm_ups(told))
     figures: dict[str, float] = {} if steps_again is None else {"steps_again": steps_again}
     if since is not None:
         figures["standstill"] = standstill_s([datetime.fromisoformat(point.time) for point in points], since)
@@ -227,6 +232,21 @@ def record_cluster(
     )
 
 
+def warm_ups(told: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[WarmUp]:
+    """Of the workers that came to stand by.
+
+    Args:    told: kind, time and data of each event.
+    """
+    begun: dict[str, datetime] = {}
+    found = []
+    for kind, time_, data in told:
+        if kind == "worker.started":
+            begun[data["worker_id"]] = datetime.fromisoformat(time_)
+        elif kind == "worker.ready" and data["worker_id"] in begun:
+            found.append(WarmUp(data["worker_id"], begun[data["worker_id"]], datetime.fromisoformat(time_)))
+    return found
+
+
 def standstill_s(commits: Sequence[datetime], since: datetime) -> float:
     """The longest time between two commits of which the second is later than that, less what is usual before; >= 0."""
     ordered = sorted(commits)
@@ -240,13 +260,15 @@ def standstill_s(commits: Sequence[datetime], since: datetime) -> float:
 def _note(
     fault: str, test: str, *, formed: Sequence[Mapping[str, Any]], step_seconds: Sequence[float], **figures: float
 ) -> None:
+    changes = [one for one in formed if one["cause"] not in ("start", "restart")]
+    pauses = [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None]
+    check_pauses(file_of(test), fault, [*pauses, figures.get("standstill", 0.0)])
     if not RECORD:
         return
-    changes = [one for one in formed if one["cause"] not in ("start", "restart")]
     line = {
         "fault": fault,
         "test": test,
-        "pauses": [one["paused_seconds"] for one in changes if one["paused_seconds"] is not None],
+        "pauses": pauses,
         "redone": [one["redone_microbatches"] for one in changes if one["cause"] == "recovery"],
         "step_seconds": sorted(step_seconds)[len(step_seconds) // 2] if step_seconds else math.nan,
         **figures,
