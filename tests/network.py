@@ -1,11 +1,13 @@
-"""A network of the test's own: one network namespace a worker, and a switch between them. Needs root.
+"""A network of the test's own: one network namespace a worker, or a Ray node, and a switch between them. Needs root.
 
 Nothing of it is seen outside: all addresses are of these namespaces, and end with them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,9 @@ from pathlib import Path
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).parent / "programs" / "networked.py"))
 """Of a training process: it enters the namespace of its worker, then is an ordinary one."""
+CLONE_NEWNET = 0x40000000
+NOBODY = "02:00:00:00:00:ff"
+"""A hardware address that no interface has: what is sent there gets lost, and nobody is told."""
 NAMESPACES, SUBNET = "RUBATO_TEST_NAMESPACES", "10.77.0"
 """Variable with the beginning of the names of the namespaces; the worker's number follows."""
 
@@ -54,6 +59,35 @@ class Network:
         """Take that back."""
         self._at(worker, "route", "add", f"{SUBNET}.0/24", "dev", "eth")
 
+    def part(self, one: int, other: int) -> None:
+        """Nothing passes between these two, either way; no connection ends, and all others hear both."""
+        for here, there in ((one, other), (other, one)):
+            self._at(here, "neigh", "replace", self.address(there), "lladdr", NOBODY, "dev", "eth", "nud", "permanent")
+
+    def unite(self, one: int, other: int) -> None:
+        """Take that back."""
+        for here, there in ((one, other), (other, one)):
+            self._at(here, "neigh", "del", self.address(there), "dev", "eth")
+
+    def address(self, worker: int) -> str:
+        """Of its namespace."""
+        return f"{SUBNET}.{worker}"
+
+    @contextmanager
+    def inside(self, worker: int) -> Iterator[None]:
+        """This thread is there meanwhile, and so is what it starts: threads and processes, for as long as they live."""
+        with Path("/proc/thread-self/ns/net").open() as before:
+            enter(Path(f"/run/netns/{self.name}-{worker}"))
+            try:
+                yield
+            finally:
+                _enter(before.fileno())
+
+    def listen(self, worker: int, port: int) -> socket.socket:
+        """A port of the loopback there, which anybody here may serve."""
+        with self.inside(worker):
+            return socket.create_server(("127.0.0.1", port))
+
     def _switch(self, *arguments: str) -> None:
         ip("-n", f"{self.name}-0", *arguments)
 
@@ -73,11 +107,27 @@ class Network:
             self._at(worker, "addr", "add", f"{SUBNET}.{worker}/24", "dev", "eth")
             self._at(worker, "link", "set", "eth", "up")
             self._at(worker, "link", "set", "lo", "up")
+            self._at(worker, "route", "add", "default", "dev", "eth")  # Ray asks by which way it would go outside
 
     def remove(self) -> None:
         """Remove all of it, as far as it was made."""
         for number in range(self.workers + 1):
             subprocess.run(["ip", "netns", "del", f"{self.name}-{number}"], capture_output=True, check=False)
+
+
+def enter(namespace: Path) -> None:
+    """Have this thread be in a network namespace from here on.
+
+    Raises:
+        NoNamespaces: it may not.
+    """
+    with namespace.open() as file:
+        _enter(file.fileno())
+
+
+def _enter(descriptor: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
+        raise NoNamespaces(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
 def ip(*arguments: str) -> None:

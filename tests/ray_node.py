@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,8 +70,18 @@ class RayNode:
 
 
 @contextmanager
-def ray_node(home: HasHome, scratch: Path, slots: int) -> Iterator[RayNode]:
-    """A node with so many slots, which joins the home's Ray; none of its processes is left at the end."""
+def ray_node(
+    home: HasHome, scratch: Path, slots: int, *, address: str = "", resources: Mapping[str, float] | None = None
+) -> Iterator[RayNode]:
+    """A node with so many slots, which joins the home's Ray; none of its processes is left at the end.
+
+    Args:
+        home: whose Ray.
+        scratch: a folder for its log.
+        slots: how many.
+        address: its own; empty: that of the head.
+        resources: what else it has.
+    """
     record = home.home.read_record()
     assert record is not None
     layout = commands.Layout(home.home, 0, slots, Path(record.ray_temp_dir), record.mark)
@@ -78,8 +89,9 @@ def ray_node(home: HasHome, scratch: Path, slots: int) -> Iterator[RayNode]:
     command = [
         *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block"),
         f"--address={record.ray_address}",
-        f"--node-ip-address={record.ray_address.rpartition(':')[0]}",
+        f"--node-ip-address={address or record.ray_address.rpartition(':')[0]}",
         f"--num-cpus={slots}",
+        f"--resources={json.dumps(resources or {})}",
         f"--object-store-memory={commands.OBJECT_STORE_BYTES}",
         "--include-log-monitor=false",
         "--disable-usage-stats",

@@ -21,14 +21,20 @@ class Relay:
     late requests too, whose sender has given up.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, listener: socket.socket | None = None) -> None:
+        """Begin.
+
+        Args:
+            target: the port here that it hands on to.
+            listener: where it is spoken to; None: a port of this machine.
+        """
         self._target = target
         self._passes = threading.Event()
         self._passes.set()
         self._is_over = False
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(ACCEPT_S)
         self.port: int = self._listener.getsockname()[1]
         self.held = 0
