@@ -251,10 +251,6 @@ class TrainingState:
         """SHA-256 over parameters, buffers and optimizer state, in registration order: a job's result."""
         return state_digest(self.named_parameters(), self.named_buffers(), self._optimizer_state())
 
-    def quick_digest(self, part: int = 0, parts: int = 1) -> int:
-        """64 bits over everything registered, to compare members; of the tensors only one of `parts` shares."""
-        return digest_of_part(*self.encode(), part, parts)
-
     def _optimizer_state(self) -> Iterator[tuple[int, str, Any]]:
         index = 0
         for optimizer in self.optimizers.values():
