@@ -264,7 +264,6 @@ def worker_order(job_id: str, acquired: Acquired, spec: JobSpec, url: str, stora
         spec=acquired.spec,
         host="",
         storage=str(storage),
-        last_step=acquired.last_step,
     )
     return WorkerOrder(start, url, acquired.token, spec.package, spec.env, has_secrets=bool(spec.secrets))
 
