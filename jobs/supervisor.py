@@ -43,6 +43,11 @@ MAX_POLL_S = 10.0
 FETCH_TRIES = 5
 FRESH_STRIPE_S = 15.0
 """How long after a stripe a controller may have died between it and the manifest."""
+TOLD_BY_SNAPSHOT = (
+    *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
+    *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
+)
+"""A new controller need not be told of these again."""
 
 
 @dataclass(frozen=True)
@@ -279,11 +284,7 @@ class WorkerSupervisor:
 
         So are those of the end, however old: the job is not over before that is on storage.
         """
-        told_by_snapshot = (
-            *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
-            *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
-        )
-        kept = tuple(event for event in said if not isinstance(event, told_by_snapshot))
+        kept = tuple(event for event in said if not isinstance(event, TOLD_BY_SNAPSHOT))
         is_fresh = time.monotonic() - self._stripes_at < FRESH_STRIPE_S
         return (*kept, *self._stripes) if is_fresh or self._has_ended else kept
 

@@ -99,7 +99,7 @@ class Control:
     def _read(self) -> None:
         try:
             for line in self._reader:
-                self._obey(wire.decode(json.loads(line)))
+                self.obey(wire.decode(json.loads(line)))
         except Exception:
             # A process that does not listen any more would hold up all others: it is better dead.
             traceback.print_exc()
@@ -107,9 +107,10 @@ class Control:
         # The supervisor is gone, and with it everyone who could tell this process what to do.
         os._exit(1)
 
-    def _obey(self, command: Any) -> None:
+    def obey(self, command: Any) -> None:
+        """Carry out a command, unless it is of a controller that was superseded."""
         if command.attempt < self.attempt:
-            return  # of a controller that was superseded
+            return
         with self._changed:
             self.attempt = command.attempt
             match command:
@@ -149,6 +150,9 @@ class Control:
         if rank is None:
             self._offer(record, None)
             return
+        self._begin_forming(record, rank)
+
+    def _begin_forming(self, record: wire.GenerationRecord, rank: int) -> None:
         threading.Thread(target=self._form, args=(record, rank), name=f"form-{record.number}", daemon=True).start()
 
     def _form(self, record: wire.GenerationRecord, rank: int) -> None:
@@ -256,7 +260,7 @@ class Control:
             return self._formed.get(number)
 
     def take(self, number: int) -> tuple[wire.GenerationRecord, Communicator | None]:
-        """The generation all agreed to switch to, which this worker has formed. Older ones that were never used go."""
+        """A formed generation that is entered now. Older ones that were never used go."""
         with self._changed:
             record, communicator = self._formed.pop(number)
             self._bury_below(number)
@@ -280,13 +284,24 @@ class Control:
         """No controller: the program was started by hand."""
         return self._connection is None
 
-    def wait_for_generation(
-        self, told: int, on_revoke: Callable[[int], None]
-    ) -> tuple[wire.GenerationRecord, Communicator]:
-        """Block until a generation that is not revoked is formed which this worker is a member of, and may enter.
+    @property
+    def enterable(self) -> int:
+        """The newest generation that is not revoked and formed, and that this worker may enter from none; 0: none.
 
         What is to follow another generation is switched to from that one, or joined: who has lost touch waits for the
         revoke of both.
+        """
+        with self._changed:
+            for number, (record, communicator) in sorted(self._formed.items(), reverse=True):
+                may_enter = not record.follows or self.start.incarnation in record.joining
+                if number > self.revoked_through and communicator is not None and may_enter:
+                    return number
+            return 0
+
+    def wait_for_generation(
+        self, told: int, on_revoke: Callable[[int], None]
+    ) -> tuple[wire.GenerationRecord, Communicator]:
+        """Block until there is a generation to enter.
 
         Args:
             told: the controller knows that this worker has left all generations up to this number.
@@ -294,14 +309,11 @@ class Control:
         """
         while True:
             with self._changed:
-                revoked = self.revoked_through
-                for number in sorted(self._formed, reverse=True):
-                    record, communicator = self._formed[number]
-                    may_enter = not record.follows or self.start.incarnation in record.joining
-                    if number > revoked and communicator is not None and may_enter:
-                        del self._formed[number]
-                        self._bury_below(number)
-                        return record, communicator
+                revoked, number = self.revoked_through, self.enterable
+                if number:
+                    record, communicator = self.take(number)
+                    assert communicator is not None
+                    return record, communicator
                 if revoked <= told:
                     self._changed.wait()
                     continue

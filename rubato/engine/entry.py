@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rubato.engine.tree import heirs
+from rubato.engine.tree import balanced_owners, heirs
 from rubato.errors import ProtocolError
 from rubato.wire.worker import GenerationRecord
 
@@ -111,6 +111,14 @@ def decide_entry(record: GenerationRecord, standings: Sequence[Standing]) -> Ent
         raise ProtocolError(f"nobody has the result of exchange {last} any more, which rank {behind[0]} needs")
     owners, orphans = _share_out(record, standings, last)
     return EntryPlan(holders, behind, sources[0] if sources else 0, last, owners, orphans)
+
+
+def bridge_owners(record: GenerationRecord) -> tuple[int, ...]:
+    """Owners of the first step of a generation: where some join, the others compute it while these take in the rest."""
+    holders = record.holders
+    if not record.joiners:
+        return record.owners
+    return tuple(holders[index] for index in balanced_owners(len(record.owners), len(holders)))
 
 
 def _follows(last: Key, before: Key) -> bool:

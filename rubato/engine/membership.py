@@ -10,14 +10,13 @@ import torch
 from rubato.checkpoint.layout import bytes_tensor
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.comm import Communicator, form
-from rubato.engine.entry import EntryPlan, Standing, decide_entry, standing_bytes
+from rubato.engine.entry import EntryPlan, Standing, bridge_owners, decide_entry, standing_bytes
 from rubato.engine.exchange import Exchange
 from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
 from rubato.engine.shares import total_bytes
 from rubato.engine.sync import Snapshot
-from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 
@@ -52,7 +51,7 @@ class Membership:
         """The reductions of a generation, their memory touched."""
         session = self._session
         exchange = self._make_exchange(comm)
-        ownerships = {record.owners, self._bridge_owners(record)}
+        ownerships = {record.owners, bridge_owners(record)}
         exchange.touch(session.order, ownerships, session.exchange if record.follows else None)
         if record.follows:  # else everybody waits
             for owners in ownerships:
@@ -242,14 +241,7 @@ class Membership:
 
     def _bridge(self, record: wire.GenerationRecord) -> tuple[int, tuple[int, ...]] | None:
         """Owners of the first step with joiners: the others compute it, while these take in what they missed."""
-        return (self._session.step, self._bridge_owners(record)) if record.joiners else None
-
-    @staticmethod
-    def _bridge_owners(record: wire.GenerationRecord) -> tuple[int, ...]:
-        if not record.joiners:
-            return record.owners
-        holders = record.holders
-        return tuple(holders[index] for index in balanced_owners(len(record.owners), len(holders)))
+        return (self._session.step, bridge_owners(record)) if record.joiners else None
 
     def _exchange_standings(self, record: wire.GenerationRecord, comm: Communicator) -> list[Standing]:
         session = self._session
