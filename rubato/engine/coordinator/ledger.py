@@ -54,6 +54,8 @@ class CheckpointLedger:
     lost_step: int = -1
     """Newest step whose checkpoint was lost with those who were writing it, or with the generation that began it, until
     one of it or later is known."""
+    whole: CompleteCheckpoint | None = None
+    """All parts of it are written, and its manifest is not ordered yet."""
     _wanted_from: int = 0
     """The step at which it was asked for."""
     _asked_in: int = 0
@@ -218,6 +220,8 @@ class CheckpointLedger:
         self._unanswered_in = 0
         self.committed_step = min(self.committed_step, step)
         self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step <= step}
+        if self.whole is not None and self.whole.step > step:
+            self.whole = None
 
     def is_distrusted(self, step: int, generation: int) -> bool:
         """Whether what members of this generation saved of this step counts for nothing."""
@@ -231,6 +235,7 @@ class CheckpointLedger:
 
     def forget_unfinished(self) -> None:
         """Parts that are missing will not come."""
+        self.whole = None
         self._parts.clear()
         self._failed.clear()
         self._heirs.clear()

@@ -235,6 +235,7 @@ class Coordinator:
         self.job.step = max(self.job.step, event.step)
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
+        self._commit_whole()
         if self.job.has_joined(worker) and event.step > self.job.first_step + 1:  # in the second step it is compared
             self._divergences.on_joined()
         if self.job.current is not None and event.generation == self.job.number:
@@ -262,12 +263,24 @@ class Coordinator:
     def _on_stripe_written(self, worker: WorkerView, event: wire.StripeWritten, now: float) -> None:
         whole = self.job.ledger.on_written(event, now)
         if whole is not None:
-            rows = self._rows.unstored(whole.step)
-            self.job.put(
-                orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms, rows)
-            )
+            self.job.ledger.whole = whole
+            self._commit_whole()
         else:
             self.job.reassign_stripes()  # a worker that owes another part may be gone already
+
+    def _commit_whole(self) -> None:
+        """Once the row of its step is known, which nobody computes again who begins from it.
+
+        The lowest rank tells it before it writes, but may be lost, and another worker writes its part. The last row of
+        all is told when the program has come to its end: the checkpoint does not wait for that.
+        """
+        job, whole = self.job, self.job.ledger.whole
+        is_last = whole is not None and whole.step == job.total_steps
+        if whole is None or (whole.step > self._rows.told_step and not is_last):
+            return
+        job.ledger.whole = None
+        rows = self._rows.unstored(whole.step)
+        job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms, rows))
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
         if self.job.ledger.on_failed(event, self.job.number):

@@ -63,6 +63,11 @@ class RowBook:
             self._job.put(orders.Rows(tuple(fresh)))
 
     @property
+    def told_step(self) -> int:
+        """Rows up to this step are known."""
+        return self._step
+
+    @property
     def are_stored(self) -> bool:
         """Whether all that were passed on are on storage; until then only what the workers keep of them is safe."""
         return not self._waiting

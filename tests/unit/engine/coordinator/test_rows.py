@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rubato.engine.coordinator import CheckpointFound, CommitManifest, Coordinator, Order, RowsStored
 from rubato.engine.coordinator.orders import Terms, Wish
 from rubato.engine.coordinator.rows import MAX_SAVED_ROWS, RowBook
 from rubato.engine.coordinator.state import JobState
+from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 
 
@@ -64,3 +66,27 @@ def test_of_a_long_time_without_a_service_the_newest_rows_are_taken_along() -> N
     book.take(rows(1, MAX_SAVED_ROWS + 5), 0.0)
     kept = book.unstored(MAX_SAVED_ROWS + 4)
     assert (len(kept), kept[-1].step) == (MAX_SAVED_ROWS, MAX_SAVED_ROWS + 4)
+
+
+def test_a_checkpoint_waits_for_the_row_of_its_step() -> None:
+    """Rank 0 was lost before it told the row; rank 1 has a copy of its part, and tells the row later."""
+    coordinator = Coordinator(Terms("job", 1, num_microbatches=4), Wish("run", 2))
+    found: list[Order] = coordinator.tick(0.0)
+
+    def say(*messages: object) -> None:
+        for message in messages:
+            found.extend(coordinator.handle(message, 0.0))
+
+    def part(index: int) -> wire.StripeWritten:
+        return wire.StripeWritten("1.2", 1, 2, "1-2", index, 2, (), members=("1.1", "1.2"))
+
+    for one in ("1.1", "1.2"):
+        say(wire.Spawned(one, 1, 1, "node"), wire.Hello(one, ""), wire.Standby(one, "layout", "code", 1000))
+    say(CheckpointFound(), wire.Entered("1.1", 1, 0), wire.Entered("1.2", 1, 0))
+    say(wire.Committed("1.1", 1, 1, tuple(rows(1, 1))), RowsStored(1), wire.Committed("1.2", 1, 2), part(1))
+    say(wire.Exited("1.1", None, "SIGKILL"), part(0))
+    assert not [one for one in found if isinstance(one, CommitManifest)]
+    say(wire.Broken("1.2", 1, True, 2), wire.Entered("1.2", 2, 2))
+    say(wire.Committed("1.2", 2, 3, tuple(rows(2, 3))))
+    (order,) = [one for one in found if isinstance(one, CommitManifest)]
+    assert [row.step for row in order.rows] == [2]
