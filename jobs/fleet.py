@@ -22,7 +22,16 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from jobs.cluster_view import observe_unplaced
 from jobs.door import DoorWatch
 from jobs.names import NAMESPACE, parse_listing, worker_name
-from jobs.supervisor import MAX_POLL_S, AttachReply, PollReply, WorkerOrder, WorkerProcesses, WorkerSupervisor
+from jobs.supervisor import (
+    MAX_POLL_S,
+    Allegiance,
+    AttachReply,
+    PollReply,
+    WorkerOrder,
+    WorkerProcesses,
+    WorkerSupervisor,
+    left_behind,
+)
 from rubato.cli.keeper import process_table
 from rubato.errors import StaleAttempt
 from rubato.launch.host import Post
@@ -133,7 +142,7 @@ class RayFleet:
     # --- taking over ----------------------------------------------------------------------------
 
     def attach_all(self) -> list[Adopted]:
-        """Have every living worker of the job follow this attempt; those that do not answer are ended.
+        """Have every living worker of the job follow this attempt; those that do not answer are ended, and strays.
 
         So are those without a place, which cannot answer: they have no state, and the token of an attempt that is over.
         Nobody is touched where one of them follows a newer attempt: `on_stale` is called, and nobody is adopted.
@@ -158,10 +167,17 @@ class RayFleet:
             return []
         for handle in waiting:
             ray.kill(handle, no_restart=True)
+        strays = left_behind(
+            {
+                calls[call][1]: Allegiance(reply.followed, reply.led_by)
+                for call, reply in replies.items()
+                if isinstance(reply, AttachReply) and reply.followed
+            }
+        )
         found = []
         for call, (handle, incarnation) in calls.items():
             reply = replies.get(call)
-            if isinstance(reply, AttachReply) and reply.snapshot is not None:
+            if isinstance(reply, AttachReply) and reply.snapshot is not None and incarnation not in strays:
                 found.append(Adopted(handle, incarnation, reply))
                 continue
             for event in reply.backlog if isinstance(reply, AttachReply) else ():

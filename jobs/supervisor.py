@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -87,6 +87,28 @@ class PollReply:
 
 
 @dataclass(frozen=True)
+class Allegiance:
+    """Which attempts a supervisor has heard."""
+
+    followed: int
+    """The newest that has attached to it, or made it."""
+    led_by: int
+    """The newest that has asked it for events, as those do that lead: who attaches may die before."""
+
+
+def left_behind(told: Mapping[str, Allegiance]) -> set[str]:
+    """Workers that do not follow a controller which has led others: they are none of the job's any more.
+
+    It ended them, or they were made after it had looked, by one that was superseded and had not heard of it. That one
+    may have begun the job anew with them, beside it.
+
+    Args:    told: by incarnation, the allegiance of each before the present controller.
+    """
+    led = max((one.led_by for one in told.values()), default=0)
+    return {incarnation for incarnation, one in told.items() if one.followed < led}
+
+
+@dataclass(frozen=True)
 class AttachReply:
     """What a new controller must know of a living worker."""
 
@@ -98,6 +120,9 @@ class AttachReply:
     backlog: tuple[Event, ...]
     """What no controller has taken yet and the snapshot does not say."""
     processes: WorkerProcesses
+    followed: int = 0
+    """The `Allegiance` that it had before; 0: of an older release, which does not say."""
+    led_by: int = 0
 
 
 class WorkerSupervisor:
@@ -107,7 +132,7 @@ class WorkerSupervisor:
         self._order = order
         self._outbox = Outbox()
         self._lock = threading.Condition()
-        self._attempt = order.start.attempt
+        self._attempt = self._led_by = order.start.attempt
         self._heard_at = time.monotonic()
         self._command_seq = 0
         self._child: ChildSupervisor | None = None
@@ -140,7 +165,9 @@ class WorkerSupervisor:
         Raises:
             StaleAttempt: a newer controller leads.
         """
-        self._hear(attempt)
+        with self._lock:
+            self._hear(attempt)
+            self._led_by = attempt
         events = self._outbox.take(after_seq, min(wait_s, MAX_POLL_S))
         self._hear(attempt)
         return PollReply(events, self._processes())
@@ -165,6 +192,7 @@ class WorkerSupervisor:
     def attach(self, attempt: int) -> AttachReply:
         """Follow a new controller from here on."""
         with self._lock:
+            followed, led_by = self._attempt, self._led_by
             self._hear(attempt)
             self._command_seq = 0
             self._outbox.interrupt()
@@ -173,7 +201,7 @@ class WorkerSupervisor:
                 self._child.send(wire.Attach(attempt))
             if self._has_hello:
                 self._lock.wait_for(lambda: self._is_gone or self._snapshots > asked, SNAPSHOT_WAIT_S)
-            return self._describe(asked)
+            return replace(self._describe(asked), followed=followed, led_by=led_by)
 
     # --- the training process -------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class StorageArchive:
     def __init__(self, terms: ArchiveTerms, post: Post, is_superseded: Callable[[], bool] = lambda: False) -> None:
         """An archive of one attempt.
 
-        Args:    is_superseded: asked before storage is changed; whether a newer attempt is known to lead the job.
+        Args:    is_superseded: asked before storage is changed or begun from; whether a newer attempt is known to lead.
         """
         self._terms = terms
         self._post = post
@@ -149,7 +149,8 @@ class StorageArchive:
     def find(self) -> None:
         """Look for the newest checkpoint that verifies; `CheckpointFound` is posted.
 
-        Called only where no worker has any state: what workers have begun to write is deleted.
+        Called only where no worker has any state: what workers have begun to write is deleted. A superseded controller
+        gets no answer: it would begin the job beside its successor.
         """
         self._searches.put(self._find, self._tell_waiting, due_s(), is_kept=True)
 
@@ -197,7 +198,7 @@ class StorageArchive:
             self._post(answer)
 
     def _look(self) -> CheckpointFound | None:
-        """The answer to a search; None: closed before there was one."""
+        """The answer to a search; None: closed before there was one, or superseded."""
         is_quiet = self._commits.wait()  # what is being committed is to be found
         self._clearing.void()
         corrupt: list[tuple[str, str]] = []
@@ -206,6 +207,8 @@ class StorageArchive:
         while root is not None:
             try:
                 found = self._look_once(root, corrupt, is_quiet=is_quiet)
+                if self._is_superseded():
+                    return None
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.

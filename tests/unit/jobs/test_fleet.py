@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 from jobs import fleet as fleet_module
 from jobs.fleet import RayFleet, placement_options
 from jobs.outbox import Numbered
-from jobs.supervisor import AttachReply, PollReply, WorkerOrder, WorkerProcesses
+from jobs.supervisor import Allegiance, AttachReply, PollReply, WorkerOrder, WorkerProcesses, left_behind
 from rubato.errors import StaleAttempt
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
@@ -256,3 +256,23 @@ def test_a_superseded_controller_touches_nobody(watched: Watched, monkeypatch: p
     living.add("1.3", None, is_placed=False)
     assert watched.fleet.attach_all() == []
     assert (living.killed, living.is_superseded) == ([], [True])
+
+
+def test_who_did_not_follow_a_controller_that_led_is_left_behind() -> None:
+    assert left_behind({}) == set()
+    assert left_behind({"1.1": Allegiance(1, 1), "1.2": Allegiance(1, 1)}) == set()
+    # Attempt 2 died while it attached: it never led.
+    assert left_behind({"1.1": Allegiance(2, 1), "1.2": Allegiance(1, 1)}) == set()
+    # It died as soon as it led, and had not asked all of its workers yet.
+    assert left_behind({"1.1": Allegiance(2, 2), "1.2": Allegiance(2, 1)}) == set()
+    # Attempt 1 made another one when attempt 2 had looked already.
+    assert left_behind({"1.1": Allegiance(2, 2), "1.3": Allegiance(1, 1)}) == {"1.3"}
+
+
+def test_a_worker_that_trains_beside_the_job_is_ended(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Living(monkeypatch, watched)
+    # The last one is of an older release, and does not say.
+    for incarnation, allegiance in {"1.3": (1, 1), "2.1": (2, 2), "2.2": (0, 0)}.items():
+        living.add(incarnation, replace(described(incarnation), followed=allegiance[0], led_by=allegiance[1]))
+    assert [one.incarnation for one in watched.fleet.attach_all()] == ["2.1", "2.2"]
+    assert living.killed == ["w-job_1-1.3"]

@@ -194,6 +194,28 @@ def test_a_superseded_controller_changes_nothing_on_storage(
     (answer,) = answers(posted, ManifestCommitted)
     assert "a newer attempt leads this job" in answer.error
     assert sorted(path.name for path in (tmp_path / "1-7").iterdir()) == ["stripe-0", "stripe-1"]
+    archive.find()
+    archive.close()
+    assert posted.empty(), "it begins nothing beside its successor"
+    assert (tmp_path / "1-7").exists()
+
+
+def test_what_turned_out_to_be_wrong_is_not_committed_by_a_superseded_controller(
+    tmp_path: Path, posted: Any, make: Make, request: pytest.FixtureRequest
+) -> None:
+    """Its order was on its way for long; its successor has heard since that the states differ."""
+    is_superseded = threading.Event()
+    late = StorageArchive(terms(tmp_path), posted.put, is_superseded.is_set)
+    request.addfinalizer(late.close)
+    order = written(tmp_path, 7)
+    is_superseded.set()
+    successor = make(terms(tmp_path, attempt=2))
+    successor.drop(DropCheckpoints(replace(WRONG, attempt=2), "the states differ"))
+    successor.close()
+    late.commit(order)
+    assert answers(posted, ManifestCommitted)[-1].error
+    make(terms(tmp_path, attempt=2)).find()
+    assert answers(posted, CheckpointFound) == [CheckpointFound()]
 
 
 def test_another_jobs_checkpoint_is_the_origin_until_there_is_an_own_one(
