@@ -119,7 +119,7 @@ def test_a_joiner_that_dies_before_all_have_formed_costs_the_members_nothing(see
     for _ in range(moment):
         cluster.advance()
     number = cluster.minted[-1].number
-    if max(worker.ready for worker in cluster.workers.values()) >= number:
+    if max(worker.control.ready for worker in cluster.workers.values()) >= number:
         return  # too late: the group stands, and the switch may be agreed already
     step = cluster.coordinator.job.step
     cluster.die(joiner)

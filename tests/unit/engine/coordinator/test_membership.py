@@ -1,13 +1,17 @@
 """The membership protocol as a state machine: hypothesis chooses what fails and when, and shrinks what it finds.
 
-Held after every rule:
-    one truth     any two living workers that committed a step committed the very same reduction: no two generations are
-                  active at a commit, and none is lost by some and kept by others
+Held after every rule, whoever of several controllers gives orders:
+    one truth     any two living workers that committed a step committed the very same reduction: no two generations
+                  are active at a commit, and none is lost by some and kept by others
     close         living members of a generation are at most one step apart
-    no gaps       a worker commits each step once, in order; the service gets one row a step
-    one number    a generation number names one membership, and numbers grow
+    no gaps       a worker commits each step once, in order, each microbatch once; the service gets one row a step
+    none lost     nothing is founded from a checkpoint, or afresh, while a worker of the job has the state
+    one number    a number of an attempt names one membership, and numbers grow, for each worker over attempts
+    one state     all parts of a checkpoint are of one state, and none that was found to be wrong is begun from
     no zombies    what a worker said that is gone changes nothing, whenever it arrives
 And at the end of each run, when nothing fails any more: as many train as are wished for, and they commit.
+
+That this model finds what it is for, `test_teeth` shows.
 """
 
 from __future__ import annotations
@@ -19,80 +23,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rubato.engine.coordinator import Coordinator, Order, Rows, Send, Wish
-from rubato.wire import worker as wire
-from tests.unit.engine.coordinator.actors import Decision, Worker
-from tests.unit.engine.coordinator.simulation import Cluster
+from rubato.engine.coordinator import Wish
+from tests.unit.engine.coordinator.controllers import Fate
+from tests.unit.engine.coordinator.observed import DEAF_S, MOST_WORKERS, PACES, Observed
 
 pytestmark = pytest.mark.timeout(900)
 
-ENDLESS = 10**9
-MOST_WORKERS = 5
-
-
-class Observed(Cluster):
-    """A cluster whose commits are looked at, and that a superseded controller still talks to."""
-
-    def __init__(self, schedule: random.Random, workers: int, spares: int) -> None:
-        self.commits: dict[str, dict[int, Decision]] = {}
-        self.passed_on = 0
-        """The last row."""
-        self.ghosts: list[Coordinator] = []
-        self.late: list[tuple[Worker, wire.Command]] = []
-        self.unheard: list[wire.Message] = []
-        """Of workers whose nodes were lost."""
-        super().__init__(schedule, workers=workers, total_steps=ENDLESS, max_restarts=10**6, standby_workers=spares)
-
-    def carry_out(self, orders: list[Order]) -> None:
-        for order in orders:
-            for row in order.rows if isinstance(order, Rows) else ():
-                left_out = set(range(self.passed_on + 1, row.step))
-                assert not left_out, f"the rows {left_out} were left out"
-                self.passed_on = row.step
-        super().carry_out(orders)
-
-    def _commit(self, worker: Worker) -> None:
-        decision = worker.completed
-        assert decision is not None
-        mine = self.commits.setdefault(worker.incarnation, {})
-        assert worker.step + 1 not in mine, f"{worker.incarnation} commits step {worker.step + 1} twice"
-        assert not mine or worker.step in mine, f"{worker.incarnation} leaves a step out before {worker.step + 1}"
-        super()._commit(worker)
-        mine[worker.step] = decision
-
-    def replace_controller(self) -> None:
-        self.ghosts.append(self.coordinator)
-        self.passed_on = max(self.rows, default=0)
-        super().replace_controller()
-
-    def haunt(self, workers: int) -> None:
-        """The superseded controllers hear of a wish, and order what they think is right."""
-        for ghost in self.ghosts[-3:]:
-            for order in (*ghost.handle(Wish("run", workers), self.now), *ghost.tick(self.now)):
-                # The service refuses what they report, supervisors refuse their kills; commands may be under way yet.
-                if isinstance(order, Send) and (worker := self.workers.get(order.incarnation)) and not worker.gone:
-                    assert order.command.attempt < self.attempt
-                    if worker.alive:
-                        worker.inbox.append(order.command)
-
-    def cut_off(self, worker: Worker) -> None:
-        """Its node is taken for lost; what it said is under way yet."""
-        self.unheard += self.lose(worker)
-
-    def hear_zombies(self) -> None:
-        """What workers had said that are long replaced arrives."""
-        heard = [message for message in self.unheard if self.workers[message.incarnation].gone]
-        self.unheard = [message for message in self.unheard if message not in heard]
-        for message in heard:
-            if self.outcome is None:
-                assert not self.coordinator.handle(message, self.now), f"{message} of a worker that is gone counted"
-
-    def deliver_late(self) -> None:
-        """Doubled commands that were under way for long arrive."""
-        for worker, command in self.late:
-            if worker.alive:
-                worker.inbox.append(command)
-        self.late.clear()
+MOST_CONTROLLERS = 3
+"""At a time."""
 
 
 class Membership(RuleBasedStateMachine):
@@ -115,7 +53,7 @@ class Membership(RuleBasedStateMachine):
     def go_on(self, actions: int) -> None:
         for _ in range(actions):
             self.cluster.advance()
-            self.look()
+            self.cluster.look()
 
     @rule(which=st.lists(st.integers(0, MOST_WORKERS), min_size=1, max_size=3, unique=True))
     def die(self, which: list[int]) -> None:
@@ -199,15 +137,61 @@ class Membership(RuleBasedStateMachine):
     def nothing_runs_for(self, seconds: float) -> None:
         self.cluster.now += seconds
 
-    @precondition(lambda self: self.cluster.outcome is None)
-    @rule()
-    def the_controller_is_replaced(self) -> None:
-        self.cluster.replace_controller()
+    @precondition(lambda self: self.cluster.outcome is None and len(self.cluster.others) < MOST_CONTROLLERS)
+    @rule(
+        workers=st.integers(0, MOST_WORKERS),
+        which=st.lists(st.integers(0, MOST_WORKERS), max_size=2, unique=True),
+        moment=st.integers(0, 60),
+        fate=st.sampled_from(Fate),
+        deaf_s=st.sampled_from(DEAF_S),
+        pace=st.sampled_from(PACES),
+        is_cut_off=st.booleans(),
+    )
+    def a_new_controller_takes_over(
+        self, workers: int, which: list[int], moment: int, fate: Fate, deaf_s: float, pace: float, is_cut_off: bool
+    ) -> None:
+        """Amid a change of the membership, or not; what it and the one before do meanwhile is up to the schedule."""
+        if workers:
+            self.scale(workers)
+        self.die(which)
+        self.go_on(moment)
+        if self.cluster.outcome is None:
+            self.cluster.take_over(fate, deaf_s=deaf_s, is_cut_off=is_cut_off, pace=pace)
 
-    @precondition(lambda self: self.cluster.ghosts)
-    @rule(workers=st.integers(1, MOST_WORKERS))
-    def a_superseded_controller_wakes_up(self, workers: int) -> None:
-        self.cluster.haunt(workers)
+    @precondition(lambda self: self.cluster.newest.calls and not self.cluster.newest.leads)
+    @rule(index=st.integers(0, MOST_WORKERS))
+    def a_worker_is_attached(self, index: int) -> None:
+        newest = self.cluster.newest
+        left = [name for name in newest.unanswered() if name not in newest.is_called]
+        if index < len(left) and self.cluster.workers[left[index]].placed:
+            self.cluster.attach(self.cluster.workers[left[index]], newest)
+
+    @precondition(lambda self: self.cluster.outcome is None and self.cluster.newest.calls)
+    @rule()
+    def it_waits_for_no_more_answers(self) -> None:
+        if not self.cluster.newest.leads:
+            self.cluster.lead(self.cluster.newest)
+
+    @precondition(lambda self: self.cluster.superseded)
+    @rule(index=st.integers(0, MOST_CONTROLLERS), deaf_s=st.sampled_from(DEAF_S), workers=st.integers(1, MOST_WORKERS))
+    def a_superseded_controller_goes_on(self, index: int, deaf_s: float, workers: int) -> None:
+        """And hears of a wish, which is for its successor."""
+        if index < len(self.cluster.superseded):
+            one = self.cluster.superseded[index]
+            self.cluster.wake(one, deaf_s)
+            if one.leads:
+                self.cluster.handle(Wish("run", workers), one)
+
+    @precondition(lambda self: self.cluster.superseded)
+    @rule(index=st.integers(0, MOST_CONTROLLERS))
+    def a_superseded_controller_dies(self, index: int) -> None:
+        if index < len(self.cluster.superseded):
+            self.cluster.end(self.cluster.superseded[index])
+
+    @rule(changes=st.booleans())
+    def the_program(self, changes: bool) -> None:
+        """It changes its gradients, or does not: then nobody who went on can give them to one that missed them."""
+        self.cluster.changes_results = changes
 
     @rule(index=st.integers(0, MOST_WORKERS))
     def a_command_is_doubled_and_comes_late(self, index: int) -> None:
@@ -223,45 +207,12 @@ class Membership(RuleBasedStateMachine):
 
     @invariant()
     def look(self) -> None:
-        if not hasattr(self, "cluster"):
-            return
-        cluster = self.cluster
-        truth: dict[int, Decision] = {}
-        for worker in cluster.living:
-            recent = sorted(cluster.commits.get(worker.incarnation, {}).items())[-20:]
-            for step, decision in recent:
-                assert truth.setdefault(step, decision) is decision, f"step {step} was committed in two ways"
-        for group in list(cluster.groups.values())[-3:]:
-            steps = [one.step for one in cluster.living if one.record == group.record]
-            assert not steps or max(steps) - min(steps) <= 1, f"{group.record.number}: {steps}"
-        numbers = [(record.attempt, record.number) for record in cluster.minted]
-        assert numbers == sorted(set(numbers))
+        if hasattr(self, "cluster"):
+            self.cluster.look()
 
     def teardown(self) -> None:
-        if not hasattr(self, "cluster"):
-            return
-        cluster = self.cluster
-        cluster.may_commit = cluster.takes_rows = cluster.may_join = True
-        cluster.deliver_late()
-        if cluster.coordinator.job.changes.has_given_up_joins:
-            cluster.ask(workers=cluster.wish.workers % MOST_WORKERS + 1)
-        cluster.run(lambda: cluster.outcome is not None or (cluster.is_as_wished and not cluster.wish.actions))
-        if cluster.outcome is None:
-            cluster.hear_zombies()
-            step = cluster.coordinator.job.step
-            cluster.run(lambda: cluster.outcome is not None or max(cluster.rows, default=0) >= step + 3)
-        if cluster.outcome is None:
-            missing = set(range(1, max(cluster.rows) + 1)).difference(cluster.rows)
-            assert not missing, f"rows {missing} were lost"
-        else:
-            # The only ends that nobody asked for: the states differed again before they had agreed beyond it, or one
-            # step hung again and again.
-            assert cluster.outcome.failure is not None, cluster.outcome
-            if cluster.outcome.failure.reason == "hang":
-                return  # it is only said where it was seen; see HANGS_AT_ONE_STEP
-            assert cluster.outcome.failure.reason == "diverged", cluster.outcome
-            assert sum(event.kind == "diverged" for event in cluster.events) > 1
-        self.look()
+        if hasattr(self, "cluster"):
+            self.cluster.settle()
 
 
 TestMembership = Membership.TestCase
