@@ -2,7 +2,7 @@
 
 Each Ray node has a network namespace of its own. In that of the head are service, agent and controller, and no worker;
 the workers are on the two others. What is cut is the way between the head and one of these: the workers hear each other
-all the time. One thing is not as on hosts of their own: the controller can see that the processes of a worker it ends are
+all the time. One thing is not as on hosts of their own: the controller sees that the processes of a worker it ends are
 still there, and waits 15 s for their end before it goes on without (`jobs.fleet.CONFIRM_S`).
 
 Skipped, loudly, where the kernel or the user is not allowed to make namespaces.
