@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from jobs.shadow import Shadow
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
 from rubato.engine.entry import BEFORE_ALL, EntryPlan, Key
@@ -142,6 +143,8 @@ class Worker:
         self.stripes: list[wire.StripeWritten] = []
         """Of the newest checkpoint, as the supervisor keeps them."""
         self.stripes_at = 0.0
+        self.shadow = Shadow(incarnation)
+        """What the supervisor knows of the process."""
         self.control = SteppedControl(wire.Start(attempt, "job", f"w{incarnation}", incarnation, {}, "", ""), self.say)
         self.said = 0
         """0: nothing, 1: Hello, 2: Standby."""
@@ -216,7 +219,24 @@ class Worker:
             self.stripes = [one for one in self.stripes if (one.folder, one.generation) == same] + [message]
             self.stripes_at = self._clock()
         self.outbox.append(message)
+        self.shadow.on_message(message)
         if isinstance(message, wire.Snapshot):
+            self._compare(message)
             waiting, self.on_snapshot = self.on_snapshot, []
             for answer in waiting:
                 answer(message)
+
+    def tell(self, command: wire.Command) -> None:
+        """Its supervisor passes something on."""
+        self.inbox.append(command)
+        self.shadow.on_command(command)
+
+    def _compare(self, own: wire.Snapshot) -> None:
+        """Where nothing is on its way the supervisor knows what the process says of itself."""
+        known = self.shadow.snapshot()
+        if self.inbox or not self.said:
+            return
+        # A joiner knows its rows from the members, and who has not the lowest rank does not tell its own.
+        assert replace(known, rows=own.rows, step=own.step) == own
+        # A step is committed before the main thread says that it goes on, and the last one when the program has ended.
+        assert own.record is None or own.broken is not None or abs(known.step - own.step) <= 1

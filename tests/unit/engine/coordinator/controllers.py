@@ -3,8 +3,9 @@
     granted    the service refuses from here on what older attempts report
     listed     it looks which workers there are; one that an older controller starts later nobody attaches to
     attached   worker by worker: the supervisor follows it from then on, and refuses older ones; the process describes
-               itself when it comes to that command. Meanwhile all train on, may switch or break, and whoever is not
-               attached yet tells the older controller and obeys it
+               itself when it comes to that command, or its supervisor does by what it knows (`jobs.shadow`) where that
+               takes too long. Meanwhile all train on, may switch or break, and whoever is not attached yet tells the
+               older controller and obeys it
     leads      with the snapshots that it has, however old each is; who has not answered is ended
 
 An older controller may be dead, stopped at any moment and going on later, or alive: it hears of its successor by the
@@ -97,11 +98,16 @@ class Controller:
         if not worker.alive:
             self._answer(worker, None, now, allegiance)
             return
-        worker.inbox.append(wire.Attach(self.attempt))
+        worker.tell(wire.Attach(self.attempt))
+
+        def answer(snapshot: wire.Snapshot) -> None:
+            if self.calls is not None and self.calls[worker.incarnation] is None:
+                self._answer(worker, snapshot, now, allegiance)
+
         if not worker.said:  # still importing: nothing to tell, and it answers later
-            self._answer(worker, wire.Snapshot(worker.incarnation, None, None, None, 0, None, None, 0), now, allegiance)
+            answer(worker.shadow.snapshot())
             return
-        worker.on_snapshot.append(lambda snapshot: self._answer(worker, snapshot, now, allegiance))
+        worker.on_snapshot.append(answer)
 
     def _answer(self, worker: Worker, snapshot: wire.Snapshot | None, now: float, allegiance: Allegiance) -> None:
         said = tuple(message for message in worker.outbox if not isinstance(message, TOLD_BY_SNAPSHOT))

@@ -54,6 +54,8 @@ class Cluster(World):
             if steps:
                 steps[0]()
             for worker in self.workers.values():
+                if worker.on_snapshot and self.random.random() < 0.5:
+                    answer_for(worker)
                 while worker.on_snapshot:
                     self._obey(worker)
 
@@ -98,6 +100,8 @@ class Cluster(World):
         for worker in waited_for:
             if worker.incarnation not in one.is_called:
                 actions.append(lambda w=worker: self.attach(w, one))
+            elif worker.on_snapshot and worker.alive:
+                actions.append(lambda w=worker: answer_for(w))
         if one.is_refused or all(worker.incarnation in one.is_called and not worker.alive for worker in waited_for):
             actions.append(lambda: self.lead(one))
 
@@ -157,3 +161,10 @@ class Cluster(World):
         self.die(worker)
         worker.is_stray = worker.gone = True
         worker.outbox.clear()
+
+
+def answer_for(worker: Worker) -> None:
+    """The process is silent, and its supervisor answers whoever waits for it."""
+    waiting, worker.on_snapshot = worker.on_snapshot, []
+    for answer in waiting:
+        answer(worker.shadow.snapshot())

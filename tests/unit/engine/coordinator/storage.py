@@ -108,8 +108,9 @@ class SteppedArchive(StorageArchive):
     ) -> None:
         job = JobTerms("job", num_microbatches, radices_of(num_microbatches), seed=0, global_batch=num_microbatches)
         super().__init__(ArchiveTerms(job, root, KEEP_ALL, attempt, distrusted=distrusted), post, is_superseded)
-        self.lane = SteppedLane()
+        self.lane, self.clearing = SteppedLane(), SteppedLane()
         self._commits = self._searches = self.lane  # type: ignore[assignment]
+        self._clearing._lane = self.clearing  # type: ignore[assignment]
 
 
 def whole_checkpoints(root: MemoryFolder) -> list[tuple[int, int]]:

@@ -200,9 +200,8 @@ class World(Processes):
             self.revokes.append((order.incarnation, command.through))
         if not self.passes_on(worker, by) or worker.gone:
             return
-        worker.inbox.append(command)
-        if self.random.random() < 0.05:
-            worker.inbox.append(command)
+        for _ in range(2 if self.random.random() < 0.05 else 1):
+            worker.tell(command)
 
     def passes_on(self, worker: Worker, by: Controller) -> bool:
         """Whether the supervisor takes what this controller says."""
@@ -369,8 +368,9 @@ class World(Processes):
     def _add_actions_of(self, one: Controller, actions: list[Act]) -> None:
         if one.answers:
             actions.append(lambda: self.handle(one.answers.popleft(), one))
-        if one.archive.lane.tasks:
-            actions.append(lambda: one.archive.lane.tasks.popleft()())
+        for lane in (one.archive.lane, one.archive.clearing):
+            if lane.tasks:
+                actions.append(lambda lane=lane: lane.tasks.popleft()())
         if one.spool and self.takes_rows and one.attempt == self.granted:
             actions.append(lambda: self._store_rows(one))
 
