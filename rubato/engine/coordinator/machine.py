@@ -186,7 +186,8 @@ class Coordinator:
         elif job.pending.follows:
             job.fail_pending(f"{worker.worker_id} said: {event.cause}", now)  # members train on
         else:
-            self._repair.begin(f"generation {event.generation} could not be formed: {event.cause}")
+            cause = f"generation {event.generation} could not be formed: {event.cause}"
+            self._repair.begin(cause, is_raised=is_raised(event.cause))
 
     def _on_entered(self, worker: WorkerView, event: wire.Entered, now: float) -> None:
         job = self.job

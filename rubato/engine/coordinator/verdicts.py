@@ -28,7 +28,7 @@ HANG_ADVICE = (
 )
 _NETWORK = re.compile(
     r"connect|socket|network|unreachable|no route|broken pipe|timed? ?out|closed by peer|reset by peer|remote process|"
-    r"lost touch|revoked|could not be formed",
+    r"lost touch|revoked",
     re.IGNORECASE,
 )
 """Words of gloo, of NCCL and of the system, and of our own, for links that fail."""

@@ -136,6 +136,7 @@ def test_what_links_say_is_not_held_against_the_program(cause: str) -> None:
         "a peer was lost: [enforce fail at pair.cc:454] op.preamble.length <= op.nbytes. 4096 vs 2048",
         "the model of ranks [1] differ from those of the others",
         "a peer was lost: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "generation 7 could not be formed: DefaultCPUAllocator: can't allocate memory",
     ],
 )
 def test_what_an_exchange_raises_is(cause: str) -> None:
