@@ -75,17 +75,17 @@ class Replicas:
             pause_s = min(RETRY_MAX_S, pause_s * 2)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        return await asyncio.wait_for(
-            psycopg.AsyncConnection.connect(
+        async with asyncio.timeout(2 * ANSWER_S):
+            return await psycopg.AsyncConnection.connect(
                 self._url, autocommit=True, application_name=LISTENER_NAME, connect_timeout=int(ANSWER_S)
-            ),
-            2 * ANSWER_S,
-        )
+            )
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> None:
         while True:
             # A word to itself proves the whole way: the server is there, and no pooler takes the channel away.
-            await asyncio.wait_for(connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._name)), ANSWER_S)
+            # Not `asyncio.wait_for`: of Python 3.11 it swallows a cancel that comes together with the answer.
+            async with asyncio.timeout(ANSWER_S):
+                await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._name))
             due_at = time.monotonic() + ANSWER_S
             while not await self._hear(connection, due_at - time.monotonic(), stop_after=1):
                 if time.monotonic() > due_at:

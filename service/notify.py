@@ -88,7 +88,8 @@ class Subscription:
             return False
         if not self._flag.is_set():
             try:
-                await asyncio.wait_for(self._flag.wait(), max(0.0, timeout_s))
+                async with asyncio.timeout(max(0.0, timeout_s)):
+                    await self._flag.wait()
             except TimeoutError:
                 self._hub.polls += 1
                 return False

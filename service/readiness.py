@@ -105,7 +105,8 @@ async def _look_at_everything(context: Context) -> tuple[Check, ...]:
 
 async def _bounded(name: str, is_required: bool, look: Awaitable[Check]) -> Check:
     try:
-        return await asyncio.wait_for(look, CHECK_S)
+        async with asyncio.timeout(CHECK_S):
+            return await look
     except TimeoutError:
         return Check(name, is_ok=False, detail=f"no answer within {CHECK_S:g} s", is_required=is_required)
     except Exception as error:

@@ -246,7 +246,8 @@ class StorageDesk:
         self._asking += 1
         threading.Thread(target=run, name="storage", daemon=True).start()
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError:
             raise _unreachable(f"no answer within {timeout_s:g} s") from None
         except (ServiceError, asyncio.CancelledError):
