@@ -27,9 +27,15 @@ class Loaded:
     """Those that the document names, on the CPU."""
     manifest: Manifest
 
-    def rows_of(self, job_id: str) -> list[dict[str, Any]]:
-        """Metric rows of this job that it took along: the controller that tells of them now may be lost, too."""
-        return [asdict(row) for row in self.manifest.rows] if self.manifest.job == job_id else []
+    def rows_of(self, job_id: str) -> dict[str, Any]:
+        """Metric rows of this job that it took along: the controller that tells of them now may be lost, too.
+
+        Returns: rows: that were told.  open_row: that of the last step of all, for whoever begins here to tell.
+        """
+        if self.manifest.job != job_id:
+            return {"rows": [], "open_row": None}
+        extra = self.document["extra"]
+        return {"rows": [asdict(row) for row in self.manifest.rows], "open_row": extra.get("open_row")}
 
 
 def load_checkpoint(

@@ -30,14 +30,27 @@ class Rows:
         """What nobody acknowledged: who tells it may be lost."""
         return tuple(map(asdict, tuple(self._control.rows)))
 
-    def take_over(self, latest: Mapping[str, float], untold: Iterable[Mapping[str, Any]]) -> None:
+    @property
+    def open_row(self) -> dict[str, Any] | None:
+        """The newest row, where it is not kept yet."""
+        return None if self._newest is None else asdict(self._newest)
+
+    def take_over(
+        self,
+        latest: Mapping[str, float],
+        untold: Iterable[Mapping[str, Any]],
+        open_row: Mapping[str, Any] | None = None,
+    ) -> None:
         """Go on from what another run or worker had."""
         self.logged.clear()
         self.latest = dict(latest)
-        self._control.rows = deque((MetricRow(**row) for row in untold), MAX_KEPT_ROWS)
+        self._control.rows = rows = deque((MetricRow(**row) for row in untold), MAX_KEPT_ROWS)
+        is_told = open_row is None or (rows and rows[-1].step >= open_row["step"])
+        self._newest = None if is_told or open_row is None else MetricRow(**open_row)
 
     def commit(self, row: MetricRow) -> None:
         """The step of this row counts."""
+        self.keep()  # where another run goes on behind the last step of one
         self._newest = row
         self.latest.update(row.values)
 

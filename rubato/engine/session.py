@@ -186,11 +186,12 @@ class Session:
         extra = loaded.document["extra"]
         # What is known of the run that wrote it holds for that run only.
         known = {"agreed": extra["step"], "handled_request": self._handled_request}
-        self.take_extra({**extra, **known, "rows": loaded.rows_of(self.control.start.job_id)})
+        self.take_extra({**extra, **known, **loaded.rows_of(self.control.start.job_id)})
 
     def _extra(self) -> dict[str, Any]:
         """What a resumed job must know beside the state."""
-        return {"step": self.step, "last": list(self.completed.key), "metrics": dict(self.rows.latest)}
+        last, rows = list(self.completed.key), self.rows
+        return {"step": self.step, "last": last, "metrics": dict(rows.latest), "open_row": rows.open_row}
 
     def extra(self) -> dict[str, Any]:
         """What a joiner must know beside the state."""
@@ -203,7 +204,7 @@ class Session:
         self.completed = Completed((extra["last"][0], extra["last"][1]), None)
         self.trust = Trust(int(extra["agreed"]))
         self._handled_request = int(extra["handled_request"])
-        self.rows.take_over(extra.get("metrics", {}), extra["rows"])
+        self.rows.take_over(extra.get("metrics", {}), extra["rows"], extra.get("open_row"))
 
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""

@@ -270,14 +270,16 @@ class Coordinator:
             self.job.reassign_stripes()  # a worker that owes another part may be gone already
 
     def _commit_whole(self) -> None:
-        """Once the row of its step is known, which nobody computes again who begins from it.
+        """Once the rows up to its step are known, which nobody computes again who begins from it.
 
-        The lowest rank tells it before it writes, but may be lost, and another worker writes its part. The last row of
-        all is told when the program has come to its end: the checkpoint does not wait for that.
+        The lowest rank tells them before it writes, but may be lost, and another worker writes its part. The last row
+        of all is told when the program has come to its end: the checkpoint does not wait for that, and holds it itself.
         """
         job, whole = self.job, self.job.ledger.whole
-        is_last = whole is not None and whole.step == job.total_steps
-        if whole is None or (whole.step > self._rows.told_step and not is_last):
+        if whole is None:
+            return
+        is_last = whole.step == job.total_steps
+        if self._rows.told_step < (whole.step - 1 if is_last else whole.step):
             return
         job.ledger.whole = None
         rows = self._rows.unstored(whole.step)

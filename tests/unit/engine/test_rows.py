@@ -70,3 +70,28 @@ def test_another_goes_on_with_them(teller: Teller, monkeypatch: pytest.MonkeyPat
     other.rows.logged["dropped"] = 1.0
     other.rows.take_over(teller.rows.latest, teller.rows.untold())
     assert (other.control.rows, other.rows.latest, other.rows.logged) == (teller.control.rows, {"loss": 2.0}, {})
+
+
+def test_the_last_row_goes_on_from_the_checkpoint_of_the_end(teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were lost in what the program does behind its last step: whoever does it again logs into the same row."""
+    teller.rows.commit(row(9))
+    saved = teller.rows.open_row
+    assert saved is not None
+    heir = Teller(monkeypatch)
+    heir.rows.take_over({}, [vars(row(8))], saved)
+    heir.rows.add({"accuracy": 0.5})
+    heir.rows.keep()
+    heir.rows.tell(2, 0, 9)
+    assert heir.said == [(9, [8, 9])]
+    assert heir.control.rows[-1] == row(9, accuracy=0.5)
+
+
+def test_a_longer_run_goes_on_behind_the_last_step_of_another(teller: Teller) -> None:
+    teller.rows.take_over({}, [], vars(row(9)))
+    teller.commit(10)
+    assert teller.said == [(10, [9, 10])]
+
+
+def test_a_last_row_that_was_told_is_not_open_any_more(teller: Teller) -> None:
+    teller.rows.take_over({}, [vars(row(9))], vars(row(9)))
+    assert teller.rows.open_row is None

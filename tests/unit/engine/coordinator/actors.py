@@ -176,6 +176,8 @@ class Worker:
         self.stripe: wire.StripeWritten | None = None
         self.saved: Result | None = None
         """The lineage of that."""
+        self.saved_row: dict[str, object] | None = None
+        """The row that was open then."""
         self.has_copies = False
         """Of what it saved last, its own part and that of the rank before."""
         self.has_changed = False

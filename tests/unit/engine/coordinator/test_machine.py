@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Kill, Spawn, Terms, Wish
@@ -58,6 +58,7 @@ def fault_lists(most_apart: int) -> st.SearchStrategy[list[tuple[int, str]]]:
 
 
 @PROPERTIES
+@example(seed=0, workers=4, spares=0, faults=[(240, "die"), (192, "die"), (124, "die_all")])
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 4), spares=st.integers(0, 2), faults=fault_lists(250))
 def test_whatever_happens_the_job_ends_well(
     seed: int, workers: int, spares: int, faults: list[tuple[int, str]]

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from rubato.checkpoint.manifest import key_of, read_manifest
 from rubato.engine.agreement import Agreement, Trust
@@ -39,6 +39,8 @@ class Training:
         self.groups: dict[tuple[int, int], Group] = {}
         self.storage = MemoryFolder()
         self.lineages: dict[tuple[str, int, int], Result | None] = {}
+        self.open_rows: dict[tuple[str, int], dict[str, Any] | None] = {}
+        """In the document of each checkpoint, which lies beside its first part."""
         """Of each part on storage, by folder, generation and index."""
         self.slowness: dict[str, float] = {}
         """By incarnation: times the usual duration of a microbatch."""
@@ -152,7 +154,7 @@ class Training:
         manifest = read_manifest(self.storage / name)
         worker.step, worker.completed = manifest.step, Completed((manifest.step - 1, 0), None)
         worker.lineage = self.lineages[name, manifest.generation, 0]
-        worker.rows.take_over({}, map(asdict, manifest.rows))
+        worker.rows.take_over({}, map(asdict, manifest.rows), self.open_rows[name, manifest.generation])
 
     def _begin(
         self, worker: Worker, group: Group, owners: tuple[int, tuple[int, ...]] | None = None, redone: int = 0
@@ -338,7 +340,7 @@ class Training:
         assert record is not None
         rank = record.rank_of(worker.incarnation)
         assert rank is not None
-        worker.has_copies, worker.saved = True, worker.lineage
+        worker.has_copies, worker.saved, worker.saved_row = True, worker.lineage, worker.rows.open_row
         members = tuple(member.incarnation for member in record.members)
         place = (record.number, worker.step, f"{record.attempt}-{worker.step}", rank, record.world)
         worker.stripe = wire.StripeWritten(worker.incarnation, *place, (), members=members)
@@ -351,6 +353,8 @@ class Training:
         file = (self.storage / kept.folder).write(f"stripe-{index}-of-{kept.count}", [str(kept.step).encode()])
         part = (worker.incarnation, kept.generation, kept.step, kept.folder, index, kept.count, (asdict(file),))
         self.lineages[kept.folder, kept.generation, index] = worker.saved
+        if index == 0:
+            self.open_rows[kept.folder, kept.generation] = worker.saved_row
         worker.say(wire.StripeWritten(*part, members=kept.members))
 
     def _obey_stripes(self, worker: Worker, command: wire.WriteStripe | wire.ForgetStripes) -> None:
