@@ -25,6 +25,7 @@ def train(run):
         for parameter in model.parameters():
             parameter.fill_(42)
     run.evaluate(DATA, lambda x, y: model(x).mean(), batch=16)
+    run.log(evaluated=1.0)
     (Path(run.config["home"]) / f"here-{os.getpid()}").touch()
     if run.config["held"]:
         until(Path(run.config["home"]) / "go")
@@ -62,3 +63,22 @@ def test_a_loss_after_the_last_step_leaves_its_checkpoint_as_it_was(tmp_path: Pa
     record(run, f"SIGKILL of {killed} of 4 behind the last step")
     for mine, theirs in zip(state_of(home / "kept" / "1-6"), state_of(undisturbed / "kept" / "1-6"), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_loss_of_all_after_the_last_step_costs_no_row(tmp_path: Path) -> None:
+    """The row of the last step waits for what is logged behind it: the checkpoint of that step holds it meanwhile."""
+    restart = {"backoff": {"initial": 0.1}}
+    with job(tmp_path, CHANGES, workers=2, config={"held": True}, restart=restart) as run:
+        run.wait(lambda: len(list(tmp_path.glob("here-*"))) == 2, "all behind the last step")
+        run.wait(lambda: any(event["step"] == 6 for event in run.events("checkpoint.committed")), "the last checkpoint")
+        assert [row["step"] for row in run.rows()] == [1, 2, 3, 4, 5]
+        for one in run.status()["workers"]:
+            os.kill(one["pid"], signal.SIGKILL)
+        (tmp_path / "go").touch()
+        run.result()
+    assert len(run.events("job.restarting")) == 1, run.told()
+    rows = run.rows()
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[-1]["values"]["evaluated"] == 1.0
+    assert rows[-1]["values"]["loss"] > 0.0
+    record(run, "SIGKILL of all behind the last step")
