@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.state import JobState
-from rubato.engine.coordinator.verdicts import is_of_network, is_raised
+from rubato.engine.coordinator.verdicts import is_raised
 from rubato.wire import worker as wire
 from rubato.wire.events import EventKind
 from rubato.wire.status import WorkerState
@@ -21,7 +21,7 @@ class Repair:
         self.is_raised = False
         """Whether an exchange of a worker raised, or was left out; else workers lost touch."""
         self._mint_at: float | None = None
-        """When the survivors, who have all answered, are brought together; None: some have not."""
+        """Until then the survivors, who have all answered, wait; None: they do not."""
         self._through = 0
         """Everything up to this generation is revoked; 0: no repair."""
         self._involved: dict[str, None] = {}
@@ -52,7 +52,7 @@ class Repair:
 
     def hear(self, cause: str) -> None:
         """Why one of those who take part had to leave: what raised there is told before what the others saw of it."""
-        if cause and not is_of_network(cause) and not self.is_raised:
+        if is_raised(cause) and not self.is_raised:
             self.because, self.is_raised = cause, True
 
     def begin(self, because: str, also: Sequence[str] = (), *, is_raised: bool = False) -> None:
@@ -108,18 +108,19 @@ class Repair:
             job.pending = None
             self.finish()
             return False
-        if may_wait and now < self._decide_mint_at(now):
+        if may_wait and self._waits(now):
             return True
         job.mint(survivors, wire.Origin("members"), "recovery", follows=0)
         return True
 
-    def _decide_mint_at(self, now: float) -> float:
+    def _waits(self, now: float) -> bool:
         wait_s = self._job.verdicts.repair_wait_s(self._job.terms, is_raised=self.is_raised)
-        if self._mint_at is None and wait_s:
-            self._tell_waiting(wait_s)
+        if not wait_s:
+            return False  # also where a death has explained meanwhile what was waited for
         if self._mint_at is None:
             self._mint_at = now + wait_s
-        return self._mint_at if wait_s else now  # a death meanwhile explains what was waited for
+            self._tell_waiting(wait_s)
+        return now < self._mint_at
 
     def _tell_waiting(self, wait_s: float) -> None:
         job, times = self._job, self._job.verdicts.repairs
