@@ -233,13 +233,17 @@ def record_cluster(
 
 
 def warm_ups(told: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[WarmUp]:
-    """Of the workers that came to stand by.
+    """Of the workers that came to stand by while others may have trained: not of those with whom training began.
 
     Args:    told: kind, time and data of each event.
     """
     begun: dict[str, datetime] = {}
+    founded = [data for kind, _, data in told if kind == "generation.formed" and data["cause"] in ("start", "restart")]
+    founders = {member["worker_id"] for data in founded for member in data["members"]}
     found = []
     for kind, time_, data in told:
+        if data.get("worker_id") in founders:
+            continue
         if kind == "worker.started":
             begun[data["worker_id"]] = datetime.fromisoformat(time_)
         elif kind == "worker.ready" and data["worker_id"] in begun:

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import ceilings
 import pytest
 from ceilings import LEAST_S, UNMEASURED_S, Commit, WarmUp, ceiling_s, check_pauses, check_warm_ups
+from invariants import warm_ups
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -91,3 +93,14 @@ def test_what_another_generation_took_says_nothing() -> None:
     check_warm_ups([*commits(0, 1, 2, 3, 4), *commits(30, 31, generation=2)], [ONE])
     check_warm_ups([*commits(3, 4), *commits(30)], [ONE])  # what is usual is not known
     check_warm_ups(commits(20, 21), [ONE])  # the start: nobody trained yet
+
+
+def test_those_with_whom_training_begins_warm_up_beside_nobody() -> None:
+    """Also where all before them were lost: what was committed then, in a generation of the same number, says nothing."""
+    told: list[tuple[str, str, dict[str, Any]]] = []
+    for number, worker in enumerate(("w2.1", "w2.2")):
+        told.append(("worker.started", at(10.0 * number).isoformat(), {"worker_id": worker}))
+        told.append(("worker.ready", at(10.0 * number + 5).isoformat(), {"worker_id": worker}))
+    told.append(("generation.formed", at(7).isoformat(), {"cause": "start", "members": [{"worker_id": "w2.1"}]}))
+    told.append(("generation.formed", at(17).isoformat(), {"cause": "scale_up", "members": [{"worker_id": "w2.2"}]}))
+    assert warm_ups(told) == [WarmUp("w2.2", at(10), at(15))]
