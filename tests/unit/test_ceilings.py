@@ -96,7 +96,7 @@ def test_what_another_generation_took_says_nothing() -> None:
 
 
 def test_those_with_whom_training_begins_warm_up_beside_nobody() -> None:
-    """Also where all before them were lost: what was committed then, in a generation of the same number, says nothing."""
+    """Also where all before them were lost: what was committed then says nothing, in whichever generation."""
     told: list[tuple[str, str, dict[str, Any]]] = []
     for number, worker in enumerate(("w2.1", "w2.2")):
         told.append(("worker.started", at(10.0 * number).isoformat(), {"worker_id": worker}))
