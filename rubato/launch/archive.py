@@ -206,9 +206,11 @@ class StorageArchive:
         root, origin = self._terms.root, self._terms.origin
         while root is not None:
             try:
-                found = self._look_once(root, corrupt, is_quiet=is_quiet)
+                found = self._look_once(root, corrupt)
                 if self._is_superseded():
                     return None
+                if is_quiet:  # nothing is being committed: what is unfinished stays so
+                    sweep(root, before=(self._terms.attempt + 1, 0))
                 break
             except (CheckpointError, OSError) as error:
                 # Nothing is known of what lies there: to begin anew would throw away all that was trained.
@@ -233,13 +235,8 @@ class StorageArchive:
         rows = manifest.rows if manifest.job == self._terms.job.job_id else ()
         return CheckpointFound(str(folder), manifest.step, tuple(corrupt), rows)
 
-    def _look_once(
-        self, root: Folder, corrupt: list[tuple[str, str]], *, is_quiet: bool
-    ) -> tuple[Folder, Manifest] | None:
-        """The newest that verifies; notes finished ones that do not.
-
-        Args:    is_quiet: nothing is being committed, so what is unfinished may be deleted.
-        """
+    def _look_once(self, root: Folder, corrupt: list[tuple[str, str]]) -> tuple[Folder, Manifest] | None:
+        """The newest that verifies; notes finished ones that do not."""
 
         def pass_over(folder: Folder, cause: str) -> None:
             # Without a manifest it was never finished: nothing is wrong with that.
@@ -251,8 +248,6 @@ class StorageArchive:
         found = find_latest(root, pass_over)
         if found is not None:
             self._clearing.know(found[0].name)
-        if is_quiet and not self._is_superseded():
-            sweep(root, before=(self._terms.attempt + 1, 0))
         return found
 
     def _open_origin(self, origin: Folder) -> Manifest:
