@@ -92,6 +92,15 @@ class _Arrival:
     is_failure: bool
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """Of a process, for a key."""
+
+    ticket: int
+    at: float
+    """In seconds of the monotonic clock."""
+
+
 @dataclass
 class Prefetcher:
     """A source whose microbatches are read ahead. All of it runs on the main thread.
@@ -123,8 +132,7 @@ class Prefetcher:
     def __post_init__(self) -> None:
         self._readers: dict[int, _Reader] = {}
         self._owed: dict[Key, int] = {}
-        self._tickets: dict[Key, int] = {}
-        self._asked_at: dict[Key, float] = {}
+        self._asked: dict[Key, _Asked] = {}
         self._longest_s = 0.0
         """That a microbatch took, here or from when a process was asked for it."""
         self._last_ticket = 0
@@ -162,8 +170,7 @@ class Prefetcher:
             os.close(arrival.descriptor)
         self._arrived.clear()
         self._owed.clear()
-        self._tickets.clear()
-        self._asked_at.clear()
+        self._asked.clear()
         for reader in self._readers.values():
             if reader.is_ready:
                 self._tell_wish(reader)
@@ -207,14 +214,13 @@ class Prefetcher:
         for key, number in self._owed.items():
             if before.get(key) != number:
                 self._last_ticket += 1
-                self._tickets[key], self._asked_at[key] = self._last_ticket, time.monotonic()
-        self._tickets = {key: self._tickets[key] for key in self._owed}
-        self._asked_at = {key: self._asked_at[key] for key in self._owed}
+                self._asked[key] = _Asked(self._last_ticket, time.monotonic())
+        self._asked = {key: self._asked[key] for key in self._owed}
         for number in ready:
             self._tell_wish(self._readers[number])
 
     def _tell_wish(self, reader: _Reader) -> None:
-        wishes = tuple((self._tickets[key], *key) for key, number in self._owed.items() if number == reader.number)
+        wishes = tuple((self._asked[key].ticket, *key) for key, number in self._owed.items() if number == reader.number)
         if wishes == reader.told:
             return
         reader.told = wishes
@@ -257,12 +263,12 @@ class Prefetcher:
             self._lose(reader)
             return
         kind, ticket, descriptor = message
-        key = next((key for key in self._owed if self._tickets[key] == ticket), None)
+        key = next((key for key in self._owed if self._asked[key].ticket == ticket), None)
         if kind == process.READY:
             reader.is_ready = True
         elif key is not None:
             del self._owed[key]
-            self._took(time.monotonic() - self._asked_at.pop(key))
+            self._took(time.monotonic() - self._asked[key].at)
             self._arrived[key] = _Arrival(descriptor, is_failure=kind == process.FAILED)
             self._losses = 0
         else:
