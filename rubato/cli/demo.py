@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from rubato.cli.output import fail, note, put
 from rubato.cli.render import describe_failure, describe_generation
 from rubato.cli.service_commands import StepLine, make_login_link
 from rubato.cli.specfile import unique_name
-from rubato.errors import RubatoError, UserError
+from rubato.errors import RubatoError
 from rubato.home import Home
 from rubato.wire.events import EventKind
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, Worker
 
 RECIPE = "image-classifier"
-EPOCHS = 100
-"""The recipe as it is; a quick machine, where that is over before everything has happened to it, gets more of it."""
 NEEDED_S = 30.0
 """Training during all that is to happen: workers start three times meanwhile."""
 TRIES = 3
@@ -141,7 +138,7 @@ class Story:
         return self.job
 
 
-def run_demo() -> ExitCode:
+def run_demo(epochs: int) -> ExitCode:
     """The demo, from `rubato up` to the comparison of digests."""
     began = time.monotonic()
     home = Home.from_environment()
@@ -150,7 +147,7 @@ def run_demo() -> ExitCode:
         from rubato.client import Client
 
         with Client(url, home.read_token(), home=home) as client:
-            disturbed, formed, epochs = run_disturbed_long_enough(client, home)
+            disturbed, formed, epochs = run_disturbed_long_enough(client, home, epochs)
             undisturbed = run_undisturbed(client, epochs)
             tell_story(client, disturbed, formed)
             compare(disturbed, undisturbed)
@@ -190,9 +187,8 @@ def spec_of(name: str, epochs: int) -> dict[str, Any]:
     }
 
 
-def run_disturbed_long_enough(client: Client, home: Home) -> tuple[Job, list[Event], int]:
-    """`run_disturbed`, with as many epochs as this machine needs for the whole story."""
-    epochs = EPOCHS
+def run_disturbed_long_enough(client: Client, home: Home, epochs: int) -> tuple[Job, list[Event], int]:
+    """`run_disturbed`, with more than `epochs` where this machine needs more for the whole story."""
     for _ in range(TRIES - 1):
         try:
             return *run_disturbed(client, home, epochs), epochs
@@ -296,17 +292,3 @@ def _failure_text(job: Job) -> str:
     lines = [f"{title}: {value}" for title, value in describe_failure({**(job.failure or {}), "message": None})]
     why = f": {job.message}" if job.message else ""
     return "\n  ".join([why, *lines])
-
-
-def main() -> None:
-    """Entry point of `python -m rubato.cli.demo`."""
-    try:
-        code = run_demo()
-    except UserError as error:
-        fail(str(error))
-        code = ExitCode.USAGE
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

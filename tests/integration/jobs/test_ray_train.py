@@ -31,7 +31,16 @@ def submit(home: RunningHome, scratch: Path, workers: int = 1, **spec: Any) -> C
 
 def test_train_functions_run_as_jobs(running: RunningHome, tmp_path: Path) -> None:
     job = submit(running, tmp_path)
-    check_changes(job)
+    check_scaled(job)
+    check_end(job)
+
+
+@pytest.mark.long
+def test_train_functions_survive_a_kill_and_a_pause(running: RunningHome, tmp_path: Path) -> None:
+    job = submit(running, tmp_path)
+    check_scaled(job)
+    check_killed(job)
+    check_paused_and_resumed(job)
     check_end(job)
 
 
@@ -44,8 +53,8 @@ def test_train_functions_fail_and_are_cancelled(running: RunningHome, tmp_path: 
     check_failed(raising)
 
 
-def check_changes(job: ClusterJob) -> None:
-    """Watched, scaled, a worker killed, paused and resumed."""
+def check_scaled(job: ClusterJob) -> None:
+    """From one worker to two, by a restart that is told beforehand."""
     client = job.home.client
     job.wait_step(3)
     wished = client.scale(job.id, 2)
@@ -57,6 +66,10 @@ def check_changes(job: ClusterJob) -> None:
     assert (scaled.step or 0) > 3
     assert scaled.data["paused_seconds"] > 0
 
+
+def check_killed(job: ClusterJob) -> None:
+    """The second worker; the job goes on from its newest checkpoint."""
+    client = job.home.client
     _, second = job.wait_members(2)
     assert second.pid is not None
     # What it wrote within the last fraction of a second would be lost with it.
@@ -66,17 +79,21 @@ def check_changes(job: ClusterJob) -> None:
     (lost,) = [event for event in job.events("worker.lost") if event.data["worker_id"] == second.worker_id]
     assert "its process ended" in lost.data["cause"]
 
+
+def check_paused_and_resumed(job: ClusterJob) -> None:
+    """No process is left meanwhile."""
+    client = job.home.client
     client.pause(job.id)
     job.wait(lambda: job.now().status == "paused", "a pause")
     processes = {event.data["pid"] for event in job.events("worker.started")}
     assert not [pid for pid in processes if (Path("/proc") / str(pid)).exists()]
     client.resume(job.id)
+    job.wait(lambda: job.formed()[-1].data["cause"] == "restart", "a restart")
 
 
 def check_end(job: ClusterJob) -> None:
-    """It goes on from its newest checkpoint to its end; each step has one row, and what is listed is there."""
+    """It goes on to its end; each step has one row, and what is listed is there."""
     client = job.home.client
-    job.wait(lambda: job.formed()[-1].data["cause"] == "restart", "a restart")
     ended = job.finish()
     assert (ended.status, ended.result) == ("succeeded", {"step": ended.step, "digest": ""})
     rows = list(client.metrics(job.id))
