@@ -243,7 +243,7 @@ def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float |
                     line.tell(f"Still {before} of {wanted} workers; the wish stands, and is met when slots are free.")
                     return ExitCode.NOT_FINISHED
     except KeyboardInterrupt:
-        note(f"Detached; the wish for {wanted} workers stands. `rubato get {job.id}` shows where it is.")
+        note(f"Detached; the wish for {wanted} workers stands. `rubato get {job.name}` shows where it is.")
         return ExitCode.NOT_FINISHED
     job = client.job(job.id)
     note(f"{job.name} {job.status} before it had {wanted} workers.")

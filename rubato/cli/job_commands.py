@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
-from rubato.cli.follow import last_position, wait_for_status, wait_for_workers
+from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.options import (
     JobArgument,
@@ -125,7 +125,7 @@ def logs(
                 tail=tail,
                 text=text,
                 since=begin,
-                on_gap=lambda _: note("The service does not answer; trying again ..."),
+                on_gap=gap_listener(PlainProgress()),
             ):
                 put_json(line.raw) if as_json else put(format_log_line(line))
         except KeyboardInterrupt:

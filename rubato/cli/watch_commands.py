@@ -62,7 +62,7 @@ def events(
                 is_any = True
                 put_json(event.raw) if as_json else put(format_event(event))
         except KeyboardInterrupt:
-            note(f"Detached; the job goes on. Come back with `rubato events {job_id} -f`.")
+            note(f"Detached; the job goes on. Come back with `rubato events {job} -f`.")
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         if not is_any:
             note(f"No event of kind {', '.join(kinds)}." if kinds else "Nothing has happened to it yet.")
