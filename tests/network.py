@@ -22,6 +22,8 @@ NOBODY = "02:00:00:00:00:ff"
 """A hardware address that no interface has: what is sent there gets lost, and nobody is told."""
 NAMESPACES, SUBNET = "RUBATO_TEST_NAMESPACES", "10.77.0"
 """Variable with the beginning of the names of the namespaces; the worker's number follows."""
+ROUTES = f"{SUBNET}.0/24", "default"
+"""Of a namespace; Ray asks by which way it would go outside."""
 
 
 class NoNamespaces(Exception):
@@ -53,11 +55,13 @@ class Network:
 
     def mute(self, worker: int) -> None:
         """What the others send arrives; what it sends, acknowledgements too, finds no way."""
-        self._at(worker, "route", "del", f"{SUBNET}.0/24", "dev", "eth")
+        for route in ROUTES:
+            self._at(worker, "route", "del", route, "dev", "eth")
 
     def unmute(self, worker: int) -> None:
         """Take that back."""
-        self._at(worker, "route", "add", f"{SUBNET}.0/24", "dev", "eth")
+        for route in ROUTES:
+            self._at(worker, "route", "add", route, "dev", "eth")
 
     def part(self, one: int, other: int) -> None:
         """Nothing passes between these two, either way; no connection ends, and all others hear both."""
@@ -107,7 +111,7 @@ class Network:
             self._at(worker, "addr", "add", f"{SUBNET}.{worker}/24", "dev", "eth")
             self._at(worker, "link", "set", "eth", "up")
             self._at(worker, "link", "set", "lo", "up")
-            self._at(worker, "route", "add", "default", "dev", "eth")  # Ray asks by which way it would go outside
+            self._at(worker, "route", "add", "default", "dev", "eth")
 
     def remove(self) -> None:
         """Remove all of it, as far as it was made."""
