@@ -14,6 +14,8 @@ from tests.integration.service.processes import all_jobs
 from tests.simulated_controller import SimulatedController, log_line, metric
 
 SENDERS = 4
+PAUSE_S = 0.1
+"""Between two jobs of a sender: thousands of them would only show how long a busy machine takes to place them."""
 
 
 class Traffic:
@@ -64,6 +66,7 @@ class Traffic:
             if response.status_code == 201:
                 self.acknowledged.add(name)
                 number += 1
+            await asyncio.sleep(PAUSE_S)
 
     async def _report(self) -> None:
         while not self._is_over:
