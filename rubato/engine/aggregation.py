@@ -23,7 +23,8 @@ import torch
 from rubato.data.order import BatchPlan
 from rubato.data.stream import StreamPlan
 from rubato.engine.flat import FlatLayout
-from rubato.errors import CheckpointError, ModelError, ProtocolError
+from rubato.engine.state import OPTIONAL
+from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.dense import Dense
@@ -40,7 +41,7 @@ from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
 from rubato.wire.aggregation import AggregationSpec
 
-REGISTERED = "rubato.aggregation"
+(REGISTERED,) = OPTIONAL
 """The name of what is kept, in the training state."""
 _GRADIENTS = ("residual", "stripe")
 """Parts of it that are gradients, in their units."""
@@ -62,6 +63,8 @@ class Aggregation:
         self._pending: tuple[int, State] | None = None
         self._told: dict[str, float] = {}
         """By incarnation, the norm of what each worker keeps."""
+        self.has_dropped = False
+        """Whether a checkpoint had something of another method, which is not told yet."""
         self.is_disturbed = False
         """Whether members were lost, or moved, since what is kept was shared out."""
 
@@ -195,18 +198,11 @@ class Aggregation:
         return {"settled": None if self._settled is None else dict(self._settled)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it over.
-
-        Raises:  CheckpointError: it was kept by another method, or of another model.
-        """
-        settled = state["settled"]
+        """Take it over. What another method has kept is dropped: a job may go on with another."""
+        settled, shapes = state["settled"], {name: part.shape for name, part in self._like.items()}
+        if settled is not None and {name: part.shape for name, part in settled.items()} != shapes:
+            settled, self.has_dropped = self._like, True
         if settled is not None:
-            shapes = {name: tuple(part.shape) for name, part in settled.items()}
-            if shapes != {name: tuple(part.shape) for name, part in self._like.items()}:
-                raise CheckpointError(
-                    "what the saved state keeps of gradients is of another aggregation.compression: go on with the "
-                    "method it was saved with, or begin a new job from an export of its weights"
-                )
             settled = {name: part.to(self._like[name]) for name, part in settled.items()}
         self._settled, self._own, self._pending = settled, None, None
 

@@ -60,9 +60,15 @@ def settle(session: Session) -> None:
 
 
 def tell_lost(session: Session, record: GenerationRecord) -> None:
-    """Members were lost, and what they kept with them."""
+    """Members were lost, and what they kept with them; or a checkpoint has what is of no use."""
     aggregation = session.aggregation
-    if aggregation is None or aggregation.is_settled:
+    if aggregation is None:
+        return
+    if aggregation.has_dropped:
+        aggregation.has_dropped = False
+        text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
+        session.notice(EventKind.KEPT_LOST, text, share=1.0)
+    if aggregation.is_settled:
         return
     lost, share = aggregation.lost({member.incarnation for member in record.members})
     if share == 0.0:
