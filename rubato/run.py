@@ -25,6 +25,7 @@ from rubato.data.order import BatchPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
+from rubato.engine.aggregation import REGISTERED
 from rubato.engine.ending import seal
 from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
@@ -150,6 +151,9 @@ class Run:
         session = self._session
         source = self._source(prepared["dataset"], prepared["collate"])
         plan = source.plan
+        if session.aggregation is not None:
+            session.aggregation.check_optimizers(prepared["optimizers"].values())
+            self._registered[REGISTERED] = session.aggregation
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         flat = FlatLayout(state.named_parameters(), state.buffers)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint

@@ -25,12 +25,14 @@ from pydantic_core import PydanticUndefined
 
 from rubato.cli import app as cli
 from rubato.cli.exits import ExitCode
-from rubato.wire import events, spec
+from rubato.wire import aggregation, events, spec
 from rubato.wire.reasons import Reason
 from rubato.wire.schema import field_meanings, job_spec_schema
 from service import settings
 
 FOLDER = ROOT / "docs" / "reference"
+SPEC: dict[str, Any] = {**vars(aggregation), **vars(spec)}
+"""What the modules with the sections of a job spec call by a name."""
 BY_REASON = Part(ROOT / "docs" / "how-to" / "troubleshoot.md", "reasons", "reference.py")
 
 Row = tuple[str, str, str, str]
@@ -84,12 +86,12 @@ def spec_page() -> Iterator[str]:
 
 
 def _section(path: str, name: str) -> Iterator[str]:
-    described = inspect.getdoc(getattr(spec, name)) or ""
+    described = inspect.getdoc(SPEC[name]) or ""
     if path:
         yield f"\n## `{path}`\n\n{' '.join(described.split())}\n"
     rows, nested = [], []
-    for field, kind, default, meaning in fields_of(spec, name):
-        sections = [known for known in re.findall(r"\w+Spec\b", kind) if hasattr(spec, known)]
+    for field, kind, default, meaning in fields_of(sys.modules[SPEC[name].__module__], name):
+        sections = [known for known in re.findall(r"\w+Spec\b", kind) if known in SPEC]
         full = f"{path}.{field}" if path else field
         if sections:
             nested.append((full, sections[0]))
@@ -106,10 +108,11 @@ def _section(path: str, name: str) -> Iterator[str]:
 
 def _plain(code: str) -> str:
     """Python's words in those of YAML."""
-    for name in ("Autoscale", "NonFinite", "Device"):
-        code = re.sub(rf"\b{name}\b", str(getattr(spec, name)).replace("typing.", ""), code)
+    for name in ("Autoscale", "NonFinite", "Device", "Algorithm", "Method"):
+        code = re.sub(rf"\b{name}\b", str(SPEC[name]).replace("typing.", ""), code)
     code = re.sub(r"Literal\[(.*?)\]", lambda match: " | ".join(re.findall(r"'(.*?)'", match[1])), code)
     code = code.replace("tuple[str, ...]", "list of str").replace("tuple[int, ...]", "list of int")
+    code = code.replace("tuple[float, ...]", "list of float")
     code = code.replace("dict[str, str | None]", "mapping to str or null").replace("dict[str, str]", "mapping to str")
     code = code.replace("dict[str, Any]", "mapping").replace("None", "null").replace("()", "[]")
     return code.replace("True", "true").replace("False", "false").replace("'", "")

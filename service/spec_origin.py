@@ -11,7 +11,7 @@ from rubato.errors import SpecError
 from rubato.wire.codec import to_json
 from rubato.wire.spec import JobSpec, WorkersSpec, parse_spec
 
-_FREE = frozenset({"config", "env", "labels", "aggregation"})
+_FREE = frozenset({"config", "env", "labels"})
 """Mappings with names of the user's own: each of them counts."""
 
 

@@ -40,6 +40,7 @@ ABORT_S = 20.0
 """For NCCL to give up what it does."""
 ABORT_FAILED = 75
 """Exit code of a process that could not abort NCCL."""
+_DIGEST_BYTES = 16
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
@@ -101,6 +102,8 @@ class Communicator:
         self._nccl: Any = None
         self.rank = rank
         self.world = world
+        self.hosts: list[int] = [0] * world
+        """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
 
     def start_all_to_all(
@@ -210,10 +213,12 @@ def form(
         raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
     communicator = Communicator(group, rank, record.world, is_revoked)
     try:
-        identity = _identity(device)
+        identity = torch.cat([_identity(device), torch.tensor(list(_digest(host)), dtype=torch.uint8)])
         identities = torch.zeros(record.world * identity.numel(), dtype=torch.uint8)
         communicator.all_gather(identities, identity)
-        if device.type == "cuda" and may_use_nccl(identities.view(record.world, -1).tolist()):
+        rows = identities.view(record.world, -1).tolist()
+        communicator.hosts = [int.from_bytes(row[-_DIGEST_BYTES:], "little") for row in rows]
+        if device.type == "cuda" and may_use_nccl([row[:-_DIGEST_BYTES] for row in rows]):
             communicator.use_nccl(_nccl(dist.PrefixStore("nccl", store), rank, record.world, device))
             token = torch.zeros(record.world, dtype=torch.int64, device=device)
             communicator.all_gather(token, token[:1].clone())
@@ -237,8 +242,11 @@ def _identity(device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         return torch.zeros(17, dtype=torch.uint8)
     uuid = str(torch.cuda.get_device_properties(device).uuid)
-    told = hashlib.blake2b(uuid.encode(), digest_size=16).digest()
-    return torch.tensor([int(dist.is_nccl_available()), *told], dtype=torch.uint8)
+    return torch.tensor([int(dist.is_nccl_available()), *_digest(uuid)], dtype=torch.uint8)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _gloo(store: Any, rank: int, record: GenerationRecord, host: str) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from rubato.checkpoint.manifest import folder_name
+from rubato.engine.settling import settle
 from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 
@@ -25,6 +26,7 @@ def seal(session: Session) -> None:
     Nobody goes on before all members hold their parts of the checkpoint. So whoever is lost later, it is written as the
     state was here, by him or by the one that keeps a copy ([ADR 15](docs/adr/0015-each-stripe-is-copied-twice.md)).
     """
+    settle(session)
     step, ordinal = session.completed.key
     key = (step, ordinal + 1)
     while True:

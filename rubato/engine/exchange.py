@@ -11,7 +11,8 @@ from rubato.engine.buckets import Bucket
 from rubato.engine.buffers import Buffers
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Header
-from rubato.engine.reduction import Reduced, Reduction, Stamp, copies_of, frontiers, is_finite, message_sizes
+from rubato.engine.labels import Stamp
+from rubato.engine.reduction import Reduced, Reduction, copies_of, frontiers, is_finite, message_sizes
 from rubato.engine.tree import Order, Partials
 
 
@@ -24,6 +25,9 @@ class Exchange:
         gradients: so many elements of it, the first ones, must be finite; None: all.
         buckets: in the order of the exchange, the whole vector together; none: one.
     """
+
+    overlaps = True
+    """Whether a reduction may begin while gradients are computed."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from rubato.errors import ProtocolError
 
-_FIXED = struct.Struct("<15q")
+_FIXED = struct.Struct("<15qd")
 _SLOT = struct.Struct("<dd")
 ALIGNMENT = 64
 """Bytes; vector kernels treat unaligned heads in another order."""
@@ -54,6 +54,8 @@ class Header:
     """Whether it sent gradients that changed afterwards: all exchange the step's gradients once more."""
     audit: int | None = None
     """Digest of the gradient of a microbatch that others have computed too, where this step compares that."""
+    kept: float = 0.0
+    """Norm of the gradients that it kept back when the step began, where the aggregation does that."""
 
     def pack(self) -> bytes:
         """`header_bytes(V)` bytes."""
@@ -74,6 +76,7 @@ class Header:
             int(self.again),
             int(self.audit is not None),
             self.audit or 0,
+            self.kept,
         )
         body = fixed + b"".join(_SLOT.pack(*slot) for slot in self.slots)
         return body.ljust(header_bytes(len(self.slots)), b"\0")
@@ -106,6 +109,7 @@ class Header:
             slots=slots,
             again=bool(fields[12]),
             audit=fields[14] if fields[13] else None,
+            kept=fields[15],
         )
 
 

@@ -9,14 +9,17 @@ import torch
 
 from rubato.checkpoint.layout import bytes_tensor
 from rubato.checkpoint.storage import open_folder
+from rubato.engine.aggregated import AggregatedExchange
 from rubato.engine.comm import Communicator, form
 from rubato.engine.entry import EntryPlan, Standing, bridge_owners, decide_entry, standing_bytes
 from rubato.engine.exchange import Exchange
 from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
+from rubato.engine.settling import tell_lost
 from rubato.engine.shares import total_bytes
 from rubato.engine.sync import Snapshot
+from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 
@@ -60,8 +63,10 @@ class Membership:
 
     def exchange_of(self, number: int, comm: Communicator | None) -> Exchange:
         """For the reductions of a generation that begins now; those of older ones are dropped."""
-        found = self._prepared.pop(number, None)
+        found, aggregation = self._prepared.pop(number, None), self._session.aggregation
         self._forget_below(number)
+        if aggregation is not None:
+            aggregation.begin(comm.hosts if comm is not None else [0])
         return found or self._make_exchange(comm)
 
     def _forget_below(self, number: int) -> None:
@@ -83,7 +88,20 @@ class Membership:
         like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
         header = header_bytes(session.num_microbatches)
+        if session.aggregation is not None:
+            return AggregatedExchange(multi, session.aggregation, flat, header, integers)
         return Exchange(multi, like, header, integers, flat.device, flat.gradients, flat.buckets)
+
+    def begin_alone(self) -> None:
+        """One worker without a controller: `python train.py`."""
+        session, start = self._session, self._session.control.start
+        member, origin = wire.Member(start.worker_id, start.incarnation), wire.Origin("fresh")
+        owners = balanced_owners(session.num_microbatches, 1)
+        session.record = wire.GenerationRecord(session.control.attempt, 1, (member,), owners, "", origin, "start", 0)
+        if session.resume_from is not None:
+            session.resume(session.resume_from)
+        session.has_state = True
+        session.begin_generation(self.exchange_of(1, None))
 
     def recover(self, cause: str) -> None:
         """The generation is over: leave it, say so, and enter the next one."""
@@ -182,6 +200,7 @@ class Membership:
         session.has_state = True
         session.owners_of_step = owners_of_step
         session.begin_generation(self.exchange_of(record.number, comm))
+        tell_lost(session, record)
         session.control.begin(record)
         session.control.stage("update", session.step)
         session.control.say(wire.Entered(session.control.start.incarnation, record.number, session.step, redone))

@@ -21,7 +21,6 @@ Source of the cost of the ring: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,14 +31,9 @@ from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.buffers import UNDER_WAY, Buffers, Section
 from rubato.engine.comm import Communicator, Pending
 from rubato.engine.header import ALIGNMENT, Header
+from rubato.engine.labels import Stamp, tell_nodes
 from rubato.engine.tree import Node, Order, Partials
 from rubato.errors import ProtocolError
-
-_LABEL = struct.Struct("<6q")
-"""What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
-
-Stamp = tuple[int, int, int]
-"""Attempt, generation, step."""
 
 
 @dataclass(frozen=True)
@@ -130,26 +124,10 @@ class Reduction:
         return Reduced((vector,), tuple(headers), owned)
 
     def _tell_nodes(self, nodes: Mapping[Node, torch.Tensor]) -> None:
-        if sorted(self._mine) != sorted(nodes):
-            raise ProtocolError(f"this worker holds nodes {sorted(nodes)}, but should hold {sorted(self._mine)}")
-        here, world = self._buffers.rank, self._buffers.world
-        source, out = (
-            self._buffers.scratch("label", 0, ALIGNMENT),
-            self._buffers.scratch("labels", 0, world * ALIGNMENT),
-        )
-        _put(source, 0, self._label(here))
-        self._comm.all_gather(out, source)
-        for rank in range(world):
-            if _get(out, rank * ALIGNMENT, _LABEL.size) != self._label(rank):
-                raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
-
-    def _label(self, sender: int) -> bytes:
-        covered, existing = 0, set(self._present)
-        nodes = self._frontiers[sender]
-        for node in nodes:
-            for leaf in self._order.leaves(node):
-                covered ^= (leaf + 1) * 0x9E3779B97F4A7C15 if leaf in existing else 0
-        return _LABEL.pack(*self._stamp, sender, len(nodes), covered & (2**63 - 1))
+        scratch, world = self._buffers.scratch, self._buffers.world
+        memory = scratch("label", 0, ALIGNMENT), scratch("labels", 0, world * ALIGNMENT)
+        present = frozenset(self._present)
+        tell_nodes(self._comm, self._order, present, self._frontiers, self._stamp, nodes, memory)
 
     def _send_parts(self, nodes: Mapping[Node, torch.Tensor]) -> None:
         """Phase A, begun: every other worker's chunk of the next bucket, node by node, on its way."""

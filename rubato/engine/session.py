@@ -18,6 +18,7 @@ import torch
 
 from rubato.checkpoint.storage import Folder
 from rubato.data.order import BatchPlan
+from rubato.engine.aggregation import Aggregation, aggregation_of
 from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.comm import Communicator
@@ -36,9 +37,10 @@ from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.results import Completed
 from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
+from rubato.engine.settling import count, is_due, settle
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
-from rubato.engine.tree import AnyOrder, Order, Tree, balanced_owners, passes
+from rubato.engine.tree import AnyOrder, Order, Tree, passes
 from rubato.errors import Diverged, GenerationLost
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -58,6 +60,8 @@ class Session:
         self.host = host
         self._code = code
         self.num_microbatches = spec.num_microbatches
+        self.aggregation: Aggregation | None = aggregation_of(spec.aggregation, spec.seed)
+        """Instead of the engine's own reduction."""
         self.order: Order = Tree.of(self.num_microbatches) if spec.reproducible else AnyOrder()
         self.membership = Membership(self)
         self.record: wire.GenerationRecord | None = None
@@ -157,9 +161,11 @@ class Session:
         """Stand by until the first generation of this worker, and enter it."""
         self._state, self._flat, self._plan, self._total_steps = state, flat, plan, total_steps
         self._sums = Sums(self.order, flat, plan)
+        if self.aggregation is not None:
+            self.aggregation.prepare(flat, plan)
         self.saver.code_digest = code = self._code()  # after the warm-up: what that has loaded counts, too
         if self.control.is_alone:
-            self._begin_alone()
+            self.membership.begin_alone()
             return
         incarnation = self.control.start.incarnation
         digest = state.layout_digest(self.num_microbatches, plan, total_steps)
@@ -167,17 +173,6 @@ class Session:
         self.control.stage("standby", 0)
         self.control.say(self.control.standby)
         self.membership.wait_and_enter(told=self.control.revoked_through)
-
-    def _begin_alone(self) -> None:
-        """One worker without a controller: `python train.py`."""
-        member = wire.Member(self.control.start.worker_id, self.control.start.incarnation)
-        origin = wire.Origin("fresh")
-        owners = balanced_owners(self.num_microbatches, 1)
-        self.record = wire.GenerationRecord(self.control.attempt, 1, (member,), owners, "", origin, "start", 0)
-        if self.resume_from is not None:
-            self.resume(self.resume_from)
-        self.has_state = True
-        self.begin_generation(self.membership.exchange_of(1, None))
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
@@ -262,8 +257,8 @@ class Session:
 
         Each worker does so or not as it sees fit.
         """
-        record, exchange = self.record, self.exchange
-        if self.comm is None or record is None or exchange is None or record.world == 1 or self.device.type != "cpu":
+        record, exchange = self.record, self._overlapping()
+        if self.comm is None or record is None or exchange is None or record.world == 1:
             return
         if not self.sums.may_overlap or not self._is_group_free(leaves):
             return
@@ -283,12 +278,17 @@ class Session:
 
     def relay(self) -> None:
         """In the bridge a joiner has no microbatch: it takes part in the exchange at once, beside what it compares."""
-        record, exchange = self.record, self.exchange
-        if record is None or exchange is None or self.follower is not None or self.device.type != "cpu":
+        record, exchange = self.record, self._overlapping()
+        if record is None or exchange is None:
             return
         is_bridge = self._reduced == 0 and self.rank in record.joiners
         if is_bridge and not self.sums.is_begun and not self.is_caught_up():
             self.sums.relay(self._begin_exchange(exchange, record))
+
+    def _overlapping(self) -> Exchange | None:
+        """The reductions of this generation, where one may begin before the step's end."""
+        may = self.exchange is not None and self.exchange.overlaps and self.device.type == "cpu"
+        return self.exchange if may and self.follower is None else None
 
     def _begin_exchange(self, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
         stamp = record.attempt, record.number, self.step
@@ -338,6 +338,7 @@ class Session:
             self.feeder.wait_copied()
         known = self.completed.result
         assert isinstance(known, Reduced)
+        count(self, known)
         self.decision = decide(known.headers)
         self.sums.deliver(self.step, known, self.decision.weight)
         if self.world == 1:
@@ -436,11 +437,14 @@ class Session:
         every = self.spec.checkpoint.every_steps
         if decision.checkpoint:
             self._handled_request = max(self._handled_request, decision.checkpoint)
+        saves = bool(decision.checkpoint) or (every is not None and self.step % every == 0)
+        if is_due(self, decision, saves=saves):
+            settle(self)
         if self.follower is not None:
             return  # what the members decided is theirs to do
         if decision.leaving is not Leaving.NO:
             end(self, "paused" if decision.leaving is Leaving.PAUSE else "stopped")
-        if decision.checkpoint or (every is not None and self.step % every == 0):
+        if saves:
             self.save()
         if decision.feed:
             self.membership.feed(decision.feed)

@@ -18,6 +18,9 @@ from rubato.checkpoint.tree import decode, encode
 from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.errors import CheckpointError, ModelError
 
+OPTIONAL = frozenset({"rubato.aggregation"})
+"""Names of what a job may begin to have, or no longer have, when it goes on from a checkpoint."""
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -212,7 +215,7 @@ class TrainingState:
         return sorted(found)
 
     def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> None:
-        """Take over a state, bit for bit.
+        """Take over a state, bit for bit. What is registered as `OPTIONAL` may be in one of the two only.
 
         Raises:
             CheckpointError: it is the state of another model.
@@ -230,12 +233,12 @@ class TrainingState:
             for name, buffer in buffers.items():
                 buffer.put(tree["buffers"][name])
         for kind, mine in (("optimizers", self.optimizers), ("registered", self.registered)):
-            if set(tree[kind]) != set(mine):
+            if not set(tree[kind]) ^ set(mine) <= OPTIONAL:
                 raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")
         for name, optimizer in self.optimizers.items():
             _load_optimizer(optimizer, tree["optimizers"][name], tree["strides"][name] if "strides" in tree else None)
-        for name, thing in self.registered.items():
-            thing.load_state_dict(tree["registered"][name])
+        for name in tree["registered"].keys() & self.registered.keys():
+            self.registered[name].load_state_dict(tree["registered"][name])
         self.notes.clear()
         self.notes.update(tree["notes"])
         # What a program switched in an earlier step, a joiner's program never ran.

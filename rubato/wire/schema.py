@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 import typing
 from types import ModuleType
@@ -49,7 +50,8 @@ def job_spec_schema() -> dict[str, Any]:
 
 def _describe_section(section: type, sections: dict[str, Any]) -> dict[str, Any]:
     """One class as an object; the sections below it are added to `sections`."""
-    hints, meanings = typing.get_type_hints(section), field_meanings(spec, section.__name__)
+    hints = typing.get_type_hints(section)
+    meanings = field_meanings(sys.modules[section.__module__], section.__name__)
     properties, required = {}, []
     for field in dataclasses.fields(section):
         described = _describe(hints[field.name], sections, is_parsed="parse" in field.metadata)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rubato.errors import Finding, SpecError
+from rubato.wire.aggregation import AggregationSpec, aggregation_rules
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.ray_train import ray_train_rules
 from rubato.wire.units import parse_duration_s, parse_size_bytes
@@ -349,8 +350,8 @@ class JobSpec:
     GradScaler skips such steps itself, with either of the first two."""
     device: Device = "auto"
     """`auto`: CUDA where a worker has a GPU, else CPU."""
-    aggregation: dict[str, Any] = field(default_factory=dict)
-    """Communication strategy; this release knows the canonical tree only (an empty mapping)."""
+    aggregation: AggregationSpec = field(default_factory=AggregationSpec)
+    """How gradients are exchanged."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and what to keep."""
     restart: RestartSpec = RestartSpec()
@@ -395,7 +396,6 @@ class JobSpec:
                 "must be the SHA-256 (64 hexadecimal digits) that PUT /api/v1/packages/{sha256} took",
             ),
             (0 <= self.seed < 2**63, "seed", f"must lie in 0..2**63-1, got {self.seed}"),
-            (not self.aggregation, "aggregation", "only the default, the canonical tree, is supported; leave it out"),
             (
                 self.limits.max_duration is None or self.limits.max_duration > 0,
                 "limits.max_duration",
@@ -440,6 +440,7 @@ class JobSpec:
                 for name in self.secrets
             ),
             *ray_train_rules(self),
+            *aggregation_rules(self),
         )
 
     @property

@@ -52,7 +52,7 @@ class Fixture:
         session.sums = Sums(order, flat, BatchPlan(64, 12, 12, seed=0))
         session.num_microbatches, session.step, session.has_state = 12, 7, True
         session.completed, session.record = Completed((6, 0), None), record_of(1)
-        session.exchange = session.comm = session.feeder = None
+        session.exchange = session.comm = session.feeder = session.aggregation = None
         self.session = session
         self.membership = Membership(cast(Session, session))
         self.formed: list[Group] = []

@@ -1,0 +1,122 @@
+"""The reductions of a generation where the job's `aggregation` says how: in place of the engine's own.
+
+    tell      all tell each other which microbatches their vectors cover, and whether these are finite (`labels`)
+    exchange  the strategy's messages; at its end everybody has the sum, and what is kept if the step counts
+    close     headers and integer buffers, of all to all
+
+Whoever has the headers of all knows that all have the sum and what follows from it: so it suffices to tell one that was
+interrupted here that the step counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from rubato.checkpoint.layout import bytes_tensor
+from rubato.engine.aggregation import Aggregation
+from rubato.engine.comm import Communicator
+from rubato.engine.exchange import Exchange
+from rubato.engine.flat import FlatLayout
+from rubato.engine.header import ALIGNMENT, Header
+from rubato.engine.labels import tell_nodes
+from rubato.engine.reduction import Reduced, Reduction, frontiers, is_finite
+from rubato.engine.tree import Order, Partials
+
+
+class Alone:
+    """The collectives of a worker that trains alone."""
+
+    rank = 0
+    world = 1
+
+    def all_to_all(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> None:
+        """To itself."""
+        out.copy_(source)
+
+
+class AggregatedExchange(Exchange):
+    """Reductions by a strategy. Nothing of them is begun while gradients are computed.
+
+    Args:
+        comm: of the generation; None: one worker alone.
+        integer_bytes: of the integer buffers.
+    """
+
+    overlaps = False
+
+    def __init__(
+        self,
+        comm: Communicator | None,
+        aggregation: Aggregation,
+        flat: FlatLayout,
+        header_bytes: int,
+        integer_bytes: int,
+    ) -> None:
+        self._comm = comm
+        self._aggregation = aggregation
+        self._flat = flat
+        self._gradients = flat.gradients
+        self._said_bytes = header_bytes + integer_bytes
+
+    def touch(self, order: Order, ownerships: Iterable[Sequence[int]], former: Exchange | None = None) -> None:
+        """See `Exchange`. There is nothing to touch."""
+
+    def take_over(self, former: Exchange) -> None:
+        """See `Exchange`. There is nothing to take over."""
+
+    def reduce(
+        self,
+        partials: Partials[torch.Tensor],
+        owners: Sequence[int],
+        header: Header,
+        integers: bytes,
+        begun: Reduction | None = None,
+    ) -> Reduced:
+        """See `Exchange`. The order of the sum is free, so a worker holds one node, or none."""
+        assert begun is None
+        vector = next(iter(partials.nodes.values()), None)
+        if vector is None:
+            vector = self._flat.empty()
+        are_finite = is_finite(vector[: self._gradients])
+        if self._comm is None:
+            partials.root()
+            total = self._aggregation.exchange(Alone(), vector, header.step, are_finite=are_finite)
+            return Reduced((total,), (self._closed(header, total),), integers)
+        are_finite = self._tell(self._comm, partials, owners, header, are_finite)
+        total = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)
+        said = self._said(self._comm, self._closed(header, total).pack() + integers)
+        size = len(header.pack())
+        owner = owners[min(partials.present)]
+        return Reduced((total,), tuple(Header.unpack(one[:size]) for one in said), said[owner][size:])
+
+    def _tell(
+        self,
+        comm: Communicator,
+        partials: Partials[torch.Tensor],
+        owners: Sequence[int],
+        header: Header,
+        is_finite: bool,
+    ) -> bool:
+        """Whether the vectors of all are finite."""
+        held = frontiers(partials.order, partials.present, owners, comm.world)
+        memory = torch.zeros(ALIGNMENT, dtype=torch.uint8), torch.zeros(comm.world * ALIGNMENT, dtype=torch.uint8)
+        stamp = header.attempt, header.generation, header.step
+        remarks = tell_nodes(
+            comm, partials.order, partials.present, held, stamp, partials.nodes, memory, int(is_finite)
+        )
+        return all(remarks)
+
+    def _closed(self, header: Header, total: torch.Tensor) -> Header:
+        return replace(header, is_finite=is_finite(total[: self._gradients]), kept=self._aggregation.kept)
+
+    def _said(self, comm: Communicator, mine: bytes) -> list[bytes]:
+        """What all say, by rank."""
+        assert len(mine) == self._said_bytes
+        out = torch.zeros(comm.world * len(mine), dtype=torch.uint8)
+        comm.all_gather(out, bytes_tensor(mine))
+        return [bytes(row.numpy()) for row in out.view(comm.world, len(mine))]

@@ -1,0 +1,68 @@
+"""Before anything is added up all members tell each other which parts of the sum they hold: the exactly-once check."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+
+import torch
+
+from rubato.checkpoint.layout import bytes_tensor
+from rubato.engine.comm import Communicator
+from rubato.engine.header import ALIGNMENT
+from rubato.engine.tree import Node, Order
+from rubato.errors import ProtocolError
+
+_LABEL = struct.Struct("<6q")
+"""What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
+_REMARK = struct.Struct("<q")
+
+Stamp = tuple[int, int, int]
+"""Attempt, generation, step."""
+
+
+def tell_nodes(
+    comm: Communicator,
+    order: Order,
+    present: Collection[int],
+    frontiers: Sequence[Sequence[Node]],
+    stamp: Stamp,
+    nodes: Collection[Node],
+    memory: tuple[torch.Tensor, torch.Tensor],
+    remark: int = 0,
+) -> list[int]:
+    """Compare what each is about to send with what the owners of the step say.
+
+    Args:
+        present: the microbatches that exist in the step.
+        frontiers: by rank, the nodes it should hold.
+        nodes: those that this worker holds.
+        memory: uint8, of `ALIGNMENT` bytes, and of so many for each member.
+        remark: told along.
+    Returns: by rank, its remark.
+    Raises:
+        GenerationLost: a member was lost.
+        ProtocolError: a node is missing or doubled, or a member is at another step.
+    """
+    mine = frontiers[comm.rank]
+    if sorted(mine) != sorted(nodes):
+        raise ProtocolError(f"this worker holds nodes {sorted(nodes)}, but should hold {sorted(mine)}")
+
+    def label(sender: int) -> bytes:
+        covered = 0
+        for node in frontiers[sender]:
+            for leaf in order.leaves(node):
+                covered ^= (leaf + 1) * 0x9E3779B97F4A7C15 if leaf in present else 0
+        return _LABEL.pack(*stamp, sender, len(frontiers[sender]), covered & (2**63 - 1))
+
+    source, out = memory
+    told = label(comm.rank) + _REMARK.pack(remark)
+    source[: len(told)].copy_(bytes_tensor(told))
+    comm.all_gather(out, source)
+    remarks = []
+    for rank, row in enumerate(out.view(comm.world, ALIGNMENT)):
+        said = bytes(row.cpu().numpy())
+        if said[: _LABEL.size] != label(rank):
+            raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
+        remarks.append(_REMARK.unpack_from(said, _LABEL.size)[0])
+    return remarks

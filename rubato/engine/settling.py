@@ -1,0 +1,80 @@
+"""When the members tell each other what they keep of the gradients, and what is told where some of it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rubato.engine.aggregated import Alone
+from rubato.engine.header import Decision, Leaving
+from rubato.engine.reduction import Reduced
+from rubato.errors import GenerationLost
+from rubato.wire.events import EventKind
+from rubato.wire.worker import GenerationRecord
+
+if TYPE_CHECKING:
+    from rubato.engine.session import Session
+
+
+def is_due(session: Session, decision: Decision, *, saves: bool) -> bool:
+    """Whether this boundary is one at which they do: equal on all members, and on joiners."""
+    aggregation = session.aggregation
+    if aggregation is None or aggregation.is_settled:
+        return False
+    return saves or bool(decision.switch_to) or decision.leaving is Leaving.PAUSE or aggregation.is_disturbed
+
+
+def count(session: Session, result: Reduced) -> None:
+    """The present step counts, and what is kept with it."""
+    aggregation, record = session.aggregation, session.record
+    if aggregation is None or record is None:
+        return
+    headers = result.headers
+    is_of_present = headers[0].generation == record.number  # else ranks mean others by now
+    told = {one.incarnation: header.kept for one, header in zip(record.members, headers, strict=False)}
+    aggregation.count(session.step, told if is_of_present else {}, follows=session.follower is not None)
+
+
+def settle(session: Session) -> None:
+    """They do, or have done: it is an exchange like an evaluation's, and who misses it gets its result from another."""
+    aggregation = session.aggregation
+    if aggregation is None or aggregation.is_settled:
+        return
+    step, ordinal = session.completed.key
+    key = (step, ordinal + 1)
+    while True:
+        session.check()
+        if session.knows_table(key):
+            break
+        session.control.stage("exchange", session.step)
+        comm = session.comm if session.comm is not None and session.world > 1 else Alone()
+        try:
+            session.complete_table(key, aggregation.settle(comm))
+        except GenerationLost as error:
+            session.membership.recover(str(error))
+    row = session.completed.result
+    assert isinstance(row, torch.Tensor)
+    aggregation.take(row)
+    session.control.stage("update")
+
+
+def tell_lost(session: Session, record: GenerationRecord) -> None:
+    """Members were lost, and what they kept with them; or a checkpoint has what is of no use."""
+    aggregation = session.aggregation
+    if aggregation is None:
+        return
+    if aggregation.has_dropped:
+        aggregation.has_dropped = False
+        text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
+        session.notice(EventKind.KEPT_LOST, text, share=1.0)
+    if aggregation.is_settled:
+        return
+    lost, share = aggregation.lost({member.incarnation for member in record.members})
+    if share == 0.0:
+        return
+    text = (
+        f"{share:.1%} of what all workers had kept back of the gradients (norm {lost:.3g}) was lost with those that "
+        "are gone; training goes on without it"
+    )
+    session.notice(EventKind.KEPT_LOST, text, norm=lost, share=share)

@@ -1,0 +1,39 @@
+"""The whole sum, in a pattern of one's choice."""
+
+from __future__ import annotations
+
+import torch
+
+from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.layout import Layout
+from rubato.strategies.peers import Collectives
+from rubato.strategies.sums import Pattern, elements_sent, sum_over
+
+
+class Dense(Compressor):
+    """Nothing is left out.
+
+    Args:    pattern: of the sum, see `sums`.
+    """
+
+    def __init__(self, layout: Layout, pattern: Pattern = "direct") -> None:
+        super().__init__(layout)
+        self._pattern = pattern
+
+    def exchange(
+        self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
+    ) -> tuple[torch.Tensor, State]:
+        """See `Compressor`: in one go."""
+        return sum_over(comm, vector_L, self._pattern), {}
+
+    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
+        """See `Compressor`."""
+        return sum_over(comm, part_D, self._pattern), {}
+
+    def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int:
+        """See `Compressor`."""
+        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.length)
+
+    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
+        """See `Compressor`."""
+        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.numel)

@@ -1,0 +1,131 @@
+"""How the gradients of a step become one sum: the `aggregation` of a job spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rubato.errors import Finding, SpecError
+
+if TYPE_CHECKING:
+    from rubato.wire.spec import JobSpec
+
+Algorithm = Literal["auto", "ring", "tree", "halving_doubling"]
+Method = Literal[
+    "none",
+    "fp16",
+    "bf16",
+    "powersgd",
+    "topk",
+    "gtopk",
+    "hierarchical_topk",
+    "sketch",
+    "sketched_sgd",
+    "onebit",
+    "threshold",
+]
+CORRECTED: frozenset[Method] = frozenset({"topk", "sketch", "sketched_sgd"})
+"""Methods whose residual may carry momentum."""
+SPARSE: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd"})
+"""Methods that send a share of the elements."""
+MAX_RANK = 1_024
+MAX_ROWS = 25
+MAX_COLUMNS = 2**30
+MAX_STAGES = 100
+MAX_STEPS = 1_000_000_000_000
+
+
+@dataclass(frozen=True)
+class CompressionSpec:
+    """What of a gradient travels; see `docs/explanation/strategies.md`."""
+
+    method: Method = "none"
+    """`fp16`, `bf16`: half the digits. `powersgd`: matrices of low rank. `topk`, `gtopk`, `hierarchical_topk`,
+    `threshold`: only large elements. `sketch` (gs-SGD), `sketched_sgd`: large elements, found in a summed sketch.
+    `onebit`: signs. What does not travel is kept for later steps, but for what fp16 and bf16 round off."""
+    density: float = 0.001
+    """Of the methods that send large elements: the share that travels in a step, above 0 to 1."""
+    warmup_densities: tuple[float, ...] = ()
+    """Of the first epochs, one each, instead of `density`: [0.25, 0.06, 0.015, 0.004], say; at most 100."""
+    rank: int = 4
+    """Of `powersgd`: of the matrices that travel, 1 to 1024."""
+    threshold: float = 0.001
+    """Of `threshold`: how large what is kept of an element grows before it travels, in units of the gradient."""
+    rows: int = 5
+    """Of a sketch: its rows, 1 to 25."""
+    columns: int | Literal["auto"] = "auto"
+    """Of a sketch: its columns; `auto`: as many as give it four times the elements that travel."""
+    momentum: float = 0.0
+    """Of `topk` and the sketches: momentum that what is kept gathers (momentum correction), 0 to below 1; then the
+    optimizer must have none of its own. 0: none."""
+    start_step: int = 0
+    """So many first steps are exchanged whole."""
+
+    def __post_init__(self) -> None:
+        densities = (self.density, *self.warmup_densities)
+        rules = (
+            (all(0 < one <= 1 for one in densities), "density", f"must lie above 0 and be at most 1, got {densities}"),
+            (len(self.warmup_densities) <= MAX_STAGES, "warmup_densities", f"must be at most {MAX_STAGES}"),
+            (
+                not self.warmup_densities or self.method in SPARSE,
+                "warmup_densities",
+                f"{self.method} has no density; leave it out",
+            ),
+            (1 <= self.rank <= MAX_RANK, "rank", f"must lie in 1..{MAX_RANK}, got {self.rank}"),
+            (0 < self.threshold < float("inf"), "threshold", f"must be more than 0, got {self.threshold}"),
+            (1 <= self.rows <= MAX_ROWS, "rows", f"must lie in 1..{MAX_ROWS}, got {self.rows}"),
+            (
+                self.columns == "auto" or 1 <= self.columns <= MAX_COLUMNS,
+                "columns",
+                f"must lie in 1..{MAX_COLUMNS}, or be auto; got {self.columns}",
+            ),
+            (0 <= self.momentum < 1, "momentum", f"must be at least 0 and below 1, got {self.momentum}"),
+            (
+                self.momentum == 0 or self.method in CORRECTED,
+                "momentum",
+                f"{self.method} cannot carry momentum; give it to the optimizer, or use one of "
+                f"{', '.join(sorted(CORRECTED))}",
+            ),
+            (0 <= self.start_step <= MAX_STEPS, "start_step", f"must lie in 0..{MAX_STEPS}, got {self.start_step}"),
+        )
+        if findings := [Finding(path, message) for holds, path, message in rules if not holds]:
+            raise SpecError(findings)
+
+
+@dataclass(frozen=True)
+class AggregationSpec:
+    """How the gradients of a step become one sum; all but the default needs `reproducible: false`."""
+
+    algorithm: Algorithm = "auto"
+    """Of whole sums. `auto`: each worker adds up a part, and tells it to all: the least bytes, and it begins while
+    gradients are computed. `ring`, `tree` (FireCaffe's) and `halving_doubling` exchange them whole, behind that."""
+    compression: CompressionSpec = CompressionSpec()
+    """What of a gradient travels."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the engine's own reduction does it."""
+        return self.algorithm == "auto" and self.compression.method == "none"
+
+
+def aggregation_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
+    """(holds, field, message): what does not go together with the rest of a job."""
+    chosen = spec.aggregation
+    name = chosen.compression.method if chosen.compression.method != "none" else chosen.algorithm
+    return [
+        (
+            chosen.is_default or not spec.reproducible,
+            "aggregation",
+            f"{name} gives other bits with another number of workers: say reproducible: false, or leave it out",
+        ),
+        (
+            chosen.is_default or spec.backend == "rubato",
+            "aggregation",
+            "Ray Train exchanges the gradients itself; leave it out",
+        ),
+        (
+            chosen.algorithm == "auto" or chosen.compression.method in ("none", "sketch"),
+            "aggregation.algorithm",
+            f"{chosen.compression.method} says itself how it is exchanged; leave it out",
+        ),
+    ]

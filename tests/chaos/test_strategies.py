@@ -1,0 +1,124 @@
+"""What a worker tells of its gradients may be less than all, but over the steps nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invariants import record
+from small_job import job
+
+# Each sample has an element of `ledger`, a matrix, whose gradient is what the sample counts in the mean over the batch.
+COUNTING = """
+import json
+
+EPOCHS = 10
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(4, 1)
+        self.ledger = torch.nn.Parameter(torch.zeros(8, 8))
+
+def train(run):
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    dataset = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True), torch.arange(len(X)))
+    run.prepare(model=model, optimizer=optimizer, dataset=dataset)
+    for step in run.steps(epochs=EPOCHS):
+        for x, y, ids in step:
+            time.sleep(0.4 * Path(run.config["home"], "hold").exists())
+            error = torch.nn.functional.mse_loss(model.line(x), y)
+            step.backward(error * run.config.get("learns", 0) + model.ledger.flatten()[ids].mean())
+        optimizer.step()
+    kept = run._registered["rubato.aggregation"].state_dict()["settled"]
+    kept = sum(kept[name] for name in ("residual", "stripe") if name in kept)
+    used = -model.ledger.detach().flatten() / 0.01
+    total = used + kept[:64]  # a module's own parameters come first
+    Path(run.config["home"], f"used-{os.getpid()}.json").write_text(json.dumps(total.tolist()))
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+EPOCHS, SAMPLES, BATCH = 10, 64, 16
+METHODS: dict[str, dict[str, Any]] = {
+    "topk": {"density": 0.03},
+    "gtopk": {"density": 0.03},
+    "hierarchical_topk": {"density": 0.03},
+    "threshold": {"threshold": 0.05},
+    "onebit": {},
+    "powersgd": {"rank": 1},
+    "sketch": {"density": 0.03},
+    "sketched_sgd": {"density": 0.03},
+}
+
+
+def counting(home: Path, workers: int, method: str, **spec: Any) -> Any:
+    aggregation = {"compression": {"method": method, **METHODS.get(method, {})}}
+    return job(home, COUNTING, workers=workers, reproducible=False, aggregation=aggregation, **spec)
+
+
+def totals(home: Path, workers: int) -> list[list[float]]:
+    """By worker and sample, how often it counts in what was applied and what is kept, together."""
+    files = list(home.glob("used-*.json"))
+    assert len(files) == workers
+    return [json.loads(file.read_text()) for file in files]
+
+
+def check_all_counted(home: Path, workers: int) -> None:
+    for total in totals(home, workers):
+        assert total == pytest.approx([EPOCHS / BATCH] * SAMPLES, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_over_joins_and_leaves_nothing_is_lost_or_counted_twice(tmp_path: Path, method: str) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with counting(tmp_path, 1, method) as run:
+        run.wait_step(1)
+        for workers in (3, 2):
+            run.scale(workers)
+            run.wait_workers(workers)
+            run.wait_step(run.step + 2)
+        hold.unlink()
+        run.result()
+    assert [event["data"]["cause"] for event in run.formed()] == ["start", "scale_up", "scale_down"], run.told()
+    assert not run.events("gradient.lost")
+    check_all_counted(tmp_path, 2)
+    record(run, f"a join and a leave, {method}")
+
+
+@pytest.mark.parametrize("method", [pytest.param("topk", marks=pytest.mark.short), "onebit", "gtopk"])
+def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: str) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with counting(tmp_path, 3, method) as run:
+        run.wait_step(5)
+        run.kill_and_wait([1])
+        run.wait(lambda: len(run.formed()) == 3, "the generation with the other worker")
+        hold.unlink()
+        run.result()
+    (event,) = run.events("gradient.lost")
+    one, *others = totals(tmp_path, 3)
+    assert all(other == one for other in others)
+    missing = sum((total - EPOCHS / BATCH) ** 2 for total in one) ** 0.5
+    assert 0 < missing <= 1.5 * event["data"]["norm"] + 1e-4, (missing, event)
+    record(run, f"SIGKILL of one of three, {method}")
+
+
+def test_a_job_that_is_resumed_goes_on_with_what_was_kept(tmp_path: Path) -> None:
+    """All are lost, and the newest checkpoint holds what they kept."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with counting(tmp_path, 2, "topk", checkpoint={"every_steps": 3}) as run:
+        run.wait(lambda: len(run.events("checkpoint.committed")) > 0, "a checkpoint")
+        run.kill([0, 1])
+        run.wait(lambda: len(run.formed()) == 2, "a restart")
+        hold.unlink()
+        run.result()
+    assert run.formed()[-1]["data"]["cause"] == "restart"
+    check_all_counted(tmp_path, 2)
+    record(run, "SIGKILL of all, topk")

@@ -1,0 +1,251 @@
+"""What workers keep of their gradients, over steps that count or do not, members that come, go or die."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+import torch
+from groups import fake_group, on_ranks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rubato.data.order import BatchPlan
+from rubato.data.stream import StreamPlan
+from rubato.engine.aggregation import Aggregation, aggregation_of
+from rubato.engine.flat import FlatLayout
+from rubato.errors import ModelError, ProtocolError
+from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
+
+SIDES = 6, 5
+PLAN = BatchPlan(32, 16, 4, 0)
+KEEPING: list[Method] = ["topk", "gtopk", "hierarchical_topk", "threshold", "onebit", "powersgd", "sketch"]
+
+
+def flat() -> FlatLayout:
+    torch.manual_seed(0)
+    return FlatLayout(list(nn.Linear(SIDES[1], SIDES[0], dtype=torch.float64).named_parameters()), [])
+
+
+def spec_of(method: Method, **more: Any) -> AggregationSpec:
+    return AggregationSpec(compression=CompressionSpec(method, density=0.1, threshold=0.5, rank=1, **more))
+
+
+class Job:
+    """Some workers, and how often each part of their gradients has counted."""
+
+    def __init__(self, method: Method, world: int, **more: Any) -> None:
+        self.spec, self.flat, self.step = spec_of(method, **more), flat(), 0
+        self.workers = [self.new() for _ in range(world)]
+        self.given = torch.zeros(self.flat.length, dtype=torch.float64)
+        self.applied = torch.zeros_like(self.given)
+        self.told: dict[str, float] = {}
+        """By worker, the norm of what it keeps."""
+
+    def new(self) -> Aggregation:
+        made = aggregation_of(self.spec, seed=3)
+        assert made is not None
+        made.prepare(self.flat, PLAN)
+        return made
+
+    @property
+    def world(self) -> int:
+        return len(self.workers)
+
+    def begin(self) -> None:
+        """A generation: two machines, the second one has fewer."""
+        for worker in self.workers:
+            worker.begin([int(rank > self.world // 2) for rank in range(self.world)])
+
+    def exchange(self, *, counts: bool, are_finite: bool = True) -> None:
+        generator = torch.Generator().manual_seed(self.step)
+        vectors = torch.randn(self.world, self.flat.length, generator=generator, dtype=torch.float64)
+        group = fake_group(self.world)
+        totals = on_ranks(
+            self.world,
+            lambda rank: self.workers[rank].exchange(
+                group[rank], vectors[rank].clone(), self.step, are_finite=are_finite
+            ),
+        )
+        assert all(torch.equal(one, totals[0]) for one in totals)
+        if counts:
+            self.told = {str(rank): worker.kept for rank, worker in enumerate(self.workers)}
+            for worker in self.workers:
+                worker.count(self.step, self.told, follows=False)
+            self.given += vectors.sum(0)
+            self.applied += totals[0]
+            self.step += 1
+
+    def settle(self) -> None:
+        assert len({worker.is_settled for worker in self.workers}) == 1
+        if self.workers[0].is_settled:
+            return
+        group = fake_group(self.world)
+        rows = on_ranks(self.world, lambda rank: self.workers[rank].settle(group[rank]))
+        for worker, row in zip(self.workers, rows, strict=True):
+            assert torch.equal(row.view(torch.int64), rows[0].view(torch.int64))
+            worker.take(row)
+
+    def resize(self, world: int) -> None:
+        """Members come, with the state that all know, or go."""
+        self.settle()
+        known = self.workers[0].state_dict()
+        joiners = [self.new() for _ in range(world - self.world)]
+        for joiner in joiners:
+            joiner.load_state_dict(known)
+        self.workers = [*self.workers[:world], *joiners]
+        self.begin()
+
+    def lose(self) -> None:
+        """One dies."""
+        self.workers.pop()
+        self.begin()
+
+    def missing(self) -> torch.Tensor:
+        """What was given, but neither applied nor kept."""
+        self.settle()
+        kept = self.workers[0].state_dict()["settled"] or {}
+        missing = self.given - self.applied
+        numel = SIDES[0] * SIDES[1]
+        for name in ("residual", "stripe"):
+            missing[:numel] -= kept.get(name, torch.zeros(numel, dtype=torch.float64))
+        return missing
+
+
+@pytest.mark.parametrize("method", KEEPING)
+@settings(max_examples=settings.default.max_examples // 3)  # of each method
+@given(
+    story=st.lists(
+        st.one_of(st.sampled_from(["step", "lost step", "settle", "not finite"]), st.integers(1, 5)), max_size=12
+    )
+)
+def test_nothing_is_lost_or_counted_twice(method: Method, story: Sequence[str | int]) -> None:
+    job = Job(method, 3)
+    job.begin()
+    for event in story:
+        match event:
+            case "step":
+                job.exchange(counts=True)
+            case "lost step":
+                job.exchange(counts=False)
+            case "settle":
+                job.settle()
+            case "not finite":
+                job.exchange(counts=True, are_finite=False)
+            case int():
+                job.resize(event)
+    assert job.missing().abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_who_dies_takes_along_what_is_told_and_behind_a_settlement_nothing(method: Method) -> None:
+    job = Job(method, 3)
+    job.begin()
+    for _ in range(3):
+        job.exchange(counts=True)
+    lost = job.told["2"]
+    job.lose()
+    assert [worker.is_disturbed for worker in job.workers] == [True, True]
+    told = [worker.lost({"0", "1"}) for worker in job.workers]
+    assert told[0] == told[1] == (pytest.approx(lost), pytest.approx(told[0][1]))
+    assert 0 < told[0][1] < 1
+    assert job.workers[0].lost({"0", "1"}) == (0.0, 0.0), "it is told once"
+    job.exchange(counts=True)
+    job.settle()
+    missing = job.missing()
+    assert 0 < float(torch.linalg.vector_norm(missing)) <= 2 * lost
+    job.lose()
+    assert not job.workers[0].is_disturbed
+    job.exchange(counts=True)
+    torch.testing.assert_close(job.missing(), missing)
+
+
+def test_a_joiner_follows_without_a_part_of_its_own_and_has_its_share_of_what_is_settled() -> None:
+    job = Job("topk", 2)
+    job.begin()
+    job.exchange(counts=True)
+    joiner = job.new()
+    joiner.load_state_dict(job.workers[0].state_dict())
+    job.exchange(counts=True)
+    joiner.count(1, {}, follows=True)
+    assert not joiner.is_settled
+    with pytest.raises(ProtocolError, match="not heard what is kept"):
+        joiner.exchange(fake_group(1)[0], job.flat.empty(), 2, are_finite=True)
+    assert joiner.state_dict() == job.workers[0].state_dict() == {"settled": None}
+    group = fake_group(2)
+    rows = on_ranks(2, lambda rank: job.workers[rank].settle(group[rank]))
+    for worker in (*job.workers, joiner):
+        worker.take(rows[0])
+    job.workers.append(joiner)
+    job.begin()
+    job.exchange(counts=True)
+    assert job.missing().abs().max() < 1e-9
+
+
+def test_a_step_that_was_not_exchanged_here_does_not_count() -> None:
+    job = Job("topk", 1)
+    job.begin()
+    with pytest.raises(ProtocolError, match="step 0 counts, but this worker has not exchanged it"):
+        job.workers[0].count(0, {}, follows=False)
+
+
+@pytest.mark.parametrize("method", ["fp16", "bf16"])
+def test_a_method_that_keeps_nothing_is_always_settled(method: Method) -> None:
+    job = Job(method, 2)
+    job.begin()
+    job.exchange(counts=True)
+    assert job.workers[0].is_settled
+    job.lose()
+    assert job.workers[0].lost({"0"}) == (0.0, 0.0)
+    job.exchange(counts=True)
+
+
+def test_methods_begin_gently() -> None:
+    """Whole sums at first, then by epoch."""
+    job = Job("topk", 2, start_step=1, warmup_densities=(0.5,))
+    job.begin()
+    travelled = []
+    for _ in range(4):
+        before = job.applied.clone()
+        job.exchange(counts=True)
+        travelled.append(int((job.applied - before)[: SIDES[0] * SIDES[1]].count_nonzero()))
+    assert PLAN.steps_per_epoch == 2
+    assert travelled[0] == 30
+    assert 15 <= travelled[1] <= 30
+    assert travelled[2] <= 6
+    assert travelled[3] <= 6
+    assert job.missing().abs().max() < 1e-9
+
+
+def test_a_stream_has_no_epochs_to_begin_gently_with() -> None:
+    made = aggregation_of(spec_of("topk", warmup_densities=(0.5,)), seed=0)
+    assert made is not None
+    with pytest.raises(ModelError, match="a stream has no epochs"):
+        made.prepare(flat(), StreamPlan.of(16, 4, 0))
+
+
+def test_momentum_counts_once() -> None:
+    weights = [torch.zeros(2, requires_grad=True)]
+    made = aggregation_of(spec_of("topk", momentum=0.9), seed=0)
+    assert made is not None
+    made.check_optimizers([torch.optim.SGD(weights, lr=0.1)])
+    for optimizer in (torch.optim.SGD(weights, lr=0.1, momentum=0.9), torch.optim.AdamW(weights)):
+        with pytest.raises(ModelError, match=f"{type(optimizer).__name__} would once more behind it"):
+            made.check_optimizers([optimizer])
+    cast(Aggregation, aggregation_of(spec_of("topk"), seed=0)).check_optimizers([torch.optim.AdamW(weights)])
+
+
+def test_what_another_method_has_kept_is_dropped() -> None:
+    before, after = Job("onebit", 1), Job("topk", 1)
+    before.begin()
+    before.exchange(counts=True)
+    before.settle()
+    after.workers[0].load_state_dict(before.workers[0].state_dict())
+    assert after.workers[0].has_dropped
+    assert after.missing().abs().max() == 0
+
+
+def test_the_default_is_the_engines_own() -> None:
+    assert aggregation_of(AggregationSpec(), seed=0) is None
