@@ -44,6 +44,20 @@ class Jobs:
         return dict((yield from self._transport.json("POST", "/jobs", spec, params={"dry_run": "true"}))["spec"])
 
     @call
+    def plan(
+        self, spec: dict[str, Any], profile: dict[str, Any], *, latency_s: float, bytes_per_s: float
+    ) -> Call[dict[str, Any]]:
+        """Predicted steps by number of workers and strategy, and what would be best; nothing is submitted.
+
+        Args:
+            profile: what `rubato profile` wrote.
+            latency_s: until a message between two workers begins to arrive.
+            bytes_per_s: of a worker's network port, each way.
+        """
+        body = {"spec": spec, "profile": profile, "link": {"latency_s": latency_s, "bytes_per_s": bytes_per_s}}
+        return dict((yield from self._transport.json("POST", "/plan", body)))
+
+    @call
     def job(self, job: str) -> Call[Job]:
         """A job by id, or the newest of a name."""
         return (yield from _read(self._transport, job))

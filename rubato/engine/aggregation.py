@@ -87,8 +87,7 @@ class Aggregation:
         """
         if self.spec.compression.warmup_densities and isinstance(plan, StreamPlan):
             raise ModelError("a stream has no epochs, and aggregation.compression.warmup_densities are one an epoch")
-        parameters = zip(flat.parameters, flat.pieces, strict=False)
-        self._layout = layout_of(flat.length, [(name, one.start, tuple(one.shape)) for (name, _), one in parameters])
+        self._layout = layout_of_flat(flat)
         self._plan = plan
         self.begin([0])
         assert self._method is not None
@@ -217,11 +216,17 @@ def norm(parts: Iterable[float]) -> float:
     return sqrt(sum(part * part for part in parts))
 
 
+def layout_of_flat(flat: FlatLayout) -> Layout:
+    """What of a model's vector is compressed."""
+    parameters = zip(flat.parameters, flat.pieces, strict=False)
+    return layout_of(flat.length, [(name, one.start, tuple(one.shape)) for (name, _), one in parameters])
+
+
 def _method_of(spec: AggregationSpec, layout: Layout, plan: BatchPlan, hosts: Sequence[int], seed: int) -> Compressor:
     """The method of a job in one generation."""
     told = spec.compression
     densities = (*told.warmup_densities, told.density)
-    methods: list[Compressor] = [_compressor(spec, layout, density, hosts, seed) for density in densities]
+    methods: list[Compressor] = [compressor_of(spec, layout, density, hosts, seed) for density in densities]
     if len(methods) == 1 and not told.start_step:
         return methods[0]
     last = len(densities)
@@ -232,7 +237,11 @@ def _method_of(spec: AggregationSpec, layout: Layout, plan: BatchPlan, hosts: Se
     return Stages([Dense(layout), *methods], stage_of)
 
 
-def _compressor(spec: AggregationSpec, layout: Layout, density: float, hosts: Sequence[int], seed: int) -> Compressor:
+def compressor_of(spec: AggregationSpec, layout: Layout, density: float, hosts: Sequence[int], seed: int) -> Compressor:
+    """The method that a spec names, for one generation.
+
+    Args:    hosts: by rank, a number for the machine it is on.
+    """
     told = spec.compression
     match told.method:
         case "none":

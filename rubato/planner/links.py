@@ -18,11 +18,15 @@ server); Zou et al. 2017 (servers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import Literal
 
+from rubato.planner.profile import check
+from rubato.wire.spec import MAX_WORKERS
+
+MAX_S = 1e6
+MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1.0, 1e18
 Exchange = Literal["direct", "ring", "tree", "halving_doubling", "server", "all_gather"]
 
 
@@ -36,12 +40,26 @@ class Link:
     """B."""
     add_s_per_byte: float = 0.0
     """g."""
-    start_s: Mapping[str, float] = field(default_factory=dict)
+    start_s: dict[str, float] = field(default_factory=dict)
     """By exchange, what was measured for a message of next to nothing, at `measured_workers`."""
-    share: Mapping[str, float] = field(default_factory=dict)
+    share: dict[str, float] = field(default_factory=dict)
     """By exchange, the part of B that was reached with a large vector, above 0 to 1."""
     measured_workers: int = 0
     """How many took part in these measurements; 0: there are none."""
+
+    def __post_init__(self) -> None:
+        check(
+            (0 <= self.latency_s <= MAX_S, "latency_s", f"must lie in 0..{MAX_S:g}, got {self.latency_s}"),
+            (
+                MIN_BYTES_PER_S <= self.bytes_per_s <= MAX_BYTES_PER_S,
+                "bytes_per_s",
+                f"must lie in {MIN_BYTES_PER_S:g}..{MAX_BYTES_PER_S:g}, got {self.bytes_per_s}",
+            ),
+            (0 <= self.add_s_per_byte <= MAX_S, "add_s_per_byte", f"must lie in 0..{MAX_S:g}"),
+            (all(0 <= one <= MAX_S for one in self.start_s.values()), "start_s", f"must lie in 0..{MAX_S:g}"),
+            (all(1e-6 <= one <= 1 for one in self.share.values()), "share", "must lie above 0 and be at most 1"),
+            (0 <= self.measured_workers <= MAX_WORKERS, "measured_workers", f"must lie in 0..{MAX_WORKERS}"),
+        )
 
 
 @dataclass(frozen=True)

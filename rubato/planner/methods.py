@@ -31,8 +31,8 @@ class Strategy:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the exchange begins while the backward pass still computes."""
-        return self.method == "none" and not self.servers and self.sync_every == 1
+        """Whether the exchange begins while the backward pass still computes; on a GPU none does."""
+        return self.method == "none" and self.algorithm == "direct" and not self.servers and self.sync_every == 1
 
 
 @dataclass(frozen=True)

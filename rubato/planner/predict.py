@@ -99,7 +99,7 @@ def _exposed(
 ) -> float:
     if workers == 1:
         return 0.0
-    if not strategy.overlaps:
+    if not strategy.overlaps or profile.device != "cpu":
         return exchange_s(strategy, profile, workers, link)
     end_s = 0.0
     for ready_s, elements in profile.ready(samples, BUCKET_BYTES):

@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
+
+from rubato.errors import Finding, SpecError
+
+MAX_LAYERS = 2_000
+MAX_SIDE, MAX_SIDES = 2**31, 16
+MAX_ELEMENTS = 2**40
+MAX_BYTES = 2**60
+LEAST_S, MAX_S = 1e-15, 1e6
+
+
+def check(*rules: tuple[bool, str, str]) -> None:
+    """Raise every broken rule: (holds, field, message).
+
+    Raises:  SpecError: with all findings.
+    """
+    if findings := [Finding(path, message) for holds, path, message in rules if not holds]:
+        raise SpecError(findings)
 
 
 @dataclass(frozen=True)
@@ -17,6 +35,16 @@ class Layer:
     """Seconds a sample."""
     backward_s: float
     """Seconds a sample."""
+
+    def __post_init__(self) -> None:
+        sides = [side for shape in self.shapes for side in shape]
+        times = self.forward_s, self.backward_s
+        check(
+            (all(0 <= one <= MAX_S for one in times), "forward_s", f"times must lie in 0..{MAX_S:g}, got {times}"),
+            (all(1 <= side <= MAX_SIDE for side in sides), "shapes", f"sides must lie in 1..{MAX_SIDE}"),
+            (all(len(shape) <= MAX_SIDES for shape in self.shapes), "shapes", f"must have at most {MAX_SIDES} sides"),
+            (all(prod(shape) <= MAX_ELEMENTS for shape in self.shapes), "shapes", "must hold 2**40 elements at most"),
+        )
 
     @property
     def parameters(self) -> int:
@@ -36,19 +64,38 @@ class Profile:
     codec_s: dict[str, float] = field(default_factory=dict)
     """By compression method, seconds an element: both ways, measured on this kind of machine."""
     element_bytes: int = 4
+    state_bytes: int = 0
+    """Of parameters, buffers and optimizer state; 0: not measured."""
+    device: str = "cpu"
+    """What it was measured on: `cpu` or `cuda`."""
 
-    @property
+    def __post_init__(self) -> None:
+        times = self.start_s, self.update_s, *self.codec_s.values()
+        check(
+            (0 < len(self.layers) <= MAX_LAYERS, "layers", f"must be 1 to {MAX_LAYERS}, got {len(self.layers)}"),
+            (all(0 <= one <= MAX_S for one in times), "start_s", f"times must lie in 0..{MAX_S:g}"),
+            (1 <= self.element_bytes <= 16, "element_bytes", f"must lie in 1..16, got {self.element_bytes}"),
+            (0 <= self.state_bytes <= MAX_BYTES, "state_bytes", f"must lie in 0..2**60, got {self.state_bytes}"),
+            (
+                self.start_s + sum(layer.forward_s + layer.backward_s for layer in self.layers) > LEAST_S,
+                "layers",
+                "take no time at all: this was not measured",
+            ),
+            (any(layer.shapes for layer in self.layers), "layers", "have no parameters"),
+        )
+
+    @cached_property
     def parameters(self) -> int:
         """How many there are."""
         return sum(layer.parameters for layer in self.layers)
 
-    @property
+    @cached_property
     def matrices(self) -> list[tuple[int, int]]:
         """Rows and columns of what is compressed: matrices, and larger tensors as matrices."""
         shapes = [shape for layer in self.layers for shape in layer.shapes if len(shape) > 1]
         return [(shape[0], prod(shape[1:])) for shape in shapes]
 
-    @property
+    @cached_property
     def compressed(self) -> int:
         """Elements of these."""
         return sum(rows * columns for rows, columns in self.matrices)

@@ -1,0 +1,185 @@
+"""`rubato profile`: how long the parts of a step take here. `rubato plan`: what to expect of workers and strategies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rubato.cli.options import JsonOption, parse_assignments
+from rubato.cli.output import note, put, put_json, put_table
+from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
+from rubato.errors import SpecError, UserError
+from rubato.planner.links import Link
+from rubato.planner.measured import Passes, profile_of, sizes_of
+from rubato.planner.profile import Profile
+from rubato.wire.codec import from_json, to_json
+from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
+
+if TYPE_CHECKING:
+    from rubato.planner.choose import Option, Plan
+
+SpecFile = Annotated[str, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")]
+ConfigOption = Annotated[
+    list[str] | None, typer.Option("--config", metavar="K=V", help="A value of run.config; repeatable.")
+]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="A field of the spec; repeatable.")
+]
+EnvOption = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME[=VALUE]", help="Environment of the program; repeatable.")
+]
+
+
+def profile(
+    file: SpecFile,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile is written.")
+    ] = Path("profile.json"),
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
+    env: EnvOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how long the parts of a training step take on this machine, for `rubato plan`.
+
+    Trains a few steps with passes of three sizes, on one worker, and keeps nothing of it.
+    """
+    spec, folder = _read(file, config, settings, env)
+    seen = []
+    sizes = sizes_of(spec)
+    for number, samples in enumerate(sizes, 1):
+        note(f"Training a few steps with passes of {samples} samples ({number} of {len(sizes)}) ...")
+        seen.append(_measure(spec, folder, samples, with_codecs=number == 1))
+    found = profile_of(seen)
+    output.write_text(json.dumps(to_json(found), indent=1))
+    if as_json:
+        put_json(to_json(found))
+        return
+    put(
+        f"{output}: {found.parameters:,} parameters in {len(found.layers)} layers, "
+        f"{1e3 * (found.forward_s(sizes[-1]) + found.backward_s(sizes[-1])):.3g} ms a pass over {sizes[-1]} samples"
+    )
+    note(f"`rubato plan {file} --profile {output} --gbit 10` says what to expect of workers and strategies.")
+
+
+def plan(
+    file: SpecFile,
+    *,
+    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="What `rubato profile` wrote.")] = Path(
+        "profile.json"
+    ),
+    gbit: Annotated[
+        float, typer.Option("--gbit", min=0.000001, help="Bandwidth of a worker's network port, in Gbit a second.")
+    ],
+    latency_ms: Annotated[
+        float, typer.Option("--latency-ms", min=0.0, help="Until a message between two workers begins to arrive.")
+    ] = 0.1,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict a step for each number of workers and each strategy, and say what to use.
+
+    Predictions come from a profile of the program on one worker, and from what you say of the network.
+    """
+    from rubato.planner.choose import plan as make
+
+    spec, _ = _read(file, config, settings, None)
+    answer = make(_read_profile(profile), Link(latency_ms / 1e3, gbit * 1e9 / 8), spec)
+    if as_json:
+        put_json(to_json(answer))
+        return
+    _show(answer)
+
+
+def _read(
+    file: str, config: list[str] | None, settings: list[str] | None, env: list[str] | None
+) -> tuple[JobSpec, Path]:
+    """The spec, and the folder of its program."""
+    draft = read_draft(file)
+    data = apply_flags(
+        draft.data,
+        name=None,
+        workers=None,
+        config=parse_assignments(config or [], "--config"),
+        env=read_environment_flags(env or [], os.environ),
+    )
+    spec = parse_spec(apply_settings(data, parse_assignments(settings or [], "--set")))
+    if spec.backend != "rubato":
+        raise UserError("Ray Train decides itself how its workers exchange gradients: there is nothing to plan")
+    return spec, (draft.folder / (spec.working_dir or ".")).resolve()
+
+
+def _measure(spec: JobSpec, folder: Path, samples: int, *, with_codecs: bool) -> Passes:
+    from rubato.launch.environment import child_environment
+
+    request = {"spec": spec_to_json(spec), "samples": samples, "with_codecs": with_codecs}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rubato.profiling"],
+        input=json.dumps(request),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=child_environment(os.environ, working_dir=folder, job_env=spec.env),
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(f"the program failed with passes of {samples} samples; its output is above")
+    return from_json(Passes, json.loads(done.stdout))
+
+
+def _read_profile(path: Path) -> Profile:
+    try:
+        return from_json(Profile, json.loads(path.read_text()), strict=True)
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {path}: `rubato profile` measures one") from error
+    except (OSError, ValueError, SpecError) as error:
+        raise UserError(f"{path} is no profile ({error}); `rubato profile` measures one") from error
+
+
+def _show(answer: Plan) -> None:
+    for sentence in answer.sentences:
+        put(sentence)
+    put("\nThe fastest of each strategy:")
+    put_table([_row(option) for option in answer.best], _COLUMNS)
+    put(f"\n{answer.recommended.name}, by workers:")
+    put_table([_row(option) for option in answer.by_workers], _COLUMNS)
+    put("\nNot considered:")
+    for reason in dict.fromkeys(one.reason for one in answer.refused):
+        put(f"  {', '.join(one.name for one in answer.refused if one.reason == reason)}: {reason}")
+
+
+_COLUMNS = ("strategy", "workers", "step", "compute", "exchange", "codec", "speedup", "sent", "memory")
+
+
+def _row(option: Option) -> dict[str, str]:
+    return {
+        "strategy": option.name,
+        "workers": str(option.workers),
+        "step": _ms(option.step_s),
+        "compute": _ms(option.compute_s),
+        "exchange": _ms(option.exposed_s),
+        "codec": _ms(option.codec_s),
+        "speedup": f"{option.speedup:.2f}",
+        "sent": _size(option.sent_bytes),
+        "memory": _size(option.memory_bytes) if option.memory_bytes else "-",
+    }
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

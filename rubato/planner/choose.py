@@ -1,0 +1,231 @@
+"""Which number of workers and which strategy, and what stands against the others. Pure.
+
+Every candidate is predicted: the numbers of workers that a step uses well, and of the strategies those that the spec
+allows. What is recommended gives what is learned as the spec says; a faster one that changes it is told, not chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from rubato.planner.lemmas import best_workers
+from rubato.planner.links import Link, cost_of
+from rubato.planner.methods import Strategy, messages
+from rubato.planner.predict import Prediction, predict
+from rubato.planner.profile import Profile
+from rubato.wire.spec import JobSpec
+
+PAYS = 0.5
+"""A worker more must bring at least this share of what the first ones bring, as with `autoscale: goodput`."""
+WORTH_IT = 1.2
+"""So many times as fast must be what changes what is learned, to be told."""
+SHOWN = 5
+PRETTY = {
+    "direct": "whole gradients, each worker adding up a part",
+    "ring": "whole gradients, over a ring",
+    "tree": "whole gradients, over a reduction tree",
+    "halving_doubling": "whole gradients, by halving and doubling",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A strategy with a number of workers."""
+
+    name: str
+    """As `aggregation` of a spec says it: an algorithm, or a compression method."""
+    workers: int
+    step_s: float
+    compute_s: float
+    exposed_s: float
+    codec_s: float
+    update_s: float
+    samples_per_s: float
+    speedup: float
+    """Against one worker."""
+    sent_bytes: float
+    """By the busiest worker, in a step."""
+    memory_bytes: int
+    """Of one worker, without what the program and its activations take; 0: the profile does not say."""
+    binding: str
+    """What the most of a step is spent on, in words."""
+    is_whole: bool
+    """Whether nothing of a gradient is left out or rounded."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A strategy that is no candidate."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer."""
+
+    recommended: Option
+    sentences: tuple[str, ...]
+    """Why, and what to know."""
+    best: tuple[Option, ...]
+    """The fastest first, one of each strategy."""
+    by_workers: tuple[Option, ...]
+    """What is recommended, with each number of workers."""
+    refused: tuple[Refused, ...]
+
+
+def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
+    """What would be best for a job on workers of this kind, with links of this kind between them."""
+    allowed, refused = candidates(spec)
+    counts = useful_counts(spec)
+    alone = _option(profile, link, spec, allowed[0], 1, 1.0).samples_per_s
+    options = {
+        strategy: [_option(profile, link, spec, strategy, workers, alone) for workers in counts] for strategy in allowed
+    }
+    best = sorted((max(one, key=lambda option: option.samples_per_s) for one in options.values()), key=_slowness)
+    one_worker = [one for one in best if one.workers == 1]
+    best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
+    own = options[_strategy_of(spec, allowed)]
+    chosen = _enough(own)
+    return Plan(
+        chosen,
+        tuple(_sentences(profile, link, spec, chosen, own, best)),
+        tuple(best[:SHOWN]),
+        tuple(own),
+        tuple(refused),
+    )
+
+
+def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
+    """Strategies that the spec allows, the one it has by default first; and the others."""
+    told = spec.aggregation.compression
+    base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
+    allowed, refused = [base], []
+    for algorithm in ("ring", "tree", "halving_doubling"):
+        allowed.append(replace(base, algorithm=algorithm))
+    for method in ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"):
+        allowed.append(replace(base, method=method))
+    refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
+    refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
+    if spec.reproducible:
+        because = "the spec says reproducible: true, and its bits depend on the number of workers"
+        refused = [Refused(name_of(one), because) for one in allowed[1:]] + refused
+        allowed = allowed[:1]
+    return allowed, refused
+
+
+def useful_counts(spec: JobSpec) -> list[int]:
+    """Numbers of workers between the bounds of the spec whose largest share of a step is smaller than with one less."""
+    count, low = spec.num_microbatches, spec.workers.min
+    found = [low]
+    for workers in range(low + 1, min(spec.workers.upper, count) + 1):
+        if ceil(count / workers) < ceil(count / found[-1]):
+            found.append(workers)
+    return found
+
+
+def name_of(strategy: Strategy) -> str:
+    """As a spec says it."""
+    if strategy.method != "none":
+        return strategy.method
+    return "auto" if strategy.algorithm == "direct" else strategy.algorithm
+
+
+def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
+    """The one that the spec has chosen."""
+    told = spec.aggregation
+    wanted = told.compression.method if told.compression.method != "none" else told.algorithm
+    return next((one for one in allowed if name_of(one) == wanted), allowed[0])
+
+
+def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
+    several = not spec.reproducible
+    told = predict(profile, link, strategy, workers, spec.batch.global_size, spec.num_microbatches, several=several)
+    sent = sum(cost_of(one.exchange, workers, one.size).port_bytes for one in messages(strategy, profile, workers))
+    return Option(
+        name_of(strategy),
+        workers,
+        told.step_s,
+        told.compute_s,
+        told.exposed_s,
+        told.codec_s,
+        told.update_s,
+        told.samples_per_s,
+        told.samples_per_s / alone,
+        sent,
+        _memory(profile, spec, strategy, workers),
+        _binding(told),
+        strategy.method == "none",
+    )
+
+
+def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -> int:
+    """State, gradients, partial sums, their mean, two results; what is kept, and the copies that are made of it."""
+    if not profile.state_bytes:
+        return 0
+    vector = profile.element_bytes * profile.parameters
+    mine = ceil(spec.num_microbatches / workers)
+    partials = 1 if not spec.reproducible else mine.bit_length()
+    kept = 0 if strategy.method in ("none", "fp16", "bf16") else 2
+    return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
+
+
+def _binding(told: Prediction) -> str:
+    name, share = told.binding
+    return f"{share:.0%} of a step is {name}"
+
+
+def _slowness(option: Option) -> float:
+    return option.step_s
+
+
+def _enough(own: Sequence[Option]) -> Option:
+    """The largest number of workers that pays: each one that is added brings enough."""
+    first = own[0].samples_per_s / own[0].workers
+    chosen = own[0]
+    for option in own[1:]:
+        brings = (option.samples_per_s - chosen.samples_per_s) / (option.workers - chosen.workers)
+        if brings < PAYS * first:
+            break
+        chosen = option
+    return chosen
+
+
+def _sentences(
+    profile: Profile, link: Link, spec: JobSpec, chosen: Option, own: Sequence[Option], best: Sequence[Option]
+) -> Iterator[str]:
+    exchanged = PRETTY.get("direct" if chosen.name == "auto" else chosen.name, f"gradients as {chosen.name}")
+    steps = f"{1 / chosen.step_s:.3g} steps a second"
+    if chosen.workers == 1:
+        yield f"One worker: {steps}; {chosen.binding}."
+    else:
+        yield (
+            f"{chosen.workers} workers with {exchanged}: {steps}, {chosen.speedup:.2g} times one worker; "
+            f"{chosen.binding}."
+        )
+    beyond = next((one for one in own if one.workers > chosen.workers), None)
+    if beyond is not None:
+        yield (
+            f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
+            "of what the first ones bring."
+        )
+    limit = best_workers(
+        chosen.compute_s * chosen.workers,
+        profile.element_bytes * profile.parameters,
+        link.bytes_per_s,
+        link.latency_s,
+    )
+    if limit <= 1:
+        yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
+    faster = [one for one in best if not one.is_whole and one.step_s * WORTH_IT < chosen.step_s]
+    if faster:
+        told = faster[0]
+        yield (
+            f"{told.name} with {told.workers} workers would be {chosen.step_s / told.step_s:.2g} times as fast, but "
+            "leaves out a part of each gradient: compare loss curves at equal samples before you rely on it."
+        )
+    if spec.reproducible and chosen.exposed_s > chosen.compute_s:
+        yield "reproducible: false would allow strategies that send less."

@@ -1,0 +1,87 @@
+"""What was seen of passes of several sizes, and the profile that follows. Pure; `rubato.profiling` measures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rubato.errors import UserError
+from rubato.planner.profile import Layer, Profile
+from rubato.wire.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of one layer, the median over the steps, in seconds."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a process saw of passes of one size."""
+
+    samples: int
+    layers: tuple[Seen, ...]
+    """In the order of a forward pass."""
+    update_s: float
+    """From the reduced gradients to the end of the program's step."""
+    parameters: int
+    state_bytes: int
+    """Of parameters, buffers and optimizer state."""
+    device: str
+    codec_s: dict[str, float] = field(default_factory=dict)
+    """By method, seconds an element."""
+
+
+def sizes_of(spec: JobSpec) -> list[int]:
+    """Three sizes of passes, in samples, about those that workers of this job make."""
+    pieces = spec.num_microbatches if spec.reproducible else spec.workers.upper
+    usual = max(1, spec.batch.global_size // pieces)
+    return sorted({max(1, usual // 2), usual, 2 * usual, *((3 * usual,) if usual == 1 else ())})
+
+
+def profile_of(seen: Sequence[Passes]) -> Profile:
+    """One profile of passes of several sizes: a line through what each layer took, by least squares. Pure.
+
+    Raises:  UserError: fewer than two sizes, or of different models.
+    """
+    names = [layer.name for layer in seen[0].layers]
+    if len({one.samples for one in seen}) < 2:
+        raise UserError("a profile needs passes of two sizes at least")
+    if any({layer.name for layer in one.layers} != set(names) for one in seen):
+        raise UserError("the program has other layers with another size of its passes: it cannot be profiled")
+    by_name = [{layer.name: layer for layer in one.layers} for one in seen]
+    sizes = [float(one.samples) for one in seen]
+    layers, rest_s = [], 0.0
+    for name in names:
+        ways = []
+        for way in ("forward_s", "backward_s"):
+            slope, rest = _line(sizes, [getattr(layers_[name], way) for layers_ in by_name])
+            ways.append(slope)
+            rest_s += rest
+        layers.append(Layer(name, by_name[0][name].shapes, *ways))
+    told = [one.codec_s for one in seen if one.codec_s]
+    parameters = max(1, seen[0].parameters)
+    return Profile(
+        tuple(layers),
+        start_s=rest_s / 2,  # once on each way
+        update_s=statistics.median(one.update_s for one in seen) / parameters,
+        codec_s=told[0] if told else {},
+        state_bytes=seen[0].state_bytes,
+        device=seen[0].device,
+    )
+
+
+def _line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Seconds a sample, and those of a pass of none; neither is below 0."""
+    slope, rest = statistics.linear_regression(sizes, times)
+    if slope < 0:
+        return 0.0, statistics.fmean(times)
+    if rest < 0:
+        return sum(map(float.__mul__, sizes, times)) / sum(size * size for size in sizes), 0.0
+    return slope, rest

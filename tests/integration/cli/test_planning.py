@@ -1,0 +1,90 @@
+"""`rubato profile` trains a few steps of a program here, and `rubato plan` predicts from what it saw."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rubato.cli.app import run
+from rubato.cli.exits import ExitCode
+from rubato.planner.profile import Profile
+from rubato.profiling import CODECS
+from rubato.wire.codec import from_json
+
+PROGRAM = """
+import time, torch
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 64)
+
+    def forward(self, x):
+        time.sleep(0.001 * len(x))
+        return self.linear(x).relu()
+
+def train(run):
+    model = torch.nn.Sequential(Slow(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.zeros(256, dtype=torch.long))
+    run.prepare(model=model, optimizer=optimizer, dataset=data)
+    print("the program prints this")
+    for step in run.steps(steps=run.config.get("steps", 100)):
+        for x, y in step:
+            step.backward(torch.nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+        assert not run.config.get("fails")
+"""
+PARAMETERS = 8 * 64 + 64 + 64 * 2 + 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]
+    assert run(["profile", "train.py", *sizes]) == 0
+    told = capsys.readouterr()
+    assert f"profile.json: {PARAMETERS} parameters in 2 layers" in told.out
+    assert "passes of 2 samples (1 of 3)" in told.err
+    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+    assert [layer.name for layer in found.layers] == ["0.linear", "1"]
+    assert [layer.shapes for layer in found.layers] == [((64, 8), (64,)), ((2, 64), (2,))]
+    slow, quick = found.layers
+    assert 0.0008 < slow.forward_s < 0.01, "a millisecond a sample"
+    assert quick.forward_s < slow.forward_s / 2
+    assert all(0 <= layer.backward_s < slow.forward_s / 2 for layer in found.layers)
+    assert found.codec_s.keys() == set(CODECS)
+    state = 3 * PARAMETERS * torch.float32.itemsize
+    assert state <= found.state_bytes <= state + 4 * torch.float32.itemsize, "weights, two moments, steps"
+
+    assert run(["plan", "train.py", *sizes, "--gbit", "10"]) == 0
+    told = capsys.readouterr()
+    assert "8 workers with whole gradients, each worker adding up a part" in told.out
+    assert "topk" in told.out
+    assert run(["plan", "train.py", *sizes, "--gbit", "10", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["recommended"]["workers"] == 8
+    step_s = answer["by_workers"][0]["step_s"]
+    assert step_s == pytest.approx(0.064, rel=0.5), "64 samples, a millisecond each, on one worker"
+
+
+def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "train.py", "--config", "fails=true"]) == ExitCode.ERROR
+    assert "AssertionError" in (told := capfd.readouterr().err)
+    assert "the program failed with passes of" in told
+    assert run(["profile", "train.py", "--config", "steps=3"]) == ExitCode.ERROR
+    assert "ended after 3 steps" in capfd.readouterr().err
+    assert not (folder / "profile.json").exists()
+    assert run(["plan", "train.py", "--gbit", "1"]) == ExitCode.ERROR
+    assert "there is no profile.json: `rubato profile` measures one" in capfd.readouterr().err
+    (folder / "profile.json").write_text("{}")
+    assert run(["plan", "train.py", "--gbit", "1"]) == ExitCode.ERROR
+    assert "profile.json is no profile (layers" in capfd.readouterr().err

@@ -1,0 +1,56 @@
+"""Plans over REST: what the command line predicts, and what is refused with where it is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rubato.planner.choose import plan
+from rubato.planner.links import Link
+from rubato.planner.profile import MAX_LAYERS, Layer, Profile
+from rubato.wire.codec import to_json
+from rubato.wire.spec import parse_spec
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+PROFILE = Profile((Layer("first", ((64, 32), (64,)), 1e-3, 2e-3), Layer("last", ((8, 64),), 1e-4, 2e-4)))
+LINK = Link(1e-4, 1e8)
+SPEC = {"name": "digits", "recipe": "image-classifier"}
+BODY = {"spec": SPEC, "profile": to_json(PROFILE), "link": {"latency_s": LINK.latency_s, "bytes_per_s": 1e8}}
+
+
+async def test_it_is_the_plan_of_the_command_line(bench: Bench) -> None:
+    answer = await bench.post("/plan", 200, BODY)
+    assert answer == to_json(plan(PROFILE, LINK, parse_spec(SPEC)))
+    assert answer["recommended"]["workers"] > 1
+    assert (await bench.get("/jobs"))["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "path", "sentence"),
+    [
+        ({"profile": {}}, "profile.layers", ""),
+        ({"profile": {"layers": []}}, "profile.layers", f"must be 1 to {MAX_LAYERS}, got 0"),
+        ({"link": {"latency_s": 0, "bytes_per_s": 0}}, "link.bytes_per_s", "must lie in 1..1e+18, got 0"),
+        ({"link": {"latency_s": -1, "bytes_per_s": 1e8}}, "link.latency_s", "must lie in 0..1e+06"),
+        ({"spec": {"name": "a"}}, "entrypoint", "give exactly one of"),
+        (
+            {"spec": {"name": "a", "entrypoint": "train.py:f", "backend": "ray_train", "package": "0" * 64}},
+            "backend",
+            "Ray Train decides itself",
+        ),
+    ],
+)
+async def test_what_is_wrong_says_where(bench: Bench, changed: dict[str, Any], path: str, sentence: str) -> None:
+    refused = await bench.post("/plan", 422, {**BODY, **changed})
+    told = [error["message"] for error in refused["errors"] if error["path"] == path]
+    assert any(sentence in one for one in told), refused
+
+
+async def test_all_three_parts_are_needed(bench: Bench) -> None:
+    assert "spec, profile, link" in (await bench.post("/plan", 422, {"spec": SPEC}))["detail"]
+    assert "spec, profile, link" in (await bench.post("/plan", 422, []))["detail"]

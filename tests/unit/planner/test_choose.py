@@ -1,0 +1,114 @@
+"""What is recommended, and what is said against the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.planner.choose import Plan, plan, useful_counts
+from rubato.planner.links import Link
+from rubato.planner.profile import Layer, Profile
+from rubato.wire.spec import JobSpec, parse_spec
+
+MODEL = Profile(
+    (
+        Layer("first", ((512, 256), (512,)), 1e-4, 2e-4),
+        Layer("last", ((2048, 512), (2048,)), 1e-4, 2e-4),
+    ),
+    start_s=1e-4,
+    update_s=1e-9,
+    codec_s=dict.fromkeys(("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"), 1e-9),
+    state_bytes=20_000_000,
+)
+FAST, SLOW = Link(1e-6, 1e12), Link(1e-3, 1e6)
+
+
+def spec_of(**fields: Any) -> JobSpec:
+    return parse_spec(
+        {
+            "name": "a",
+            "entrypoint": "train.py:train",
+            "workers": {"max": 8},
+            "batch": {"global_size": 256, "num_microbatches": 16},
+            **fields,
+        }
+    )
+
+
+def planned(link: Link, profile: Profile = MODEL, **fields: Any) -> Plan:
+    return plan(profile, link, spec_of(**fields))
+
+
+def test_on_a_fast_link_many_workers_pay_and_on_a_slow_one_none_does() -> None:
+    fast, slow = planned(FAST), planned(SLOW)
+    assert (fast.recommended.workers, slow.recommended.workers) == (8, 1)
+    assert fast.recommended.speedup > 5
+    assert "8 workers with whole gradients" in fast.sentences[0]
+    assert slow.sentences[0].startswith("One worker: ")
+    assert any("do not pay on it" in one for one in slow.sentences)
+
+
+def test_what_changes_what_is_learned_is_told_and_not_chosen() -> None:
+    slow = planned(Link(1e-4, 2e7), reproducible=False)
+    assert slow.recommended.is_whole
+    (told,) = [one for one in slow.sentences if "leaves out a part of each gradient" in one]
+    assert told.startswith(f"{slow.best[0].name} with ")
+    assert not slow.best[0].is_whole
+    assert not any("leaves out" in one for one in planned(FAST, reproducible=False).sentences)
+
+
+def test_what_the_spec_has_chosen_is_planned_for() -> None:
+    chosen = planned(SLOW, reproducible=False, aggregation={"compression": {"method": "topk", "density": 0.001}})
+    assert {option.name for option in chosen.by_workers} == {"topk"}
+    assert chosen.recommended.name == "topk"
+    assert "gradients as topk" in chosen.sentences[0]
+
+
+def test_equal_bits_allow_one_strategy_and_the_rest_has_a_reason() -> None:
+    answer = planned(FAST)
+    assert [option.name for option in answer.best] == ["auto"]
+    reasons = {one.name: one.reason for one in answer.refused}
+    assert "reproducible: true" in reasons["topk"]
+    assert "depends on the training" in reasons["threshold"]
+    assert "topk" not in {one.name for one in planned(FAST, reproducible=False).refused}
+
+
+def test_memory_is_told_where_the_profile_knows_it() -> None:
+    whole, kept = (
+        planned(FAST, reproducible=False, aggregation={"compression": {"method": method}}).by_workers[-1]
+        for method in ("fp16", "topk")
+    )
+    assert kept.memory_bytes - whole.memory_bytes == 2 * 4 * MODEL.parameters
+    assert planned(FAST, replace(MODEL, state_bytes=0)).recommended.memory_bytes == 0
+
+
+@given(
+    count=st.integers(1, 64),
+    low=st.integers(1, 8),
+    more=st.integers(0, 16),
+)
+def test_a_useful_count_has_less_to_do_than_any_smaller_one(count: int, low: int, more: int) -> None:
+    count = max(count, low + more)
+    batch, workers = {"global_size": 256, "num_microbatches": count}, {"initial": low, "min": low, "max": low + more}
+    found = useful_counts(spec_of(batch=batch, workers=workers))
+    assert found[0] == low
+    shares = [ceil(count / workers_) for workers_ in found]
+    assert shares == sorted(set(shares), reverse=True)
+    assert shares[-1] == ceil(count / (low + more))
+
+
+@given(latency=st.floats(0, 0.1), bandwidth=st.floats(1e4, 1e12), reproducible=st.booleans())
+def test_a_plan_holds_together(latency: float, bandwidth: float, reproducible: bool) -> None:
+    answer = planned(Link(latency, bandwidth), reproducible=reproducible)
+    speeds = [option.samples_per_s for option in answer.best]
+    assert speeds == sorted(speeds, reverse=True)
+    assert answer.recommended in answer.by_workers
+    assert answer.by_workers[0].speedup == pytest.approx(1.0)
+    for option in (*answer.best, *answer.by_workers):
+        assert option.step_s == pytest.approx(option.compute_s + option.exposed_s + option.codec_s + option.update_s)
+        assert option.speedup <= option.workers * 1.01

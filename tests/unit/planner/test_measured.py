@@ -1,0 +1,62 @@
+"""A profile from what was seen of passes of several sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubato.errors import UserError
+from rubato.planner.measured import Passes, Seen, profile_of, sizes_of
+from rubato.wire.spec import parse_spec
+
+SECONDS = st.floats(1e-7, 1e-2)
+
+
+def passes(samples: int, first: tuple[float, float], last: tuple[float, float], start_s: float) -> Passes:
+    """What layers with these seconds a sample, forward and backward, would take; the start counts for the first."""
+    layers = [
+        Seen(name, ((4, 3), (4,)), ways[0] * samples + start, ways[1] * samples + start)
+        for name, ways, start in (("first", first, start_s), ("last", last, 0.0))
+    ]
+    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", {"topk": 1e-9} if samples == 8 else {})
+
+
+@given(first=st.tuples(SECONDS, SECONDS), last=st.tuples(SECONDS, SECONDS), start_s=st.floats(0, 0.1))
+def test_a_line_through_the_sizes(first: tuple[float, float], last: tuple[float, float], start_s: float) -> None:
+    found = profile_of([passes(samples, first, last, start_s) for samples in (8, 16, 32)])
+    for samples in (8, 64):
+        assert found.forward_s(samples) == pytest.approx(start_s + samples * (first[0] + last[0]), rel=1e-6)
+        assert found.backward_s(samples) == pytest.approx(start_s + samples * (first[1] + last[1]), rel=1e-6)
+    assert (found.parameters, found.matrices, found.codec_s) == (32, [(4, 3), (4, 3)], {"topk": 1e-9})
+    assert found.update_s * 32 == pytest.approx(3e-4)
+    assert (found.state_bytes, found.device) == (1000, "cpu")
+
+
+def test_noise_gives_no_negative_times() -> None:
+    seen = [passes(samples, (1e-3, 1e-3), (1e-3, 1e-3), 0.0) for samples in (8, 16, 32)]
+    faster = [replace(layer, forward_s=1e-3 / one.samples) for one in seen for layer in one.layers]
+    seen = [replace(one, layers=tuple(faster[2 * at : 2 * at + 2])) for at, one in enumerate(seen)]
+    found = profile_of(seen)
+    assert all(layer.forward_s >= 0 for layer in found.layers)
+    assert found.start_s >= 0
+
+
+def test_what_makes_no_profile_is_refused() -> None:
+    one = passes(8, (1e-3, 1e-3), (1e-3, 1e-3), 0.0)
+    with pytest.raises(UserError, match="two sizes"):
+        profile_of([one, one])
+    with pytest.raises(UserError, match="other layers with another size"):
+        profile_of([one, replace(one, samples=16, layers=one.layers[:1])])
+
+
+def test_sizes_are_about_those_of_the_job() -> None:
+    def sizes(**fields: object) -> list[int]:
+        batch = {"global_size": 256, "num_microbatches": 16}
+        return sizes_of(parse_spec({"name": "a", "recipe": "char-lm", "batch": batch, **fields}))
+
+    assert sizes() == [8, 16, 32]
+    assert sizes(reproducible=False, workers={"max": 4}) == [32, 64, 128]
+    assert sizes(batch={"global_size": 16, "num_microbatches": 16}) == [1, 2, 3]
