@@ -1,0 +1,89 @@
+"""One worker that exchanges vectors by one strategy after the other, and says what it took and what it sent.
+
+python exchanges.py RANK WORLD HOST:PORT INTERFACE REQUEST
+
+REQUEST is JSON: `shapes` of the parameters, `rounds`, and `aggregations` by name. Rank 0 opens the store. The answer is
+one line of JSON: by name the bytes that left the interface in a round, those that the strategy announced, and the
+seconds of each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rubato.engine.aggregation import compressor_of
+from rubato.engine.comm import Communicator, dist, form
+from rubato.strategies.layout import Layout, layout_of
+from rubato.wire.aggregation import AggregationSpec
+from rubato.wire.codec import from_json
+from rubato.wire.worker import GenerationRecord, Member, Origin
+
+WARM = 1
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    """Play the part of one rank."""
+    rank, world, address, interface = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    request = json.loads(sys.argv[5])
+    torch.set_num_threads(1)
+    host, port = address.rsplit(":", 1)
+    stores = [dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)] if rank == 0 else []
+    members = tuple(Member(f"w{one}", f"{one}.1") for one in range(world))
+    record = GenerationRecord(1, 1, members, (0,) * world, address, Origin("fresh"), "start", 0)
+    here = request["hosts"][rank]
+    comm = form(record, rank, job_id="exchanges", host=here, device=CPU, is_revoked=lambda: False)
+    parameters, start = [], 0
+    for number, shape in enumerate(request["shapes"]):
+        parameters.append((str(number), start, tuple(shape)))
+        start += prod(shape)
+    layout = layout_of(start, parameters)
+    vector = torch.randn(layout.length, generator=torch.Generator().manual_seed(rank))
+    answer = {}
+    for name, data in request["aggregations"].items():
+        spec = from_json(AggregationSpec, data, strict=True)
+        answer[name] = measure(comm, layout, vector, spec, request["rounds"], interface)
+    print(json.dumps(answer), flush=True)
+    wait(comm)
+    stores.clear()  # nobody asks any more
+    os._exit(0)  # the threads of groups end no other way
+
+
+def measure(
+    comm: Communicator, layout: Layout, vector: torch.Tensor, spec: AggregationSpec, rounds: int, interface: str
+) -> dict[str, Any]:
+    """Some rounds of one strategy."""
+    compressor = compressor_of(spec, layout, spec.compression.density, comm.hosts, seed=0)
+    state, seconds, sent = compressor.start(vector), [], 0
+    for number in range(WARM + rounds):
+        wait(comm)
+        before, began = sent_bytes(interface), time.perf_counter()
+        _, state = compressor.exchange(comm, vector, state, number)
+        seconds.append(time.perf_counter() - began)
+        wait(comm)  # what others still acknowledge is of this round
+        sent += sent_bytes(interface) - before if number >= WARM else 0
+    announced = compressor.sent_bytes(comm.rank, comm.world, vector.element_size())
+    return {"sent": sent / rounds, "announced": announced, "seconds": seconds[WARM:]}
+
+
+def wait(comm: Communicator) -> None:
+    """Until all are here: 8 bytes to each."""
+    table = torch.zeros(comm.world, dtype=torch.int64)
+    comm.all_gather(table, table[:1].clone())
+
+
+def sent_bytes(interface: str) -> int:
+    """Bytes that left this namespace since it is there."""
+    return int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
+
+
+if __name__ == "__main__":
+    main()

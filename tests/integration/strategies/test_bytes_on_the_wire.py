@@ -1,0 +1,46 @@
+"""Each strategy puts the bytes on the wire that it announces, as the interfaces of its workers count them.
+
+Skipped, loudly, where the kernel or the user is not allowed to make namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.exchanges import exchange
+from tests.network import Network, NoNamespaces, network
+
+WORKERS = 4
+SHAPES = [[1000, 1000], [1000], [500, 1000], [500]]
+ROUNDS = 3
+STRATEGIES: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling")},
+    **{name: {"compression": {"method": name, "density": 0.05, "rank": 64}} for name in (
+        "fp16", "bf16", "powersgd", "topk", "gtopk", "sketch", "sketched_sgd", "onebit",
+    )},
+}  # fmt: skip
+SHARE = 0.03
+"""By how much headers of packets, acknowledgements and the waits between rounds may exceed what was announced."""
+FEW = 6_000
+"""Bytes that this comes to, where a worker sends next to nothing."""
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Network]:
+    try:
+        with network(workers=WORKERS) as net:
+            net.enlarge_packets()
+            yield net
+    except NoNamespaces as error:
+        pytest.skip(f"the bytes of strategies are NOT measured here: {error}")
+
+
+def test_what_is_sent_is_what_was_announced(net: Network) -> None:
+    answers = exchange(net, WORKERS, STRATEGIES, SHAPES, ROUNDS)
+    for name in STRATEGIES:
+        for rank, answer in enumerate(answers):
+            sent, announced = answer[name]["sent"], answer[name]["announced"]
+            assert announced <= sent <= announced * (1 + SHARE) + FEW, f"{name}, rank {rank}: {answer[name]}"
