@@ -80,6 +80,13 @@ class Network:
             self._switch("link", "set", f"p{worker}", "mtu", JUMBO)
             self._at(worker, "link", "set", "eth", "mtu", JUMBO)
 
+    def limit(self, mbit: float) -> None:
+        """So many megabits a second at each worker's port, each way, from a token bucket of a few packets."""
+        bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "32k", "limit", "16m")
+        for worker in range(1, self.workers + 1):
+            for namespace, device in ((worker, "eth"), (0, f"p{worker}")):
+                run("tc", "-n", f"{self.name}-{namespace}", "qdisc", "replace", "dev", device, *bucket)
+
     def address(self, worker: int) -> str:
         """Of its namespace."""
         return f"{SUBNET}.{worker}"
@@ -142,17 +149,22 @@ def _enter(descriptor: int) -> None:
 
 
 def ip(*arguments: str) -> None:
-    """The command of iproute2.
+    """As `run`."""
+    run("ip", *arguments)
+
+
+def run(*command: str) -> None:
+    """A command of iproute2.
 
     Raises:
         NoNamespaces: it is not here, or the kernel refuses.
     """
     try:
-        subprocess.run(["ip", *arguments], capture_output=True, check=True, text=True)
+        subprocess.run(command, capture_output=True, check=True, text=True)
     except FileNotFoundError as error:
-        raise NoNamespaces("there is no `ip` (iproute2)") from error
+        raise NoNamespaces(f"there is no `{command[0]}` (iproute2)") from error
     except subprocess.CalledProcessError as error:
-        raise NoNamespaces(f"`ip {' '.join(arguments)}`: {error.stderr.strip()}") from error
+        raise NoNamespaces(f"`{' '.join(command)}`: {error.stderr.strip()}") from error
 
 
 @contextmanager
