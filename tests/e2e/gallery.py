@@ -91,6 +91,11 @@ def bring_a_folder(page: Page) -> None:
     press("A folder of mine")(page)
 
 
+def ask_for_a_plan(page: Page) -> None:
+    press("New job")(page)
+    page.get_by_text("How many workers are worth it?").click()
+
+
 def pause_in_vain(page: Page) -> None:
     page.route("**/pause", lambda route: route.abort())
     press("Pause")(page)
@@ -135,6 +140,7 @@ VIEWS = (
     View("new-job", "/", ".verdict :not(.soft)", press("New job")),
     View("new-job-wrong", "/", "[aria-invalid=true]", fill_in_wrongly),
     View("new-job-folder", "/", ".folder-picker", bring_a_folder),
+    View("plan", "/", "text=Network of a worker", ask_for_a_plan),
     View("new-job-yaml-wrong", "/", ".findings", submit_a_wrong_spec),
     View("compare", "/compare?jobs={live},{done},{paused}", ".compare .lane canvas"),
     View("compare-metrics", "/compare?jobs={live},{done}&metric=loss&metric=accuracy&x=time", ".lane:nth-of-type(2)"),

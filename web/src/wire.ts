@@ -353,3 +353,28 @@ export interface Problem {
   errors: { path: string; message: string }[];
   request_id?: string;
 }
+
+/** A strategy with a number of workers, as the planner predicts it. */
+export interface PlanOption {
+  name: string;
+  workers: number;
+  step_s: number;
+  compute_s: number;
+  exposed_s: number;
+  codec_s: number;
+  update_s: number;
+  samples_per_s: number;
+  speedup: number;
+  sent_bytes: number;
+  memory_bytes: number;
+  binding: string;
+  is_whole: boolean;
+}
+
+export interface Plan {
+  recommended: PlanOption;
+  sentences: string[];
+  best: PlanOption[];
+  by_workers: PlanOption[];
+  refused: { name: string; reason: string }[];
+}

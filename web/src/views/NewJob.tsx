@@ -11,6 +11,7 @@ import { type FieldShape, type Schema, shapeOf } from "../state/schema";
 import type { Job, Project, Recipe } from "../wire";
 import type { UploadedFolder } from "./FolderPicker";
 import { FIELDS, JobForm } from "./JobForm";
+import { PlanPanel } from "./PlanPanel";
 
 /** A check begins when nothing was typed for so long. */
 const PAUSE_MS = 400;
@@ -160,6 +161,7 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
           findings={byField}
         />
       )}
+      <PlanPanel text={text} isReady={shown?.problem === ""} />
       <div class="new-job-foot">
         <div id="spec-verdict" class="verdict" role="status">
           {isWaiting ? (

@@ -1,0 +1,46 @@
+"""How many workers are worth it, asked where a job is filled in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from rubato.planner.profile import Layer, Profile
+from rubato.wire.codec import to_json
+from tests.e2e.conftest import NewPage, Service
+from tests.e2e.simulated_cluster import SimulatedCluster
+
+PROFILE = Profile((Layer("first", ((512, 256), (512,)), 1e-4, 2e-4), Layer("last", ((64, 512), (64,)), 5e-5, 1e-4)))
+
+
+def test_a_job_is_planned_before_it_is_submitted(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage, tmp_path: Path
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(to_json(PROFILE)))
+    page = new_page(service)
+    page.get_by_role("button", name="New job").click()
+    page.get_by_text("How many workers are worth it?").click()
+    predict = page.get_by_role("button", name="Predict")
+    expect(predict).to_be_disabled()
+    page.get_by_label("Profile").set_input_files(file)
+    predict.click()
+    plan = page.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("8 workers with whole gradients")
+    expect(plan.locator("tr.recommended")).to_have_count(1)
+    page.get_by_label("Network of a worker, Gbit/s").fill("0.001")
+    predict.click()
+    expect(plan).to_contain_text("One worker: ")
+    page.get_by_label("workers.max").fill("4")
+    expect(plan).to_be_hidden()
+    expect(page.locator(".verdict")).to_contain_text("(1 to 4)")
+    predict.click()
+    expect(plan).to_be_visible()
+    page.screenshot(path=tmp_path / "plan.png")
+    other = tmp_path / "other.json"
+    other.write_text("not JSON")
+    page.get_by_label("Profile").set_input_files(other)
+    expect(page.locator(".plan [role=alert]")).to_contain_text("JSON")
+    expect(predict).to_be_disabled()

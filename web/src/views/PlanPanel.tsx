@@ -1,0 +1,162 @@
+import { useState } from "preact/hooks";
+import { dryRun, post } from "../live/api";
+import { formatBytes, formatDuration } from "../text/format";
+import type { Plan, PlanOption } from "../wire";
+
+interface PlanPanelProps {
+  /** The spec, in YAML. */
+  text: string;
+  /** Whether it holds. */
+  isReady: boolean;
+}
+
+/** How many workers are worth it, and which strategy: predicted from a profile of the program. */
+export function PlanPanel({ text, isReady }: PlanPanelProps) {
+  const [profile, setProfile] = useState<unknown>(null);
+  const [gbit, setGbit] = useState("10");
+  const [latency, setLatency] = useState("0.1");
+  const [answer, setAnswer] = useState<{ text: string; plan: Plan } | null>(null);
+  const [problem, setProblem] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const attempt = async (act: () => Promise<void>) => {
+    setProblem("");
+    setBusy(true);
+    try {
+      await act();
+    } catch (error) {
+      setProblem(error instanceof Error ? error.message : String(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  const take = (file: File | undefined) =>
+    attempt(async () => {
+      setProfile(null);
+      setAnswer(null);
+      if (file) setProfile(JSON.parse(await file.text()));
+    });
+  const predict = () =>
+    attempt(async () => {
+      const link = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
+      const { spec } = await dryRun(text);
+      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, link }) });
+    });
+  const shown = answer?.text === text ? answer.plan : null;
+  return (
+    <details class="plan">
+      <summary>How many workers are worth it?</summary>
+      <p class="soft">
+        Run <code>rubato profile job.yaml</code> on a machine like those that will train, and bring what it
+        wrote.
+      </p>
+      <div class="fields">
+        <label class="field">
+          Profile
+          <input
+            type="file"
+            accept="application/json,.json"
+            onChange={(event) => void take(event.currentTarget.files?.[0])}
+          />
+        </label>
+        <label class="field">
+          Network of a worker, Gbit/s
+          <input
+            type="number"
+            min="0"
+            step="any"
+            value={gbit}
+            onInput={(event) => setGbit(event.currentTarget.value)}
+          />
+        </label>
+        <label class="field">
+          Latency, ms
+          <input
+            type="number"
+            min="0"
+            step="any"
+            value={latency}
+            onInput={(event) => setLatency(event.currentTarget.value)}
+          />
+        </label>
+      </div>
+      <button
+        type="button"
+        class="button"
+        disabled={isBusy || !isReady || profile === null}
+        onClick={() => void predict()}
+      >
+        Predict
+      </button>
+      <p class="error" role="alert">
+        {problem}
+      </p>
+      {shown && <Answer plan={shown} />}
+    </details>
+  );
+}
+
+function Answer({ plan }: { plan: Plan }) {
+  return (
+    <section aria-label="Plan" ref={(one) => one?.scrollIntoView({ block: "nearest" })}>
+      {plan.sentences.map((one) => (
+        <p key={one}>{one}</p>
+      ))}
+      <Options
+        caption={`${plan.recommended.name}, by workers`}
+        options={plan.by_workers}
+        chosen={plan.recommended}
+      />
+      {plan.best.length > 1 && <Options caption="The fastest of each strategy" options={plan.best} />}
+    </section>
+  );
+}
+
+function Options({
+  caption,
+  options,
+  chosen,
+}: {
+  caption: string;
+  options: PlanOption[];
+  chosen?: PlanOption;
+}) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+    <section class="scroll-x" tabIndex={0} aria-label={caption}>
+      <table>
+        <caption>{caption}</caption>
+        <thead>
+          <tr>
+            <th scope="col">Strategy</th>
+            <th scope="col">Workers</th>
+            <th scope="col">A step</th>
+            <th scope="col">Computes</th>
+            <th scope="col">Exchanges</th>
+            <th scope="col">Times one worker</th>
+            <th scope="col">Sends a step</th>
+          </tr>
+        </thead>
+        <tbody>
+          {options.map((one) => (
+            <tr
+              key={`${one.name} ${one.workers}`}
+              class={one.workers === chosen?.workers ? "recommended" : undefined}
+            >
+              <td>{one.name}</td>
+              <td>{one.workers}</td>
+              <td>{milliseconds(one.step_s)}</td>
+              <td>{milliseconds(one.compute_s)}</td>
+              <td>{milliseconds(one.exposed_s + one.codec_s)}</td>
+              <td>{one.speedup.toFixed(2)}</td>
+              <td>{formatBytes(Math.round(one.sent_bytes))}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function milliseconds(seconds: number): string {
+  return seconds < 0.9995 ? `${Number((1e3 * seconds).toPrecision(3))} ms` : formatDuration(seconds);
+}
