@@ -232,7 +232,7 @@ def codecs(layout: Layout, seed: int, device: torch.device) -> dict[str, float]:
         state, times = compressor.start(vector), []
         for number in range(1 + CODEC_ROUNDS):
             began = time.perf_counter()
-            _, state = compressor.exchange(Alone(), vector, state, number)
+            _, state = compressor.exchange(Alone(device), vector, state, number)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             times.append(time.perf_counter() - began)

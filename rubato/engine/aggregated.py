@@ -32,6 +32,9 @@ class Alone:
     rank = 0
     world = 1
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
     def all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> None:
@@ -85,7 +88,7 @@ class AggregatedExchange(Exchange):
         are_finite = is_finite(vector[: self._gradients])
         if self._comm is None:
             partials.root()
-            total = self._aggregation.exchange(Alone(), vector, header.step, are_finite=are_finite)
+            total = self._aggregation.exchange(Alone(vector.device), vector, header.step, are_finite=are_finite)
             return Reduced((total,), (self._closed(header, total),), integers)
         are_finite = self._tell(self._comm, partials, owners, header, are_finite)
         total = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)

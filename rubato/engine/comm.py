@@ -102,6 +102,8 @@ class Communicator:
         self._nccl: Any = None
         self.rank = rank
         self.world = world
+        self.device = torch.device("cpu")
+        """Where the vectors of the training are."""
         self.hosts: list[int] = [0] * world
         """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
@@ -212,6 +214,7 @@ def form(
     except (RuntimeError, ValueError) as error:
         raise GenerationLost(f"generation {record.number} could not be formed: {error}") from error
     communicator = Communicator(group, rank, record.world, is_revoked)
+    communicator.device = device
     try:
         identity = torch.cat([_identity(device), torch.tensor(list(_digest(host)), dtype=torch.uint8)])
         identities = torch.zeros(record.world * identity.numel(), dtype=torch.uint8)

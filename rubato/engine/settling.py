@@ -48,7 +48,7 @@ def settle(session: Session) -> None:
         if session.knows_table(key):
             break
         session.control.stage("exchange", session.step)
-        comm = session.comm if session.comm is not None and session.world > 1 else Alone()
+        comm = session.comm if session.comm is not None and session.world > 1 else Alone(session.device)
         try:
             session.complete_table(key, aggregation.settle(comm))
         except GenerationLost as error:

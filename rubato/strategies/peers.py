@@ -14,6 +14,8 @@ class Collectives(Protocol):
 
     rank: int
     world: int
+    device: torch.device
+    """Where the vectors of the training are."""
 
     def all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
@@ -30,6 +32,7 @@ class Group:
         self._ranks = list(ranks)
         self.rank = self._ranks.index(comm.rank)
         self.world = len(self._ranks)
+        self.device = comm.device
 
     def all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
@@ -51,8 +54,7 @@ def exchange(
     Returns:  by sender, what came.
     Shapes:   all (n,), of `dtype`.
     """
-    size, ranks = dtype.itemsize, range(comm.world)
-    device = next((message.device for message in sent.values()), torch.device("cpu"))
+    size, ranks, device = dtype.itemsize, range(comm.world), comm.device
     messages = [sent[rank].contiguous().view(torch.uint8) for rank in sorted(sent)]
     source = torch.cat(messages) if messages else torch.empty(0, dtype=torch.uint8, device=device)
     sizes = [expected.get(rank, 0) * size for rank in ranks]

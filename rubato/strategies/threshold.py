@@ -49,7 +49,7 @@ class Threshold(Compressor):
             places = places[largest(residual[places].abs(), self._most)]
         words = torch.where(residual[places] < 0, places - _SIGN, places).to(torch.int32)
         residual[places] -= self._steps(words, residual)
-        counts = torch.stack(all_gather(comm, torch.tensor([words.numel()]))).flatten().tolist()
+        counts = torch.stack(all_gather(comm, torch.tensor([words.numel()], device=part_D.device))).flatten().tolist()
         total = torch.zeros_like(residual)
         for told in all_gather(comm, words, counts):
             total.index_add_(0, _places(told), self._steps(told, residual))
