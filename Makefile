@@ -73,7 +73,7 @@ chaos: export RUBATO_CHAOS_SEED = $(SEED)
 chaos: export RUBATO_CHAOS_RECORD = $(abspath $(RECORD))
 chaos: setup ## All chaos tests (long); SEED=2 for other ranks, steps and models
 	@mkdir -p $(dir $(RECORD)) && : > $(RECORD)
-	$(PYTEST) tests/chaos -q -rs -n $(JOBS) --dist worksteal --durations=20 -m "not alone" && passed=true || passed=false; \
+	$(PYTEST) tests/chaos -q -rs -n $(JOBS) --dist worksteal --durations=80 --durations-min=20 -m "not alone" && passed=true || passed=false; \
 		$(PYTEST) tests/chaos -q -rs -m alone && $$passed
 
 .PHONY: soak
