@@ -22,6 +22,7 @@ import torch
 
 from rubato.data.order import BatchPlan
 from rubato.data.stream import StreamPlan
+from rubato.engine.entry import Key
 from rubato.engine.flat import FlatLayout
 from rubato.engine.state import OPTIONAL
 from rubato.errors import ModelError, ProtocolError
@@ -63,6 +64,8 @@ class Aggregation:
         self._pending: tuple[int, State] | None = None
         self._told: dict[str, float] = {}
         """By incarnation, the norm of what each worker keeps."""
+        self.settling: Key | None = None
+        """The exchange in which what is kept is settled, while that is under way."""
         self.has_dropped = False
         """Whether a checkpoint had something of another method, which is not told yet."""
         self.is_disturbed = False

@@ -42,7 +42,7 @@ def settle(session: Session) -> None:
     if aggregation is None or aggregation.is_settled:
         return
     step, ordinal = session.completed.key
-    key = (step, ordinal + 1)
+    key = aggregation.settling = (step, ordinal + 1)
     while True:
         session.check()
         if session.knows_table(key):
@@ -56,6 +56,7 @@ def settle(session: Session) -> None:
     row = session.completed.result
     assert isinstance(row, torch.Tensor)
     aggregation.take(row)
+    aggregation.settling = None
     session.control.stage("update")
 
 
@@ -68,7 +69,7 @@ def tell_lost(session: Session, record: GenerationRecord) -> None:
         aggregation.has_dropped = False
         text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
         session.notice(EventKind.KEPT_LOST, text, share=1.0)
-    if aggregation.is_settled:
+    if aggregation.is_settled or session.completed.key == aggregation.settling:
         return
     lost, share = aggregation.lost({member.incarnation for member in record.members})
     if share == 0.0:

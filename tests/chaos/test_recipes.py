@@ -16,7 +16,7 @@ from tests.running_home import PATIENCE_S, PROGRAMS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(900)
 
-STEPS, BATCH, MICROBATCHES = 120, 96, 12
+STEPS, BATCH, MICROBATCHES = 60, 96, 12
 CONFIGS: dict[str, dict[str, Any]] = {
     "image-classifier": {"steps": STEPS},
     "char-lm": {"steps": STEPS, "width": 32, "layers": 1, "max_characters": 100_000},

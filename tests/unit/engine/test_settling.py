@@ -1,0 +1,79 @@
+"""When members settle what they keep, and what is told where some of it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from groups import record_of
+
+from rubato.engine.header import Decision, Leaving
+from rubato.engine.session import Session
+from rubato.engine.settling import is_due, tell_lost
+from rubato.wire.events import EventKind
+
+STAY = Decision(0, 0, Leaving.NO, 0, True, 0.0, 1.0)
+RECORD = record_of(2, 7)
+
+
+def session_of(**aggregation: Any) -> tuple[Session, list[tuple[EventKind, dict[str, Any]]]]:
+    """A session whose aggregation is as told, and what it tells."""
+    told: list[tuple[EventKind, dict[str, Any]]] = []
+    kept = {"is_settled": False, "is_disturbed": False, "has_dropped": False, "settling": None, **aggregation}
+    session = SimpleNamespace(
+        aggregation=SimpleNamespace(**kept),
+        completed=SimpleNamespace(key=(4, 1)),
+        notice=lambda kind, message, **data: told.append((kind, data)),
+    )
+    return cast(Session, session), told
+
+
+@pytest.mark.parametrize(
+    ("decision", "saves", "expected"),
+    [
+        (STAY, False, False),
+        (STAY, True, True),
+        (replace(STAY, feed=3), False, False),
+        (replace(STAY, switch_to=3), False, True),
+        (replace(STAY, leaving=Leaving.PAUSE), False, True),
+        (replace(STAY, leaving=Leaving.STOP), False, False),
+    ],
+)
+def test_it_is_due_where_members_change_or_the_state_is_saved(decision: Decision, saves: bool, expected: bool) -> None:
+    session, _ = session_of()
+    assert is_due(session, decision, saves=saves) is expected
+    assert is_due(session_of(is_disturbed=True)[0], decision, saves=saves)
+    assert not is_due(session_of(is_settled=True)[0], decision, saves=saves)
+    assert not is_due(cast(Session, SimpleNamespace(aggregation=None)), decision, saves=saves)
+
+
+def lost(norm: float, share: float) -> Any:
+    def look(incarnations: set[str]) -> tuple[float, float]:
+        assert incarnations == {"0.1", "1.1"}
+        return norm, share
+
+    return look
+
+
+def test_what_is_lost_with_a_member_is_told() -> None:
+    session, told = session_of(lost=lost(3.0, 0.25))
+    tell_lost(session, RECORD)
+    assert told == [(EventKind.KEPT_LOST, {"norm": 3.0, "share": 0.25})]
+
+
+@pytest.mark.parametrize(
+    "state", [{"lost": lost(0.0, 0.0)}, {"is_settled": True}, {"settling": (4, 1)}], ids=["nothing", "settled", "heard"]
+)
+def test_nothing_is_told_where_nothing_is_lost(state: dict[str, Any]) -> None:
+    session, told = session_of(**state)
+    tell_lost(session, RECORD)
+    assert told == []
+
+
+def test_what_a_checkpoint_had_of_another_method_is_told_once() -> None:
+    session, told = session_of(is_settled=True, has_dropped=True)
+    tell_lost(session, RECORD)
+    tell_lost(session, RECORD)
+    assert told == [(EventKind.KEPT_LOST, {"share": 1.0})]
