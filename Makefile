@@ -208,6 +208,10 @@ bench-gather: setup ## How the reduced gradient is best sent to all: all-gather 
 bench-steady: setup ## Take a steady step apart, beside DDP on the same model; ARGS="--workers 1,2"
 	$(BIN)/python -m benchmarks.steady $(ARGS)
 
+.PHONY: bench-strategies
+bench-strategies: setup ## Exchanges of the strategies on emulated slow links, measured and predicted; needs root
+	$(BIN)/python -m benchmarks.strategies $(ARGS)
+
 .PHONY: load
 load: setup ## What the service bears, on SQLite and PostgreSQL; ARGS="--scenarios listing --rounds 1"
 	$(BIN)/python -m benchmarks.load $(ARGS)
