@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
-from api import plan_schemas as schemas
 from api.auth import Caller, needs
 from api.bodies import parse_json, read_body
 from api.routes.errors import errors
 from rubato.errors import Finding, SpecError
-from rubato.planner.choose import plan
+from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link
 from rubato.planner.profile import Profile
 from rubato.wire.codec import from_json, to_json
@@ -49,7 +48,7 @@ _BODY = {
 T = TypeVar("T")
 
 
-@router.post("/plan", response_model=schemas.Plan, responses=errors(413, 422), openapi_extra=_BODY)
+@router.post("/plan", response_model=Plan, responses=errors(413, 422), openapi_extra=_BODY)
 @needs(None)
 async def make_plan(request: Request, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""

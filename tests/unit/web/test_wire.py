@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from api import access_schemas, operations_schemas, plan_schemas, schemas, secret_schemas, webhook_schemas
+from api import access_schemas, operations_schemas, schemas, secret_schemas, webhook_schemas
+from rubato.planner.choose import Option
 from rubato.wire.cluster import Failure, WorkerReport
 from rubato.wire.status import FINAL, Status
 
@@ -51,7 +52,7 @@ def service_fields(model: type) -> dict[str, bool]:
         ("Secret", secret_schemas.Secret),
         ("Webhook", webhook_schemas.Webhook),
         ("Delivery", webhook_schemas.Delivery),
-        ("PlanOption", plan_schemas.PlanOption),
+        ("PlanOption", Option),
     ],
 )
 def test_the_page_reads_what_the_service_sends(interface: str, model: type) -> None:
