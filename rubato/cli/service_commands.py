@@ -140,12 +140,8 @@ def doctor(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(ExitCode.ERROR)
 
 
-def demo(
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Epochs of each of the two runs; more where they would be over too soon.")
-    ] = 100,
-) -> None:
+def demo() -> None:
     """Train a classifier; scale it, kill a worker, and compare the bits with an undisturbed run."""
     from rubato.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(epochs))
+    raise typer.Exit(run_demo())

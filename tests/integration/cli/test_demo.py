@@ -16,7 +16,7 @@ from tests.shell import Shell
 def test_the_demo_ends_well_and_down_leaves_nothing(shell: Shell) -> None:
     (port,) = find_free_ports(1)
     shell.environment["RUBATO_PORT"] = str(port)
-    demo = shell("demo", "--epochs", "40", timeout_s=500)
+    demo = shell("demo", timeout_s=500)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     digests = re.findall(r"disturbed +([0-9a-f]{64})", demo.stdout)
     assert len(digests) == 2

@@ -27,6 +27,7 @@ CHECKPOINT = "/api/v1/checkpoints/{checkpoint_id}"
 # What people may do, by the least role in the project. Written out, so that a route without its mark is found here.
 ANYBODY = {
     "GET /api/v1/recipes",
+    "POST /api/v1/plan",
     "GET /api/v1/projects",
     "GET /api/v1/tokens",
     "POST /api/v1/tokens",

@@ -102,11 +102,13 @@ def test_a_quick_machine_gets_more_epochs(monkeypatch: pytest.MonkeyPatch, capsy
         return decode(Job, job()), []
 
     monkeypatch.setattr(demo, "run_disturbed", run_disturbed)
-    found = demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")), 100)
+    monkeypatch.setattr(demo, "EPOCHS", 100)
+    found = demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
     assert (tried, found[2]) == ([100, 400, 1600], 1600)
     assert capsys.readouterr().out.count("This machine is quick") == 2
+    monkeypatch.setattr(demo, "EPOCHS", 10)
     with pytest.raises(DemoFailed, match="before it had 3"):
-        demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")), 10)
+        demo.run_disturbed_long_enough(cast(Client, None), Home(Path("/nowhere")))
 
 
 def test_a_job_that_would_be_over_too_soon_is_cancelled_and_its_successor_fits() -> None:
