@@ -82,7 +82,7 @@ class Network:
 
     def limit(self, mbit: float) -> None:
         """So many megabits a second at each worker's port, each way, from a token bucket of a few packets."""
-        bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "32k", "limit", "16m")
+        bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "10k", "limit", "16m")
         for worker in range(1, self.workers + 1):
             for namespace, device in ((worker, "eth"), (0, f"p{worker}")):
                 run("tc", "-n", f"{self.name}-{namespace}", "qdisc", "replace", "dev", device, *bucket)
