@@ -19,6 +19,7 @@ from math import log
 from benchmarks.document import publish
 from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
+from rubato.planner.choose import name_of
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.profile import Layer, Profile
@@ -52,10 +53,6 @@ class Seen:
     """Of the slowest worker, the median over the rounds."""
     sent: float
     """Bytes of the busiest worker."""
-
-
-def name_of(strategy: Strategy) -> str:
-    return strategy.method if strategy.method != "none" else strategy.algorithm
 
 
 def spec_of(strategy: Strategy) -> dict[str, object]:

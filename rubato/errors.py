@@ -58,6 +58,16 @@ class SpecError(UserError):
         super().__init__("; ".join(str(finding) for finding in findings))
 
 
+def check_rules(*rules: tuple[bool, str, str]) -> None:
+    """Raise every broken rule: (holds, field, message).
+
+    Raises:  SpecError: with all findings.
+    """
+    findings = [Finding(path, message) for holds, path, message in rules if not holds]
+    if findings:
+        raise SpecError(findings)
+
+
 class ModelError(UserError):
     """The training program breaks a rule of the engine."""
 

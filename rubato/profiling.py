@@ -23,7 +23,6 @@ from torch import nn
 
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
-from rubato.engine.aggregated import Alone
 from rubato.engine.aggregation import compressor_of, layout_of_flat
 from rubato.engine.control import Control
 from rubato.engine.session import Session
@@ -33,6 +32,7 @@ from rubato.planner.measured import Passes, Seen
 from rubato.program import load_entrypoint, prepare_torch
 from rubato.run import Run
 from rubato.strategies.layout import Layout
+from rubato.strategies.peers import Alone
 from rubato.wire import worker as wire
 from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
 from rubato.wire.codec import to_json
@@ -199,8 +199,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
             "needed: give it more epochs or steps in config"
         )
     assert run.watch is not None
-    document, tensors = session.state.encode()
-    del document
+    _, tensors = session.state.encode()
     flat = session.flat
     return Passes(
         samples,

@@ -26,7 +26,6 @@ def exchange(
     shapes: Sequence[Sequence[int]],
     rounds: int,
     *,
-    hosts: Sequence[str] | None = None,
     timeout_s: float = 200.0,
 ) -> list[dict[str, Any]]:
     """By rank, what each says of each strategy.
@@ -36,7 +35,7 @@ def exchange(
         shapes: of the parameters.
     """
     names = [net.address(number) for number in range(1, workers + 1)]
-    request = {"shapes": shapes, "rounds": rounds, "aggregations": aggregations, "hosts": hosts or names}
+    request = {"shapes": shapes, "rounds": rounds, "aggregations": aggregations, "hosts": names}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         processes = []

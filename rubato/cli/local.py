@@ -10,10 +10,9 @@ import typer
 from rubato.cli.exits import ExitCode
 from rubato.cli.options import parse_assignments
 from rubato.cli.output import fail, note
-from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
+from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
-from rubato.wire.spec import parse_spec
 from rubato.wire.storage import parse_storage
 
 
@@ -47,25 +46,18 @@ def run(
     """
     from rubato.launch.local import run_local
 
-    draft = read_draft(file)
-    data = apply_flags(
-        draft.data,
-        name=None,
-        workers=workers,
-        config=parse_assignments(config or [], "--config"),
-        env=read_environment_flags(env or [], os.environ),
-    )
+    config_given = parse_assignments(config or [], "--config")
+    env_given = read_environment_flags(env or [], os.environ)
     settings_given = parse_assignments(settings or [], "--set")
     for path, value in (("batch.global_size", batch), ("batch.num_microbatches", num_microbatches), ("seed", seed)):
         if value is not None:
             settings_given.setdefault(path, str(value))
-    spec = parse_spec(apply_settings(data, settings_given))
+    spec, folder = read_spec(file, workers=workers, config=config_given, env=env_given, settings=settings_given)
     if spec.backend != "rubato":
         raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
-    folder = draft.folder / (spec.working_dir or ".")
     code = run_local(
         spec,
-        working_dir=folder.resolve(),
+        working_dir=folder,
         checkpoint_dir=parse_storage(checkpoint_dir) if checkpoint_dir is not None else None,
         home=Home.from_environment().path,
     )

@@ -13,13 +13,13 @@ import typer
 
 from rubato.cli.options import JsonOption, parse_assignments
 from rubato.cli.output import note, put, put_json, put_table
-from rubato.cli.specfile import apply_flags, apply_settings, read_draft, read_environment_flags
+from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
 from rubato.planner.links import Link
 from rubato.planner.measured import Passes, profile_of, sizes_of
 from rubato.planner.profile import Profile
 from rubato.wire.codec import from_json, to_json
-from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
+from rubato.wire.spec import JobSpec, spec_to_json
 
 if TYPE_CHECKING:
     from rubato.planner.choose import Option, Plan
@@ -103,18 +103,15 @@ def _read(
     file: str, config: list[str] | None, settings: list[str] | None, env: list[str] | None
 ) -> tuple[JobSpec, Path]:
     """The spec, and the folder of its program."""
-    draft = read_draft(file)
-    data = apply_flags(
-        draft.data,
-        name=None,
-        workers=None,
+    spec, folder = read_spec(
+        file,
         config=parse_assignments(config or [], "--config"),
         env=read_environment_flags(env or [], os.environ),
+        settings=parse_assignments(settings or [], "--set"),
     )
-    spec = parse_spec(apply_settings(data, parse_assignments(settings or [], "--set")))
     if spec.backend != "rubato":
         raise UserError("Ray Train decides itself how its workers exchange gradients: there is nothing to plan")
-    return spec, (draft.folder / (spec.working_dir or ".")).resolve()
+    return spec, folder
 
 
 def _measure(spec: JobSpec, folder: Path, samples: int, *, with_codecs: bool) -> Passes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rubato.errors import UserError
 from rubato.recipes import find_recipe
+from rubato.wire.spec import JobSpec, parse_spec
 
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -147,6 +148,25 @@ def apply_flags(
         own_env = data.get("env")
         data = {**data, "env": {**(own_env if isinstance(own_env, dict) else {}), **env}}
     return data
+
+
+def read_spec(
+    source: str,
+    *,
+    workers: int | None = None,
+    config: Mapping[str, str],
+    env: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> tuple[JobSpec, Path]:
+    """A spec that is used on this machine, with all flags applied; and the folder of its program.
+
+    Raises:
+        UserError: as `read_draft` and `parse_spec`.
+    """
+    draft = read_draft(source)
+    data = apply_flags(draft.data, name=None, workers=workers, config=config, env=env)
+    spec = parse_spec(apply_settings(data, settings))
+    return spec, (draft.folder / (spec.working_dir or ".")).resolve()
 
 
 def read_environment_flags(flags: list[str], environment: Mapping[str, str]) -> dict[str, str]:

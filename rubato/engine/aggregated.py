@@ -24,22 +24,7 @@ from rubato.engine.header import ALIGNMENT, Header
 from rubato.engine.labels import tell_nodes
 from rubato.engine.reduction import Reduced, Reduction, frontiers, is_finite
 from rubato.engine.tree import Order, Partials
-
-
-class Alone:
-    """The collectives of a worker that trains alone."""
-
-    rank = 0
-    world = 1
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def all_to_all(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
-        """To itself."""
-        out.copy_(source)
+from rubato.strategies.peers import Alone
 
 
 class AggregatedExchange(Exchange):

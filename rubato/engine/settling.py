@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rubato.engine.aggregated import Alone
 from rubato.engine.header import Decision, Leaving
 from rubato.engine.reduction import Reduced
 from rubato.errors import GenerationLost
+from rubato.strategies.peers import Alone
 from rubato.wire.events import EventKind
 from rubato.wire.worker import GenerationRecord
 

@@ -237,8 +237,9 @@ class TrainingState:
                 raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")
         for name, optimizer in self.optimizers.items():
             _load_optimizer(optimizer, tree["optimizers"][name], tree["strides"][name] if "strides" in tree else None)
-        for name in tree["registered"].keys() & self.registered.keys():
-            self.registered[name].load_state_dict(tree["registered"][name])
+        for name, thing in self.registered.items():
+            if name in tree["registered"]:
+                thing.load_state_dict(tree["registered"][name])
         self.notes.clear()
         self.notes.update(tree["notes"])
         # What a program switched in an earlier step, a joiner's program never ran.

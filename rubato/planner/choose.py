@@ -23,7 +23,7 @@ WORTH_IT = 1.2
 """So many times as fast must be what changes what is learned, to be told."""
 SHOWN = 5
 PRETTY = {
-    "direct": "whole gradients, each worker adding up a part",
+    "auto": "whole gradients, each worker adding up a part",
     "ring": "whole gradients, over a ring",
     "tree": "whole gradients, over a reduction tree",
     "halving_doubling": "whole gradients, by halving and doubling",
@@ -85,7 +85,10 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
     options = {
         strategy: [_option(profile, link, spec, strategy, workers, alone) for workers in counts] for strategy in allowed
     }
-    best = sorted((max(one, key=lambda option: option.samples_per_s) for one in options.values()), key=_slowness)
+    best = sorted(
+        (max(one, key=lambda option: option.samples_per_s) for one in options.values()),
+        key=lambda option: option.step_s,
+    )
     one_worker = [one for one in best if one.workers == 1]
     best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
     own = options[_strategy_of(spec, allowed)]
@@ -136,9 +139,7 @@ def name_of(strategy: Strategy) -> str:
 
 def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
     """The one that the spec has chosen."""
-    told = spec.aggregation
-    wanted = told.compression.method if told.compression.method != "none" else told.algorithm
-    return next((one for one in allowed if name_of(one) == wanted), allowed[0])
+    return next((one for one in allowed if name_of(one) == spec.aggregation.name), allowed[0])
 
 
 def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
@@ -178,10 +179,6 @@ def _binding(told: Prediction) -> str:
     return f"{share:.0%} of a step is {name}"
 
 
-def _slowness(option: Option) -> float:
-    return option.step_s
-
-
 def _enough(own: Sequence[Option]) -> Option:
     """The largest number of workers that pays: each one that is added brings enough."""
     first = own[0].samples_per_s / own[0].workers
@@ -197,7 +194,7 @@ def _enough(own: Sequence[Option]) -> Option:
 def _sentences(
     profile: Profile, link: Link, spec: JobSpec, chosen: Option, own: Sequence[Option], best: Sequence[Option]
 ) -> Iterator[str]:
-    exchanged = PRETTY.get("direct" if chosen.name == "auto" else chosen.name, f"gradients as {chosen.name}")
+    exchanged = PRETTY.get(chosen.name, f"gradients as {chosen.name}")
     steps = f"{1 / chosen.step_s:.3g} steps a second"
     if chosen.workers == 1:
         yield f"One worker: {steps}; {chosen.binding}."

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import Literal
 
-from rubato.planner.profile import check
+from rubato.errors import check_rules
 from rubato.wire.spec import MAX_WORKERS
 
 MAX_S = 1e6
@@ -48,7 +48,7 @@ class Link:
     """How many took part in these measurements; 0: there are none."""
 
     def __post_init__(self) -> None:
-        check(
+        check_rules(
             (0 <= self.latency_s <= MAX_S, "latency_s", f"must lie in 0..{MAX_S:g}, got {self.latency_s}"),
             (
                 MIN_BYTES_PER_S <= self.bytes_per_s <= MAX_BYTES_PER_S,

@@ -6,22 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from rubato.errors import Finding, SpecError
+from rubato.errors import check_rules
 
 MAX_LAYERS = 2_000
 MAX_SIDE, MAX_SIDES = 2**31, 16
 MAX_ELEMENTS = 2**40
 MAX_BYTES = 2**60
 LEAST_S, MAX_S = 1e-15, 1e6
-
-
-def check(*rules: tuple[bool, str, str]) -> None:
-    """Raise every broken rule: (holds, field, message).
-
-    Raises:  SpecError: with all findings.
-    """
-    if findings := [Finding(path, message) for holds, path, message in rules if not holds]:
-        raise SpecError(findings)
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,7 @@ class Layer:
     def __post_init__(self) -> None:
         sides = [side for shape in self.shapes for side in shape]
         times = self.forward_s, self.backward_s
-        check(
+        check_rules(
             (all(0 <= one <= MAX_S for one in times), "forward_s", f"times must lie in 0..{MAX_S:g}, got {times}"),
             (all(1 <= side <= MAX_SIDE for side in sides), "shapes", f"sides must lie in 1..{MAX_SIDE}"),
             (all(len(shape) <= MAX_SIDES for shape in self.shapes), "shapes", f"must have at most {MAX_SIDES} sides"),
@@ -71,7 +62,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         times = self.start_s, self.update_s, *self.codec_s.values()
-        check(
+        check_rules(
             (0 < len(self.layers) <= MAX_LAYERS, "layers", f"must be 1 to {MAX_LAYERS}, got {len(self.layers)}"),
             (all(0 <= one <= MAX_S for one in times), "start_s", f"times must lie in 0..{MAX_S:g}"),
             (1 <= self.element_bytes <= 16, "element_bytes", f"must lie in 1..16, got {self.element_bytes}"),

@@ -24,6 +24,22 @@ class Collectives(Protocol):
         ...
 
 
+class Alone:
+    """The collectives of a worker that trains alone."""
+
+    rank = 0
+    world = 1
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def all_to_all(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> None:
+        """To itself."""
+        out.copy_(source)
+
+
 class Group:
     """Some of the ranks, for what they do among themselves. All ranks must make the same calls, each in its group."""
 

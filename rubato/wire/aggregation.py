@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rubato.errors import Finding, SpecError
+from rubato.errors import check_rules
 
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
@@ -63,7 +63,7 @@ class CompressionSpec:
 
     def __post_init__(self) -> None:
         densities = (self.density, *self.warmup_densities)
-        rules = (
+        check_rules(
             (all(0 < one <= 1 for one in densities), "density", f"must lie above 0 and be at most 1, got {densities}"),
             (len(self.warmup_densities) <= MAX_STAGES, "warmup_densities", f"must be at most {MAX_STAGES}"),
             (
@@ -88,8 +88,6 @@ class CompressionSpec:
             ),
             (0 <= self.start_step <= MAX_STEPS, "start_step", f"must lie in 0..{MAX_STEPS}, got {self.start_step}"),
         )
-        if findings := [Finding(path, message) for holds, path, message in rules if not holds]:
-            raise SpecError(findings)
 
 
 @dataclass(frozen=True)
@@ -105,18 +103,22 @@ class AggregationSpec:
     @property
     def is_default(self) -> bool:
         """Whether the engine's own reduction does it."""
-        return self.algorithm == "auto" and self.compression.method == "none"
+        return self.name == "auto"
+
+    @property
+    def name(self) -> str:
+        """The compression method, or where there is none the algorithm."""
+        return self.algorithm if self.compression.method == "none" else self.compression.method
 
 
 def aggregation_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
     """(holds, field, message): what does not go together with the rest of a job."""
     chosen = spec.aggregation
-    name = chosen.compression.method if chosen.compression.method != "none" else chosen.algorithm
     return [
         (
             chosen.is_default or not spec.reproducible,
             "aggregation",
-            f"{name} gives other bits with another number of workers: say reproducible: false, or leave it out",
+            f"{chosen.name} gives other bits with another number of workers: say reproducible: false, or leave it out",
         ),
         (
             chosen.is_default or spec.backend == "rubato",

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rubato.errors import Finding, SpecError
+from rubato.errors import check_rules
 from rubato.wire.aggregation import AggregationSpec, aggregation_rules
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.ray_train import ray_train_rules
@@ -62,13 +62,6 @@ def _is_env_value(text: str) -> bool:
         return False
 
 
-def _check(*rules: tuple[bool, str, str]) -> None:
-    """Raise every broken rule: (holds, field, message)."""
-    findings = [Finding(path, message) for holds, path, message in rules if not holds]
-    if findings:
-        raise SpecError(findings)
-
-
 def _at_most(value: float, limit: float, path: str) -> tuple[bool, str, str]:
     return (value <= limit, path, f"must be at most {limit}, got {value}")
 
@@ -102,7 +95,7 @@ class WorkersSpec:
         if self.max is None:
             object.__setattr__(self, "max", max(8, self.initial, self.min))
         assert self.max is not None
-        _check(
+        check_rules(
             (self.min >= 1, "min", f"must be at least 1, got {self.min}"),
             (self.max <= MAX_WORKERS, "max", f"must be at most {MAX_WORKERS}, got {self.max}"),
             (
@@ -139,7 +132,7 @@ class ResourcesSpec:
     """A Ray accelerator type such as `H100`; null: any."""
 
     def __post_init__(self) -> None:
-        _check(
+        check_rules(
             (self.cpu >= 0, "cpu", f"must not be negative, got {self.cpu}"),
             (self.gpu >= 0, "gpu", f"must not be negative, got {self.gpu}"),
             _share(self.cpu, "cpu"),
@@ -162,7 +155,7 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         count = self.num_microbatches
-        _check(
+        check_rules(
             (self.global_size >= 1, "global_size", f"must be at least 1, got {self.global_size}"),
             _at_most(self.global_size, MAX_GLOBAL_SIZE, "global_size"),
             _at_most(1 if count == "auto" else count, MAX_MICROBATCHES, "num_microbatches"),
@@ -186,7 +179,7 @@ class KeepBestSpec:
     """How many to keep, 1 to a million."""
 
     def __post_init__(self) -> None:
-        _check(
+        check_rules(
             (self.keep >= 1, "keep", f"must be at least 1, got {self.keep}"),
             _at_most(self.keep, MAX_COUNT, "keep"),
             (bool(self.metric), "metric", "is empty"),
@@ -213,7 +206,7 @@ class CheckpointSpec:
     """Id of a checkpoint to start from."""
 
     def __post_init__(self) -> None:
-        _check(
+        check_rules(
             (self.every == "auto" or self.every > 0, "every", f"must be more than 0, got {self.every}"),
             (self.max_interval > 0, "max_interval", f"must be more than 0, got {self.max_interval}"),
             (self.every_steps is None or self.every_steps >= 1, "every_steps", "must be at least 1, or null"),
@@ -235,7 +228,7 @@ class BackoffSpec:
     """Seconds, at most."""
 
     def __post_init__(self) -> None:
-        _check((1 <= self.factor <= MAX_FACTOR, "factor", f"must lie in 1..{MAX_FACTOR:g}, got {self.factor}"))
+        check_rules((1 <= self.factor <= MAX_FACTOR, "factor", f"must lie in 1..{MAX_FACTOR:g}, got {self.factor}"))
 
 
 @dataclass(frozen=True)
@@ -252,7 +245,7 @@ class RestartSpec:
 
     def __post_init__(self) -> None:
         codes = self.no_retry_on_exit_codes
-        _check(
+        check_rules(
             (self.max_restarts >= 0, "max_restarts", f"must not be negative, got {self.max_restarts}"),
             _at_most(self.max_restarts, MAX_COUNT, "max_restarts"),
             (all(-255 <= code <= 255 for code in codes), "no_retry_on_exit_codes", "must lie in -255..255"),
@@ -284,7 +277,7 @@ class LimitsSpec:
     def __post_init__(self) -> None:
         least, timeout = LEAST_HANG_TIMEOUT_S, self.hang_timeout
         because = f"must be at least {least:g}s, got {timeout}: workers say once a second that they live"
-        _check((timeout == "auto" or timeout >= least, "hang_timeout", because))
+        check_rules((timeout == "auto" or timeout >= least, "hang_timeout", because))
 
 
 @dataclass(frozen=True)
@@ -297,7 +290,7 @@ class SchedulingSpec:
     """Whether the job may be paused, with a checkpoint, for a more important one; it comes back by itself."""
 
     def __post_init__(self) -> None:
-        _check((0 <= self.priority <= 100, "priority", f"must lie in 0..100, got {self.priority}"))
+        check_rules((0 <= self.priority <= 100, "priority", f"must lie in 0..100, got {self.priority}"))
 
 
 @dataclass(frozen=True)
@@ -310,7 +303,7 @@ class NotificationSpec:
     """Name of a webhook of the project (`rubato webhook add`)."""
 
     def __post_init__(self) -> None:
-        _check((len(self.on) > 0, "on", "name at least one status, such as [succeeded, failed]"))
+        check_rules((len(self.on) > 0, "on", "name at least one status, such as [succeeded, failed]"))
 
 
 @dataclass(frozen=True)
@@ -370,7 +363,7 @@ class JobSpec:
     def __post_init__(self) -> None:
         sources = [source for source in (self.entrypoint, self.recipe) if source is not None]
         unset = sorted(name for name, value in self.env.items() if value is None)
-        _check(
+        check_rules(
             (
                 is_name(self.name),
                 "name",
