@@ -23,7 +23,7 @@ class Slow(torch.nn.Module):
         self.linear = torch.nn.Linear(8, 64)
 
     def forward(self, x):
-        time.sleep(0.001 * len(x))
+        time.sleep(0.004 * len(x))
         return self.linear(x).relu()
 
 def train(run):
@@ -58,7 +58,7 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert [layer.name for layer in found.layers] == ["0.linear", "1"]
     assert [layer.shapes for layer in found.layers] == [((64, 8), (64,)), ((2, 64), (2,))]
     slow, quick = found.layers
-    assert 0.0008 < slow.forward_s < 0.01, "a millisecond a sample"
+    assert 0.003 < slow.forward_s < 0.4, "four milliseconds a sample, and more where the machine is busy"
     assert quick.forward_s < slow.forward_s / 2
     assert all(0 <= layer.backward_s < slow.forward_s / 2 for layer in found.layers)
     assert found.codec_s.keys() == set(CODECS)
@@ -72,8 +72,8 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert run(["plan", "train.py", *sizes, "--gbit", "10", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["recommended"]["workers"] == 8
-    step_s = answer["by_workers"][0]["step_s"]
-    assert step_s == pytest.approx(0.064, rel=0.5), "64 samples, a millisecond each, on one worker"
+    alone_s = 16 * (found.forward_s(4) + found.backward_s(4)) + found.update_s * PARAMETERS
+    assert answer["by_workers"][0]["step_s"] == pytest.approx(alone_s, rel=0.01), "16 microbatches of 4 samples"
 
 
 def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
