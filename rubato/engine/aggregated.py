@@ -73,11 +73,12 @@ class AggregatedExchange(Exchange):
         are_finite = is_finite(vector[: self._gradients])
         if self._comm is None:
             partials.root()
-            total = self._aggregation.exchange(Alone(vector.device), vector, header.step, are_finite=are_finite)
-            return Reduced((total,), (self._closed(header, total),), integers)
+            alone = Alone(vector.device)
+            total, are_finite = self._aggregation.exchange(alone, vector, header.step, are_finite=are_finite)
+            return Reduced((total,), (self._closed(header, are_finite),), integers)
         are_finite = self._tell(self._comm, partials, owners, header, are_finite)
-        total = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)
-        said = self._said(self._comm, self._closed(header, total).pack() + integers)
+        total, are_finite = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)
+        said = self._said(self._comm, self._closed(header, are_finite).pack() + integers)
         size = len(header.pack())
         owner = owners[min(partials.present)]
         return Reduced((total,), tuple(Header.unpack(one[:size]) for one in said), said[owner][size:])
@@ -99,8 +100,8 @@ class AggregatedExchange(Exchange):
         )
         return all(remarks)
 
-    def _closed(self, header: Header, total: torch.Tensor) -> Header:
-        return replace(header, is_finite=is_finite(total[: self._gradients]), kept=self._aggregation.kept)
+    def _closed(self, header: Header, are_finite: bool) -> Header:
+        return replace(header, is_finite=are_finite, kept=self._aggregation.kept)
 
     def _said(self, comm: Communicator, mine: bytes) -> list[bytes]:
         """What all say, by rank."""

@@ -181,6 +181,11 @@ class FlatLayout:
                 base = torch.where(torch.isfinite(before), before, 0.0)
                 buffer.put(base + self._view(vector_L, piece).to(before.dtype))
 
+    def untouched(self, vector_L: torch.Tensor) -> set[str]:
+        """Names of the parameters that no microbatch of a summed vector had a gradient of."""
+        flags = self._view(vector_L, self.flags).tolist()
+        return {name for (name, _), flag in zip(self.parameters, flags, strict=True) if flag == 0.0}
+
     def spoil(self) -> None:
         """Make all gradients infinite: how a GradScaler is told to skip a step, whichever optimizer it is asked for.
 

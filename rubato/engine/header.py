@@ -55,7 +55,7 @@ class Header:
     audit: int | None = None
     """Digest of the gradient of a microbatch that others have computed too, where this step compares that."""
     kept: float = 0.0
-    """Norm of the gradients that it kept back when the step began, where the aggregation does that."""
+    """Norm of the gradients that it keeps back if the step counts, where the aggregation does that."""
 
     def pack(self) -> bytes:
         """`header_bytes(V)` bytes."""

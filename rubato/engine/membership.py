@@ -16,7 +16,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
-from rubato.engine.settling import tell_lost
+from rubato.engine.settling import hear, tell_lost
 from rubato.engine.shares import total_bytes
 from rubato.engine.sync import Snapshot
 from rubato.engine.tree import balanced_owners
@@ -66,7 +66,7 @@ class Membership:
         found, aggregation = self._prepared.pop(number, None), self._session.aggregation
         self._forget_below(number)
         if aggregation is not None:
-            aggregation.begin(comm.hosts if comm is not None else [0])
+            aggregation.begin(comm.hosts if comm is not None else [0], counts=self._session.is_caught_up())
         return found or self._make_exchange(comm)
 
     def _forget_below(self, number: int) -> None:
@@ -196,6 +196,8 @@ class Membership:
     ) -> None:
         """Train in a generation from here on."""
         session = self._session
+        if session.is_caught_up():
+            hear(session, session.completed.result)
         session.record, session.rank, session.comm = record, comm.rank, comm
         session.has_state = True
         session.owners_of_step = owners_of_step

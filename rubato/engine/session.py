@@ -37,7 +37,7 @@ from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.results import Completed
 from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
-from rubato.engine.settling import count, is_due, settle
+from rubato.engine.settling import count, is_due, resume, settle
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
 from rubato.engine.tree import AnyOrder, Order, Tree, passes
@@ -177,7 +177,7 @@ class Session:
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
         loaded = load_checkpoint(folder, lambda: self.control.stage("checkpoint"), self.device, self.notice)
-        self.state.install(loaded.document["state"], loaded.tensors)
+        resume(self, self.state.install(loaded.document["state"], loaded.tensors))
         extra = loaded.document["extra"]
         # What is known of the run that wrote it holds for that run only.
         known = {"agreed": extra["step"], "handled_request": self._handled_request}

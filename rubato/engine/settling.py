@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rubato.engine.aggregation import REGISTERED, keeps_something
 from rubato.engine.header import Decision, Leaving
 from rubato.engine.reduction import Reduced
 from rubato.errors import GenerationLost
@@ -25,15 +27,36 @@ def is_due(session: Session, decision: Decision, *, saves: bool) -> bool:
     return saves or bool(decision.switch_to) or decision.leaving is Leaving.PAUSE or aggregation.is_disturbed
 
 
+def hear(session: Session, result: object) -> None:
+    """What each member keeps if the step counts that was exchanged last."""
+    aggregation, record = session.aggregation, session.record
+    if aggregation is None or record is None or not isinstance(result, Reduced):
+        return
+    if result.headers[0].generation == record.number:  # else it was heard, and ranks mean others by now
+        told = zip(record.members, result.headers, strict=False)
+        aggregation.hear({member.incarnation: header.kept for member, header in told})
+
+
 def count(session: Session, result: Reduced) -> None:
     """The present step counts, and what is kept with it."""
-    aggregation, record = session.aggregation, session.record
-    if aggregation is None or record is None:
-        return
-    headers = result.headers
-    is_of_present = headers[0].generation == record.number  # else ranks mean others by now
-    told = {one.incarnation: header.kept for one, header in zip(record.members, headers, strict=False)}
-    aggregation.count(session.step, told if is_of_present else {}, follows=session.follower is not None)
+    if session.aggregation is not None:
+        hear(session, result)
+        session.aggregation.count(session.step, follows=session.follower is not None)
+
+
+def resume(session: Session, dropped: Mapping[str, Any]) -> None:
+    """The state of a checkpoint was installed.
+
+    Args:    dropped: what it had of things that this program has not registered.
+    """
+    aggregation = session.aggregation
+    has_dropped = REGISTERED in dropped and keeps_something(dropped[REGISTERED])
+    if aggregation is not None:
+        aggregation.resume()
+        has_dropped, aggregation.has_dropped = aggregation.has_dropped, False
+    if has_dropped:
+        text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
+        session.notice(EventKind.KEPT_LOST, text, share=1.0)
 
 
 def settle(session: Session) -> None:
@@ -61,15 +84,9 @@ def settle(session: Session) -> None:
 
 
 def tell_lost(session: Session, record: GenerationRecord) -> None:
-    """Members were lost, and what they kept with them; or a checkpoint has what is of no use."""
+    """Members were lost, and what they kept with them."""
     aggregation = session.aggregation
-    if aggregation is None:
-        return
-    if aggregation.has_dropped:
-        aggregation.has_dropped = False
-        text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
-        session.notice(EventKind.KEPT_LOST, text, share=1.0)
-    if aggregation.is_settled or session.completed.key == aggregation.settling:
+    if aggregation is None or session.completed.key == aggregation.settling:
         return
     lost, share = aggregation.lost({member.incarnation for member in record.members})
     if share == 0.0:

@@ -214,9 +214,10 @@ class TrainingState:
             end = begin
         return sorted(found)
 
-    def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    def install(self, document: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
         """Take over a state, bit for bit. What is registered as `OPTIONAL` may be in one of the two only.
 
+        Returns: by name, what is in the saved one only.
         Raises:
             CheckpointError: it is the state of another model.
         """
@@ -248,6 +249,7 @@ class TrainingState:
             parameter.requires_grad_(name not in frozen)
         for name, module in self._named_modules():
             module.training = name not in evaluating
+        return {name: saved for name, saved in tree["registered"].items() if name not in self.registered}
 
     # --- hashes -------------------------------------------------------------------------------------------------------
 

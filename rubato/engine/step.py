@@ -135,6 +135,8 @@ class Step:
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
             self._restore(before_float, before_other)  # digests compare the state of the step's start
+            if session.aggregation is not None and self._scaler is not None:
+                session.aggregation.scale = self._scaler.get_scale()
             result = session.reduce(self._slots, integers)
             if result is not None:
                 break

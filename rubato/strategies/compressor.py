@@ -27,6 +27,8 @@ from rubato.strategies.peers import Collectives
 from rubato.strategies.sums import elements_sent, sum_over
 
 State = dict[str, torch.Tensor]
+OF_OTHERS = "momentum_of_others"
+"""The part of the state that belongs to parameters that go dense."""
 
 
 class Compressor(ABC):
@@ -91,6 +93,8 @@ class Compressor(ABC):
 class Correcting(Compressor):
     """A method whose residual may carry momentum (the correction of Lin et al. 2018, arXiv:1712.01887).
 
+    Parameters that go dense have momentum as an optimizer would give it to their sums: so it is equal on all.
+
     Args:    momentum: m; 0: none.
     """
 
@@ -98,6 +102,21 @@ class Correcting(Compressor):
         super().__init__(layout)
         self._momentum = momentum
         self.own = ("residual", "momentum") if momentum else ("residual",)
+
+    def start(self, like: torch.Tensor) -> State:
+        """See `Compressor`."""
+        state = super().start(like)
+        return {**state, OF_OTHERS: like.new_zeros(self.layout.others_numel)} if self._momentum else state
+
+    def exchange(
+        self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
+    ) -> tuple[torch.Tensor, State]:
+        """See `Compressor`."""
+        total, after = super().exchange(comm, vector_L, state, step)
+        if self._momentum:
+            after[OF_OTHERS] = self.layout.take_others(total).add_(state[OF_OTHERS], alpha=self._momentum)
+            self.layout.put_others(total, after[OF_OTHERS])
+        return total, after
 
     def gather(self, part_D: torch.Tensor, state: State) -> State:
         """The state with a step's part: u <- m u + g and v <- v + u, or v <- v + g. `part_D` is overwritten."""

@@ -1,10 +1,10 @@
-"""The whole sum, in a pattern of one's choice."""
+"""The whole sum, in a pattern of one's choice, or with momentum."""
 
 from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Compressor, Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives
 from rubato.strategies.sums import Pattern, elements_sent, sum_over
@@ -37,3 +37,17 @@ class Dense(Compressor):
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
         """See `Compressor`."""
         return element_bytes * elements_sent(self._pattern, rank, world, self.layout.numel)
+
+
+class Gathering(Correcting):
+    """Nothing is left out, and momentum is gathered all the same: how a method that carries it begins."""
+
+    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
+        """See `Compressor`."""
+        after = self.gather(part_D, state)
+        total = sum_over(comm, after["residual"])
+        return total, {**after, "residual": torch.zeros_like(total)}
+
+    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
+        """See `Compressor`."""
+        return element_bytes * elements_sent("direct", rank, world, self.layout.numel)

@@ -43,6 +43,8 @@ class Layout:
     length: int
     pieces: tuple[Piece, ...]
     """In order; matrices and larger tensors."""
+    others: tuple[Piece, ...]
+    """Of the other parameters."""
 
     @cached_property
     def numel(self) -> int:
@@ -60,6 +62,11 @@ class Layout:
         """Elements that go dense."""
         return self.length - self.numel
 
+    @cached_property
+    def others_numel(self) -> int:
+        """Elements of the parameters that go dense."""
+        return sum(piece.numel for piece in self.others)
+
     def take(self, vector_L: torch.Tensor) -> torch.Tensor:
         """What is compressed, one piece behind the other (D,): a copy."""
         return join([vector_L[piece.start : piece.stop] for piece in self.pieces], vector_L)
@@ -67,6 +74,15 @@ class Layout:
     def take_dense(self, vector_L: torch.Tensor) -> torch.Tensor:
         """What goes dense: a copy."""
         return join([vector_L[low:high] for low, high in self.dense], vector_L)
+
+    def take_others(self, vector_L: torch.Tensor) -> torch.Tensor:
+        """Of what goes dense the parameters, one piece behind the other: a copy."""
+        return join([vector_L[piece.start : piece.stop] for piece in self.others], vector_L)
+
+    def put_others(self, vector_L: torch.Tensor, parts: torch.Tensor) -> None:
+        """The other way round."""
+        for piece, part in zip(self.others, split(parts, [piece.numel for piece in self.others]), strict=True):
+            vector_L[piece.start : piece.stop] = part
 
     def join(self, compressed_D: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
         """A whole vector (L,) of both."""
@@ -85,4 +101,9 @@ def layout_of(length: int, parameters: Sequence[tuple[str, int, tuple[int, ...]]
         length: of the vector.
         parameters: name, first element and shape of each.
     """
-    return Layout(length, tuple(Piece(name, start, shape) for name, start, shape in parameters if len(shape) > 1))
+    pieces = [Piece(*one) for one in parameters if prod(one[2])]
+    return Layout(
+        length,
+        tuple(piece for piece in pieces if len(piece.shape) > 1),
+        tuple(piece for piece in pieces if len(piece.shape) <= 1),
+    )

@@ -1,7 +1,8 @@
 """A matrix of low rank in place of each gradient matrix.
 
 Per step and worker, for each matrix M (rows, columns) of rank r at most:
-1. M = g + e. P = M Q, with the Q of the step before; P is summed over the workers.
+1. M = g + e. P = M Q, with the Q of the step before, made small: P keeps its directions, and does not overflow where
+   gradients were huge for once. P is summed over the workers.
 2. P is made orthonormal, by all alike.
 3. Q' = M^T P, of each; e <- M - P Q'^T. Q' is summed over the workers: Q.
 4. P Q^T is taken for the sum of all M.
@@ -19,6 +20,9 @@ from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, join, split
 from rubato.strategies.sums import elements_sent, sum_over
+
+_MOST = 100
+"""Powers of two that float32 has, and room for the product."""
 
 
 class PowerSGD(Compressor):
@@ -53,7 +57,7 @@ class PowerSGD(Compressor):
                 self._sides, split(residual, [rows * columns for rows, columns, _ in self._sides]), strict=True
             )
         ]
-        qs = self._split(state["q"], side=1)
+        qs = [_made_small(q) for q in self._split(state["q"], side=1)]
         ps = self._split(
             sum_over(comm, join([(m @ q).flatten() for m, q in zip(matrices, qs, strict=True)], part_D)), side=0
         )
@@ -77,3 +81,9 @@ class PowerSGD(Compressor):
         """The matrices (side, r) of all pieces."""
         parts = split(flat, [one[side] * one[2] for one in self._sides])
         return [part.view(one[side], one[2]) for one, part in zip(self._sides, parts, strict=True)]
+
+
+def _made_small(matrix: torch.Tensor) -> torch.Tensor:
+    """By a power of two, so that its largest element is about 1."""
+    _, exponent = torch.frexp(matrix.abs().max())
+    return torch.ldexp(matrix, -exponent.clamp(-_MOST, _MOST))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import torch
 
-from rubato.errors import ModelError
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather
@@ -36,8 +35,6 @@ class Threshold(Compressor):
 
     def __init__(self, layout: Layout, threshold: float, most: float = 0.1) -> None:
         super().__init__(layout)
-        if layout.numel >= _SIGN:
-            raise ModelError(f"threshold names 2**31 elements at most, and the model has {layout.numel}; use topk")
         self._threshold = threshold
         self._most = count_of(most, layout.numel)
 

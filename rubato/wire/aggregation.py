@@ -28,6 +28,8 @@ CORRECTED: frozenset[Method] = frozenset({"topk", "sketch", "sketched_sgd"})
 """Methods whose residual may carry momentum."""
 SPARSE: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd"})
 """Methods that send a share of the elements."""
+PLACED: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "threshold"})
+"""Methods that name places, in 32 bits."""
 MAX_RANK = 1_024
 MAX_ROWS = 25
 MAX_COLUMNS = 2**30
@@ -104,6 +106,11 @@ class AggregationSpec:
     def is_default(self) -> bool:
         """Whether the engine's own reduction does it."""
         return self.name == "auto"
+
+    @property
+    def needs_alike(self) -> bool:
+        """Whether all workers compute by themselves what all take for the sum, so that they must compute alike."""
+        return self.compression.method == "powersgd"
 
     @property
     def name(self) -> str:

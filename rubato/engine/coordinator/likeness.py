@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rubato.engine.coordinator.orders import Terms
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.wire.worker import Standby
 
 _NAMES = {"device": "device", "gpu": "GPU", "precision": "precision of float32"}
 """Of what must be equal for equal bits, among what a worker says of its arithmetic."""
+_ALL_NAMES = {**_NAMES, "cpu": "kind of processor"}
 
 
-def decide_mismatch(worker: WorkerView, told: Standby, all_workers: Iterable[WorkerView], *, reproducible: bool) -> str:
+def decide_mismatch(worker: WorkerView, told: Standby, all_workers: Iterable[WorkerView], terms: Terms) -> str:
     """Why this worker cannot train with the others, and what to do; empty: it can.
 
-    Without equal bits to keep, only what no group can be made of is refused: another type of device.
+    Without equal bits to keep, only what no group can be made of is refused: another type of device. Where each worker
+    computes by itself what all take for the sum, all must compute alike.
     """
+    names, advice = _NAMES if terms.reproducible else {"device": _NAMES["device"]}, _ADVICE
+    if terms.alike_for:
+        names, advice = _ALL_NAMES, {"device": _ADVICE["device"]}
     for other, known in _others(worker, all_workers):
         if known.code_digest != told.code_digest:
             return f"its code or library versions differ from those of {other.worker_id}"
         if known.layout_digest != told.layout_digest:
             return f"the names, shapes or types of its state differ from those of {other.worker_id}"
-        for key in _NAMES if reproducible else ("device",):
+        for key, name in names.items():
             mine, theirs = told.arithmetic.get(key), known.arithmetic.get(key)
             if mine and theirs and mine != theirs:
-                return f"its {_NAMES[key]} is {mine}, that of {other.worker_id} is {theirs}: {_ADVICE[key]}"
+                return f"its {name} is {mine}, that of {other.worker_id} is {theirs}: " + (
+                    advice.get(key) or _ADVICE_FOR_ALIKE.format(terms.alike_for)
+                )
     return ""
 
 
@@ -34,6 +42,10 @@ _ADVICE = {
     "(reproducible: false)",
     "precision": "their bits would differ; set it in train, by nothing that differs between workers",
 }
+_ADVICE_FOR_ALIKE = (
+    "with {} each would go on with weights of its own; run the job on nodes of one kind, or use another "
+    "aggregation.compression.method"
+)
 
 
 def describe_other_processor(worker: WorkerView, told: Standby, all_workers: Iterable[WorkerView]) -> str:

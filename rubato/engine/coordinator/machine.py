@@ -160,8 +160,8 @@ class Coordinator:
         worker.hello = event
 
     def _on_standby(self, worker: WorkerView, event: wire.Standby, now: float) -> None:
-        roster, reproducible = self.job.roster, self.job.terms.reproducible
-        mismatch = decide_mismatch(worker, event, roster, reproducible=reproducible)
+        roster, terms = self.job.roster, self.job.terms
+        mismatch = decide_mismatch(worker, event, roster, terms)
         if mismatch:
             self.job.kill(worker, mismatch)
             return
@@ -170,7 +170,7 @@ class Coordinator:
         self.job.total_steps = event.total_steps
         message = f"{worker.worker_id} is warm after {seconds:.1f} s"
         self.job.emit(EventKind.WORKER_READY, message, worker_id=worker.worker_id, seconds=round(seconds, 3))
-        if reproducible and (unlike := describe_other_processor(worker, event, roster)):
+        if terms.reproducible and (unlike := describe_other_processor(worker, event, roster)):
             self.job.emit(EventKind.WORKER_UNLIKE, unlike, worker_id=worker.worker_id)
 
     def _on_formed(self, worker: WorkerView, event: wire.Formed, now: float) -> None:

@@ -40,6 +40,8 @@ class Terms:
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     reproducible: bool = True
     """Whether the result must be the same bits, whoever computes."""
+    alike_for: str = ""
+    """What needs workers that compute alike, whatever the bits are; empty: nothing does."""
 
     def backoff_s(self, times: int) -> float:
         """Seconds before what failed so many times is tried again, as `restart.backoff` says."""
@@ -69,6 +71,7 @@ class Terms:
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
             reproducible=spec.reproducible,
+            alike_for=spec.aggregation.name if spec.aggregation.needs_alike else "",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -37,7 +37,7 @@ class Job:
     """Some workers, and how often each part of their gradients has counted."""
 
     def __init__(self, method: Method, world: int, **more: Any) -> None:
-        self.spec, self.flat, self.step = spec_of(method, **more), flat(), 0
+        self.spec, self.flat, self.step, self.scale = spec_of(method, **more), flat(), 0, 1.0
         self.workers = [self.new() for _ in range(world)]
         self.given = torch.zeros(self.flat.length, dtype=torch.float64)
         self.applied = torch.zeros_like(self.given)
@@ -48,35 +48,69 @@ class Job:
         made = aggregation_of(self.spec, seed=3)
         assert made is not None
         made.prepare(self.flat, PLAN)
+        made.scale = self.scale
         return made
 
     @property
     def world(self) -> int:
         return len(self.workers)
 
-    def begin(self) -> None:
-        """A generation: two machines, the second one has fewer."""
-        for worker in self.workers:
-            worker.begin([int(rank > self.world // 2) for rank in range(self.world)])
+    def begin(self, counts: Collection[int] = ()) -> None:
+        """A generation: two machines, the second one has fewer.
 
-    def exchange(self, *, counts: bool, are_finite: bool = True) -> None:
-        generator = torch.Generator().manual_seed(self.step)
-        vectors = torch.randn(self.world, self.flat.length, generator=generator, dtype=torch.float64)
+        Args:    counts: who has heard that the present step counts.
+        """
+        for number, worker in enumerate(self.workers):
+            hosts = [int(rank > self.world // 2) for rank in range(self.world)]
+            worker.begin(hosts, counts=number in counts)
+
+    def exchange(self, *, counts: bool, are_finite: bool = True, untouched: Collection[str] = ()) -> None:
+        """A step.
+
+        Args:    untouched: parameters that nobody has a gradient of.
+        """
+        vectors = self.vectors(untouched)
+        scaled = vectors.clone()
+        scaled[:, : self.flat.gradients] *= self.scale
         group = fake_group(self.world)
-        totals = on_ranks(
+        results = on_ranks(
             self.world,
             lambda rank: self.workers[rank].exchange(
-                group[rank], vectors[rank].clone(), self.step, are_finite=are_finite
+                group[rank], scaled[rank].clone(), self.step, are_finite=are_finite
             ),
         )
+        totals = [total for total, _ in results]
         assert all(torch.equal(one, totals[0]) for one in totals)
+        assert {stays_finite for _, stays_finite in results} == {are_finite}
         if counts:
-            self.told = {str(rank): worker.kept for rank, worker in enumerate(self.workers)}
-            for worker in self.workers:
-                worker.count(self.step, self.told, follows=False)
+            self.count(range(self.world))
             self.given += vectors.sum(0)
-            self.applied += totals[0]
+            total = totals[0].clone()
+            total[: self.flat.gradients] /= self.scale
+            for (name, _), piece in zip(self.flat.parameters, self.flat.pieces, strict=False):
+                if name in untouched:
+                    total[piece.start : piece.start + piece.numel] = 0  # what the model makes of it
+            self.applied += total
             self.step += 1
+
+    def vectors(self, untouched: Collection[str]) -> torch.Tensor:
+        """Of all workers."""
+        generator = torch.Generator().manual_seed(self.step)
+        vectors = torch.randn(self.world, self.flat.length, generator=generator, dtype=torch.float64)
+        vectors[:, self.flat.flags.start :] = 1.0
+        for index, (name, _) in enumerate(self.flat.parameters):
+            if name in untouched:
+                piece = self.flat.pieces[index]
+                vectors[:, piece.start : piece.start + piece.numel] = 0
+                vectors[:, self.flat.flags.start + index] = 0
+        return vectors
+
+    def count(self, ranks: Iterable[int]) -> None:
+        """The step counts, as these hear."""
+        self.told = {str(rank): worker.kept for rank, worker in enumerate(self.workers)}
+        for rank in ranks:
+            self.workers[rank].hear(self.told)
+            self.workers[rank].count(self.step, follows=False)
 
     def settle(self) -> None:
         assert len({worker.is_settled for worker in self.workers}) == 1
@@ -98,6 +132,12 @@ class Job:
         self.workers = [*self.workers[:world], *joiners]
         self.begin()
 
+    def rescale(self, scale: float) -> None:
+        """A GradScaler has another scale from now on."""
+        self.scale = scale
+        for worker in self.workers:
+            worker.scale = scale
+
     def lose(self) -> None:
         """One dies."""
         self.workers.pop()
@@ -118,7 +158,10 @@ class Job:
 @settings(max_examples=settings.default.max_examples // 3)  # of each method
 @given(
     story=st.lists(
-        st.one_of(st.sampled_from(["step", "lost step", "settle", "not finite"]), st.integers(1, 5)), max_size=12
+        st.one_of(
+            st.sampled_from(["step", "lost step", "settle", "not finite", "untouched", "scaled"]), st.integers(1, 5)
+        ),
+        max_size=12,
     )
 )
 def test_nothing_is_lost_or_counted_twice(method: Method, story: Sequence[str | int]) -> None:
@@ -134,6 +177,11 @@ def test_nothing_is_lost_or_counted_twice(method: Method, story: Sequence[str | 
                 job.settle()
             case "not finite":
                 job.exchange(counts=True, are_finite=False)
+            case "untouched":
+                job.exchange(counts=True, untouched={"weight"})
+            case "scaled":
+                job.rescale(job.scale / 2)
+                job.exchange(counts=True)
             case int():
                 job.resize(event)
     assert job.missing().abs().max() < 1e-9
@@ -169,7 +217,7 @@ def test_a_joiner_follows_without_a_part_of_its_own_and_has_its_share_of_what_is
     joiner = job.new()
     joiner.load_state_dict(job.workers[0].state_dict())
     job.exchange(counts=True)
-    joiner.count(1, {}, follows=True)
+    joiner.count(1, follows=True)
     assert not joiner.is_settled
     with pytest.raises(ProtocolError, match="not heard what is kept"):
         joiner.exchange(fake_group(1)[0], job.flat.empty(), 2, are_finite=True)
@@ -188,7 +236,7 @@ def test_a_step_that_was_not_exchanged_here_does_not_count() -> None:
     job = Job("topk", 1)
     job.begin()
     with pytest.raises(ProtocolError, match="step 0 counts, but this worker has not exchanged it"):
-        job.workers[0].count(0, {}, follows=False)
+        job.workers[0].count(0, follows=False)
 
 
 @pytest.mark.parametrize("method", ["fp16", "bf16"])
@@ -226,6 +274,26 @@ def test_a_stream_has_no_epochs_to_begin_gently_with() -> None:
         made.prepare(flat(), StreamPlan.of(16, 4, 0))
 
 
+@pytest.mark.parametrize("start_step", [0, 2, 100])
+def test_what_goes_whole_has_the_momentum_of_an_optimizer(start_step: int) -> None:
+    """Biases always, all parameters in the first steps, and with nothing left out."""
+    job = Job("topk", 2, momentum=0.5, start_step=start_step)
+    job.begin()
+    weight, bias = (slice(piece.start, piece.start + piece.numel) for piece in job.flat.pieces[:2])
+    expected = torch.zeros(job.flat.length, dtype=torch.float64)
+    for _ in range(4):
+        before = job.applied.clone()
+        expected = 0.5 * expected + job.vectors(()).sum(0)
+        is_whole = job.step < start_step
+        job.exchange(counts=True)
+        applied = job.applied - before
+        torch.testing.assert_close(applied[bias], expected[bias])
+        assert torch.allclose(applied[weight], expected[weight]) is is_whole
+        if job.step == 2:
+            job.resize(3)
+            job.resize(2)
+
+
 def test_momentum_counts_once() -> None:
     weights = [torch.zeros(2, requires_grad=True)]
     made = aggregation_of(spec_of("topk", momentum=0.9), seed=0)
@@ -245,6 +313,89 @@ def test_what_another_method_has_kept_is_dropped() -> None:
     after.workers[0].load_state_dict(before.workers[0].state_dict())
     assert after.workers[0].has_dropped
     assert after.missing().abs().max() == 0
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_a_checkpoint_of_a_method_that_keeps_nothing_is_gone_on_from(method: Method) -> None:
+    before, after = Job("fp16", 1), Job(method, 2)
+    before.begin()
+    before.exchange(counts=True)
+    for worker in after.workers:
+        worker.load_state_dict(before.workers[0].state_dict())
+        assert not worker.is_settled, "as a joiner takes it"
+        worker.resume()
+        assert not worker.has_dropped
+    after.begin()
+    after.exchange(counts=True)
+    assert after.missing().abs().max() < 1e-9
+
+
+def test_members_agree_whether_they_are_disturbed_where_some_have_not_counted_yet() -> None:
+    """The third one dies when the first one has the headers of the step, and the second one has not."""
+    job = Job("topk", 3)
+    job.begin()
+    job.exchange(counts=False)
+    job.count([0])
+    job.workers.pop()
+    job.workers[1].hear(job.told)  # it was brought up to date
+    job.begin(counts=[1])
+    assert [worker.is_disturbed for worker in job.workers] == [True, True]
+    assert job.workers[0].lost({"0", "1"}) == job.workers[1].lost({"0", "1"}) != (0.0, 0.0)
+    job.workers[1].count(0, follows=False)
+    assert [worker.is_settled for worker in job.workers] == [False, False]
+    job.step = 1
+    job.exchange(counts=True)
+    job.settle()
+    assert [worker.is_disturbed for worker in job.workers] == [False, False]
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_what_is_kept_of_a_parameter_waits_until_it_is_touched(method: Method) -> None:
+    job = Job(method, 2)
+    job.begin()
+    job.exchange(counts=True)
+    job.settle()
+    before = job.workers[0].state_dict()["settled"]
+    for _ in range(3):
+        job.exchange(counts=True, untouched={"weight"})
+    job.settle()
+    after = job.workers[0].state_dict()["settled"]
+    for name in {"residual", "stripe"} & before.keys():
+        torch.testing.assert_close(after[name], before[name])
+    assert job.missing().abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_another_scale_of_the_loss_changes_nothing(method: Method) -> None:
+    plain, scaled = Job(method, 2), Job(method, 2)
+    for job in (plain, scaled):
+        job.begin()
+        for power in range(4):
+            if job is scaled:
+                job.rescale(2.0 ** (8 - 2 * power))
+            job.exchange(counts=True)
+        job.settle()
+    assert torch.equal(plain.applied, scaled.applied)
+    assert plain.workers[0].state_dict()["settled"].keys() == scaled.workers[0].state_dict()["settled"].keys()
+
+
+def test_gradients_that_are_huge_for_once_are_forgotten() -> None:
+    """The basis of PowerSGD has grown with them: a product that overflows would never end."""
+    made = aggregation_of(spec_of("powersgd"), seed=0)
+    assert made is not None
+    torch.manual_seed(0)
+    flat = FlatLayout(list(nn.Linear(SIDES[1], SIDES[0]).named_parameters()), [])
+    made.prepare(flat, PLAN)
+    (group,) = fake_group(1)
+    finite = []
+    for step, size in enumerate([1.0, 1e30, 3e38, 1.0, 1.0]):
+        vector = size * torch.rand(flat.length)
+        vector[flat.gradients :] = 1.0
+        total, stays_finite = made.exchange(group, vector, step, are_finite=True)
+        assert stays_finite == bool(torch.isfinite(total[: flat.gradients]).all())
+        made.count(step, follows=False)
+        finite.append(stays_finite)
+    assert finite[-2:] == [True, True]
 
 
 def test_the_default_is_the_engines_own() -> None:

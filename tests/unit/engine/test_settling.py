@@ -7,21 +7,28 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from groups import record_of
 
-from rubato.engine.header import Decision, Leaving
+from rubato.engine.aggregation import REGISTERED
+from rubato.engine.header import Decision, Header, Leaving
+from rubato.engine.reduction import Reduced
 from rubato.engine.session import Session
-from rubato.engine.settling import is_due, tell_lost
+from rubato.engine.settling import hear, is_due, resume, tell_lost
 from rubato.wire.events import EventKind
 
 STAY = Decision(0, 0, Leaving.NO, 0, True, 0.0, 1.0)
 RECORD = record_of(2, 7)
 
 
+def header(generation: int, kept: float) -> Header:
+    return Header(1, generation, 4, 1, 1, Leaving.NO, 0, True, None, 0, ((0.0, 0.0),), kept=kept)
+
+
 def session_of(**aggregation: Any) -> tuple[Session, list[tuple[EventKind, dict[str, Any]]]]:
     """A session whose aggregation is as told, and what it tells."""
     told: list[tuple[EventKind, dict[str, Any]]] = []
-    kept = {"is_settled": False, "is_disturbed": False, "has_dropped": False, "settling": None, **aggregation}
+    kept = {"is_settled": False, "is_disturbed": False, "settling": None, **aggregation}
     session = SimpleNamespace(
         aggregation=SimpleNamespace(**kept),
         completed=SimpleNamespace(key=(4, 1)),
@@ -63,17 +70,38 @@ def test_what_is_lost_with_a_member_is_told() -> None:
     assert told == [(EventKind.KEPT_LOST, {"norm": 3.0, "share": 0.25})]
 
 
-@pytest.mark.parametrize(
-    "state", [{"lost": lost(0.0, 0.0)}, {"is_settled": True}, {"settling": (4, 1)}], ids=["nothing", "settled", "heard"]
-)
+@pytest.mark.parametrize("state", [{"lost": lost(0.0, 0.0)}, {"settling": (4, 1)}], ids=["nothing", "heard"])
 def test_nothing_is_told_where_nothing_is_lost(state: dict[str, Any]) -> None:
     session, told = session_of(**state)
     tell_lost(session, RECORD)
     assert told == []
 
 
-def test_what_a_checkpoint_had_of_another_method_is_told_once() -> None:
-    session, told = session_of(is_settled=True, has_dropped=True)
-    tell_lost(session, RECORD)
-    tell_lost(session, RECORD)
+KEPT = {REGISTERED: {"settled": {"residual": torch.ones(2)}}}
+NOTHING: list[dict[str, Any]] = [{}, {REGISTERED: {"settled": None}}, {REGISTERED: {"settled": {"q": torch.ones(2)}}}]
+
+
+def test_what_a_checkpoint_had_of_another_method_is_told() -> None:
+    resumed = []
+    session, told = session_of(has_dropped=True, resume=lambda: resumed.append(1))
+    resume(session, {})
+    assert not session.aggregation.has_dropped  # type: ignore[union-attr]
+    resume(session, {})
+    session.aggregation = None
+    for nothing in NOTHING:
+        resume(session, nothing)
     assert told == [(EventKind.KEPT_LOST, {"share": 1.0})]
+    assert len(resumed) == 2
+    resume(session, KEPT)
+    assert told[1:] == told[:1], "the engine's own reduction has no use for it"
+
+
+def test_what_members_keep_is_heard_from_headers_of_their_own_generation() -> None:
+    heard: list[dict[str, float]] = []
+    session, _ = session_of(hear=heard.append)
+    session.record = RECORD
+    told = Reduced((), (header(7, 0.5), header(7, 2.0)), b"")
+    hear(session, told)
+    hear(session, Reduced((), (header(6, 9.0), header(6, 9.0)), b""))
+    hear(session, torch.zeros(1))
+    assert heard == [{"0.1": 0.5, "1.1": 2.0}]

@@ -4,6 +4,9 @@ import random
 
 import pytest
 
+from rubato.engine.coordinator.orders import Terms
+from rubato.wire.aggregation import AggregationSpec, CompressionSpec
+from rubato.wire.spec import JobSpec
 from tests.unit.engine.coordinator.simulation import Cluster
 
 ENDLESS = 10**9
@@ -46,6 +49,28 @@ def test_without_equal_bits_to_keep_other_arithmetic_is_welcome(arithmetic: dict
     join(cluster, GPU, arithmetic)
     cluster.run(lambda: cluster.is_settled and world(cluster) == 2)
     assert not any(event.kind == "worker.unlike" for event in cluster.events)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "refusal"),
+    [
+        ALIEN[0],
+        *((told, "with powersgd each would go on with weights of its own") for told, _ in ALIEN[1:]),
+        ({**GPU, "cpu": "GenuineIntel AVX2"}, "its kind of processor is GenuineIntel AVX2, that of w1.1 is Authentic"),
+    ],
+)
+def test_where_each_computes_what_all_take_it_is_refused(arithmetic: dict[str, str], refusal: str) -> None:
+    spec = JobSpec(
+        name="j",
+        entrypoint="train.py",
+        reproducible=False,
+        aggregation=AggregationSpec(compression=CompressionSpec("powersgd")),
+    )
+    alike_for = Terms.of("j", 1, spec).alike_for
+    cluster = Cluster(random.Random(9), workers=1, total_steps=ENDLESS, reproducible=False, alike_for=alike_for)
+    join(cluster, GPU, arithmetic)
+    cluster.run(lambda: any(event.kind == "worker.lost" for event in cluster.events))
+    assert refusal in next(event for event in cluster.events if event.kind == "worker.lost").message
 
 
 def test_another_kind_of_processor_is_told_and_not_refused() -> None:
