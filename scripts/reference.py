@@ -212,7 +212,7 @@ def _taken_by(one: Any) -> str:
         return "|".join(str(choice.value) for choice in kind)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    return {int: "N", Path: "PATH"}.get(kind, "TEXT")
+    return {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")
 
 
 def _meaning_of(one: Any) -> str:

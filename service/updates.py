@@ -26,7 +26,7 @@ CHANGEABLE: dict[str, frozenset[str]] = {
     "limits": frozenset({"max_duration", "stop_grace", "hang_timeout", "queue_timeout"}),
     "scheduling": frozenset({"priority", "preemptible"}),
 }
-"""Fields of the spec that may change, by section; of labels any. All else decides what is computed, or where."""
+"""Fields of the spec that may change, by section; of labels any. All else is fixed at submit."""
 FROM_NEXT_ATTEMPT = frozenset({"limits.stop_grace", "limits.hang_timeout"})
 """What a controller reads from the spec when it acquires its attempt, and not again."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rubato.cli.exits import ExitCode
-from rubato.cli.options import parse_assignments
+from rubato.cli.options import RecipeOption, parse_assignments
 from rubato.cli.output import fail, note
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
@@ -17,8 +17,11 @@ from rubato.wire.storage import parse_storage
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE[:FUNC]", help="train.py, train.py:func, or a job.yaml.")],
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE[:FUNC]", help="train.py, train.py:func, or a job.yaml.")
+    ] = None,
     *,
+    recipe: RecipeOption = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, help="Worker processes. Default: the spec's, else 1.")
     ] = None,
@@ -52,7 +55,9 @@ def run(
     for path, value in (("batch.global_size", batch), ("batch.num_microbatches", num_microbatches), ("seed", seed)):
         if value is not None:
             settings_given.setdefault(path, str(value))
-    spec, folder = read_spec(file, workers=workers, config=config_given, env=env_given, settings=settings_given)
+    spec, folder = read_spec(
+        file, recipe=recipe, workers=workers, config=config_given, env=env_given, settings=settings_given
+    )
     if spec.backend != "rubato":
         raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
     code = run_local(

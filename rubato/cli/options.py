@@ -28,6 +28,10 @@ UrlOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option("--recipe", help="A program that ships with Rubato, such as image-classifier, instead of FILE."),
+]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
 KNOWN_JOBS = 200
 """So many of the newest jobs are looked through for a name that is like the one that was typed."""

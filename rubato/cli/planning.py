@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rubato.cli.options import JsonOption, parse_assignments
+from rubato.cli.options import JsonOption, RecipeOption, parse_assignments
 from rubato.cli.output import note, put, put_json, put_table
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
@@ -24,7 +24,7 @@ from rubato.wire.spec import JobSpec, spec_to_json
 if TYPE_CHECKING:
     from rubato.planner.choose import Option, Plan
 
-SpecFile = Annotated[str, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")]
+SpecFile = Annotated[str | None, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")]
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", metavar="K=V", help="A value of run.config; repeatable.")
 ]
@@ -37,8 +37,9 @@ EnvOption = Annotated[
 
 
 def profile(
-    file: SpecFile,
+    file: SpecFile = None,
     *,
+    recipe: RecipeOption = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile is written.")
     ] = Path("profile.json"),
@@ -51,7 +52,7 @@ def profile(
 
     Trains a few steps with passes of three sizes, on one worker, and keeps nothing of it.
     """
-    spec, folder = _read(file, config, settings, env)
+    spec, folder = _read(file, recipe, config, settings, env)
     seen = []
     sizes = sizes_of(spec)
     for number, samples in enumerate(sizes, 1):
@@ -66,12 +67,14 @@ def profile(
         f"{output}: {found.parameters:,} parameters in {len(found.layers)} layers, "
         f"{1e3 * (found.forward_s(sizes[-1]) + found.backward_s(sizes[-1])):.3g} ms a pass over {sizes[-1]} samples"
     )
-    note(f"`rubato plan {file} --profile {output} --gbit 10` says what to expect of workers and strategies.")
+    program = file or f"--recipe {recipe}"
+    note(f"`rubato plan {program} --profile {output} --gbit 10` says what to expect of workers and strategies.")
 
 
 def plan(
-    file: SpecFile,
+    file: SpecFile = None,
     *,
+    recipe: RecipeOption = None,
     profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="What `rubato profile` wrote.")] = Path(
         "profile.json"
     ),
@@ -91,7 +94,7 @@ def plan(
     """
     from rubato.planner.choose import plan as make
 
-    spec, _ = _read(file, config, settings, None)
+    spec, _ = _read(file, recipe, config, settings, None)
     answer = make(_read_profile(profile), Link(latency_ms / 1e3, gbit * 1e9 / 8), spec)
     if as_json:
         put_json(to_json(answer))
@@ -100,11 +103,16 @@ def plan(
 
 
 def _read(
-    file: str, config: list[str] | None, settings: list[str] | None, env: list[str] | None
+    file: str | None,
+    recipe: str | None,
+    config: list[str] | None,
+    settings: list[str] | None,
+    env: list[str] | None,
 ) -> tuple[JobSpec, Path]:
     """The spec, and the folder of its program."""
     spec, folder = read_spec(
         file,
+        recipe=recipe,
         config=parse_assignments(config or [], "--config"),
         env=read_environment_flags(env or [], os.environ),
         settings=parse_assignments(settings or [], "--set"),

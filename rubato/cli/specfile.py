@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from rubato.errors import UserError
 from rubato.recipes import find_recipe
 from rubato.wire.spec import JobSpec, parse_spec
@@ -24,6 +26,20 @@ class Draft:
     data: dict[str, Any]
     folder: Path
     """What the spec's paths are relative to."""
+
+
+def find_draft(source: str | None, recipe: str | None) -> Draft:
+    """A draft from what a command was given: FILE, or `--recipe`.
+
+    Raises:
+        typer.BadParameter: both, or neither.
+        UserError: as `read_draft` and `draft_of_recipe`.
+    """
+    if source is not None and recipe is None:
+        return read_draft(source)
+    if recipe is not None and source is None:
+        return draft_of_recipe(recipe)
+    raise typer.BadParameter("give exactly one of FILE and --recipe")
 
 
 def read_draft(source: str) -> Draft:
@@ -151,8 +167,9 @@ def apply_flags(
 
 
 def read_spec(
-    source: str,
+    source: str | None,
     *,
+    recipe: str | None = None,
     workers: int | None = None,
     config: Mapping[str, str],
     env: Mapping[str, str],
@@ -161,9 +178,9 @@ def read_spec(
     """A spec that is used on this machine, with all flags applied; and the folder of its program.
 
     Raises:
-        UserError: as `read_draft` and `parse_spec`.
+        typer.BadParameter, UserError: as `find_draft` and `parse_spec`.
     """
-    draft = read_draft(source)
+    draft = find_draft(source, recipe)
     data = apply_flags(draft.data, name=None, workers=workers, config=config, env=env)
     spec = parse_spec(apply_settings(data, settings))
     return spec, (draft.folder / (spec.working_dir or ".")).resolve()

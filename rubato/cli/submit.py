@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rubato.cli.options import JsonOption, UrlOption, connect, parse_assignments
+from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
 from rubato.cli.output import note, put, put_json
 from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
-    draft_of_recipe,
-    read_draft,
+    find_draft,
     read_environment_flags,
 )
 from rubato.errors import PackageError
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 def submit(
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")] = None,
     *,
-    recipe: Annotated[
-        str | None, typer.Option(help="A program that ships with Rubato, such as image-classifier.")
-    ] = None,
+    recipe: RecipeOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers at the start (workers.initial).")] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
@@ -57,12 +54,10 @@ def submit(
 
     Paths in a spec are relative to its file. The working folder is packed (see .rubatoignore) and uploaded once.
     """
-    if (file is None) == (recipe is None):
-        raise typer.BadParameter("give exactly one of FILE and --recipe")
     config_given = parse_assignments(config or [], "--config")
     settings_given = parse_assignments(settings or [], "--set")
     env_given = read_environment_flags(env or [], os.environ)
-    draft = draft_of_recipe(recipe) if recipe else read_draft(str(file))
+    draft = find_draft(file, recipe)
     data = apply_flags(draft.data, name=name, workers=workers, config=config_given, env=env_given)
     data = apply_settings(data, settings_given)
     parse_spec(data)
