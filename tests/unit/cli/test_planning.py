@@ -25,7 +25,8 @@ def test_a_recipe_needs_no_file(rubato: Rubato, tmp_path: Path, monkeypatch: pyt
     done = rubato("profile", "--recipe", "image_classifier", "--set", "batch.global_size=64")
     assert done.code == 0
     assert measured == [("image-classifier", tmp_path, samples) for samples in (4, 8, 16)]
-    assert (said := re.search(r"`rubato (.+)` says what to expect", done.err))
+    said = re.search(r"`rubato (.+)` says what to expect", done.err)
+    assert said is not None
 
     planned = rubato(*said[1].split())
     assert planned.code == 0
