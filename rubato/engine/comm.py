@@ -1,8 +1,12 @@
 """The communicator seam: the only file that touches semi-private parts of torch.distributed.
 
 One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
-Only two collectives are used (all-to-all, all-gather): their `Work` can be polled on gloo, which is what makes every
-wait interruptible by a revoke. Point-to-point cannot: its `is_completed` never turns true.
+Two collectives are used (all-to-all, all-gather): their `Work` can be polled on gloo, which is what makes every wait
+interruptible by a revoke. Point-to-point cannot, its `is_completed` never turns true: there a thread waits.
+
+gloo sends when the receiver has said that it is ready, and that is said on the connection on which it sends itself. In
+an all-to-all it is said behind one's own message to the same peer, so that two large messages between two workers pass
+one after the other; point to point it can be said before. What strategies exchange goes that way.
 
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
 process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears the controller's revoke.
@@ -89,6 +93,39 @@ class Staged(Pending):
         self._out.copy_(self._here)
 
 
+class Messages(Pending):
+    """Messages under way between some of the members.
+
+    Args:
+        works: receives and sends.
+        kept: tensors that they read or fill.
+    """
+
+    def __init__(self, works: list[Any], is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...]) -> None:
+        super().__init__(None, is_revoked)
+        self._is_over = threading.Event()
+        self._error: RuntimeError | None = None
+        threading.Thread(target=self._go_through, args=(works, kept), name="messages", daemon=True).start()
+
+    def wait(self) -> None:
+        """See `Pending`. Given up, its thread ends when a peer closes its connections."""
+        while not self._is_over.wait(_POLL_MAX_S):
+            if self._is_revoked():
+                raise GenerationLost("the generation was revoked")
+        if self._error is not None:
+            raise _lost(self._error)
+
+    def _go_through(self, works: list[Any], kept: tuple[torch.Tensor, ...]) -> None:
+        try:
+            for work in works:
+                work.wait(timedelta(seconds=BACKSTOP_S))
+        except RuntimeError as error:
+            self._error = error.with_traceback(None)  # frames would keep the group
+        finally:
+            works.clear()
+            self._is_over.set()
+
+
 class Communicator:
     """The collectives of one generation. Buffers handed to it must not be touched until the call returns.
 
@@ -107,6 +144,8 @@ class Communicator:
         self.hosts: list[int] = [0] * world
         """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
+        self._passed = 0
+        """Calls of `pass_messages`, which all members make alike."""
 
     def start_all_to_all(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
@@ -127,6 +166,35 @@ class Communicator:
         Raises:  GenerationLost: a peer died, or the generation was revoked; out is then undefined.
         """
         self.start_all_to_all(out, source, out_sizes, source_sizes).wait()
+
+    def pass_messages(
+        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+    ) -> None:
+        """As `all_to_all`, but both ways at once between any two; most may have nothing for each other.
+
+        Raises:  GenerationLost: as above.
+        """
+        if source.device.type != "cpu":
+            if self._nccl is not None:
+                self.all_to_all(out, source, out_sizes, source_sizes)
+                return
+            here = torch.empty_like(out, device="cpu")
+            self.pass_messages(here, source.cpu(), out_sizes, source_sizes)
+            out.copy_(here)
+            return
+        if self._group is None or self._is_revoked():
+            raise GenerationLost("the generation was revoked")
+        self._passed += 1
+        places, parts = out.split(list(out_sizes)), source.split(list(source_sizes))
+        others = [(self.rank + distance) % self.world for distance in range(1, self.world)]
+        try:
+            works = [self._group.recv([places[one]], one, self._passed) for one in others if out_sizes[one]]
+            works += [self._group.send([parts[one]], one, self._passed) for one in others if source_sizes[one]]
+        except RuntimeError as error:
+            raise _lost(error) from None
+        places[self.rank].copy_(parts[self.rank])
+        if works:
+            Messages(works, self._is_revoked, (out, source)).wait()
 
     def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
         """As `all_gather`, without waiting for it."""

@@ -17,10 +17,13 @@ class Collectives(Protocol):
     device: torch.device
     """Where the vectors of the training are."""
 
-    def all_to_all(
+    def pass_messages(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> None:
-        """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each."""
+        """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each.
+
+        On their way at once, and both ways between any two; most may have nothing for each other.
+        """
         ...
 
 
@@ -33,7 +36,7 @@ class Alone:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def all_to_all(
+    def pass_messages(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> None:
         """To itself."""
@@ -50,7 +53,7 @@ class Group:
         self.world = len(self._ranks)
         self.device = comm.device
 
-    def all_to_all(
+    def pass_messages(
         self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
     ) -> None:
         """See `Collectives`."""
@@ -58,7 +61,7 @@ class Group:
         for whole, sizes in zip(of_all, (out_sizes, source_sizes), strict=True):
             for rank, size in zip(self._ranks, sizes, strict=True):
                 whole[rank] = size
-        self._comm.all_to_all(out, source, *of_all)
+        self._comm.pass_messages(out, source, *of_all)
 
 
 def exchange(
@@ -76,7 +79,7 @@ def exchange(
     sizes = [expected.get(rank, 0) * size for rank in ranks]
     out = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     told = [sent[rank].numel() * size if rank in sent else 0 for rank in ranks]
-    comm.all_to_all(out, source, sizes, told)
+    comm.pass_messages(out, source, sizes, told)
     parts = split(out, sizes)
     return {rank: parts[rank].view(dtype) for rank in sorted(expected)}
 

@@ -72,7 +72,39 @@ def test_collectives(world: int) -> None:
         assert out == [other * world + rank for other in range(world) for _ in range(other)]
 
 
-def test_the_death_of_a_peer_ends_every_wait() -> None:
+ALL_TO_ALL = [Communicator.all_to_all, Communicator.pass_messages]
+NAMES = ["all_to_all", "pass_messages"]
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_messages_pass_between_some_of_the_members(world: int) -> None:
+    """Each sends the one behind it `rank` elements, and rank 0 sends itself two; large ones pass both ways at once."""
+
+    def play(rank: int) -> tuple[list[int], bool]:
+        told, heard = [0] * world, [0] * world
+        told[(rank + 1) % world], heard[(rank - 1) % world] = rank, (rank - 1) % world
+        told[rank] = heard[rank] = 2 * (rank == 0)
+        out = torch.zeros(sum(heard), dtype=torch.int64)
+        group[rank].pass_messages(out, torch.full((sum(told),), rank), heard, told)
+        group[rank].pass_messages(torch.empty(0), torch.empty(0), [0] * world, [0] * world)
+        partner, numel = rank ^ 1, 1 << 20
+        if partner >= world:
+            group[rank].pass_messages(torch.empty(0), torch.empty(0), [0] * world, [0] * world)
+            return out.tolist(), True
+        sizes = [numel * (one == partner) for one in range(world)]
+        large = torch.zeros(numel)
+        group[rank].pass_messages(large, torch.full((numel,), float(rank)), sizes, sizes)
+        return out.tolist(), bool((large == partner).all())
+
+    with gloo_group(world) as group:
+        results = on_ranks(world, play)
+    assert [right for _, right in results] == [True] * world
+    assert results[0][0] == [0, 0] + [world - 1] * (world - 1)
+    assert [out for out, _ in results[1:]] == [[rank] * rank for rank in range(world - 1)]
+
+
+@pytest.mark.parametrize("exchange", ALL_TO_ALL, ids=NAMES)
+def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[..., None]) -> None:
     """Ranks 0 and 1 wait for rank 2, which is killed."""
     store, address = open_store(HOST)
     with peer_process(2, 3, address) as peer:
@@ -83,7 +115,7 @@ def test_the_death_of_a_peer_ends_every_wait() -> None:
 
         def play(rank: int) -> None:
             started.wait()
-            group[rank].all_to_all(torch.zeros(3), torch.ones(3), [1, 1, 1], [1, 1, 1])
+            exchange(group[rank], torch.zeros(3), torch.ones(3), [1, 1, 1], [1, 1, 1])
 
         results: list[object] = []
         waiting = threading.Thread(target=lambda: results.extend(outcomes(2, play)))
@@ -99,7 +131,8 @@ def test_the_death_of_a_peer_ends_every_wait() -> None:
     del store
 
 
-def test_a_revoke_interrupts_a_wait() -> None:
+@pytest.mark.parametrize("exchange", ALL_TO_ALL, ids=NAMES)
+def test_a_revoke_interrupts_a_wait(exchange: Callable[..., None]) -> None:
     """Rank 1 never comes to the collective."""
     revoked = threading.Event()
     store, address = open_store(HOST)
@@ -108,7 +141,7 @@ def test_a_revoke_interrupts_a_wait() -> None:
 
     def wait() -> None:
         try:
-            group[0].all_gather(torch.zeros(2), torch.ones(1))
+            exchange(group[0], torch.zeros(2), torch.ones(2), [1, 1], [1, 1])
         except GenerationLost as error:
             errors.append(error)
 
@@ -119,8 +152,12 @@ def test_a_revoke_interrupts_a_wait() -> None:
     assert [str(error) for error in errors] == ["the generation was revoked"]
     bury(group)
     with pytest.raises(GenerationLost):
-        group[1].all_gather(torch.zeros(2), torch.ones(1))
+        exchange(group[1], torch.zeros(2), torch.ones(2), [1, 1], [1, 1])
     del store
+    for thread in threading.enumerate():
+        if thread.name == "messages":  # its connections are closed
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_peer_that_buried_its_group_ends_the_wait_of_the_other() -> None:
