@@ -1,10 +1,10 @@
 """What each strategy's exchange takes on slow links, beside what the planner predicts; and the bytes it sends.
 
-python -m benchmarks.strategies [--workers 4] [--mbit 10,50,100] [--rounds 5] [--write]
+python -m benchmarks.strategies [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--rounds 5] [--write]
 
-Four processes in network namespaces, with a token bucket at each port, both ways (emulated: there are no such links
-here). The prediction is what the same exchange takes without a limit, with all that is computed in it, and what the
-planner says that the limit adds. Needs root and `ip` and `tc` of iproute2.
+Four processes in network namespaces, with a token bucket at each port, and for latency a process that carries the
+packets (emulated: there are no such links here). The prediction is what the same exchange takes without a limit, with
+all that is computed in it, and what the planner says that the link adds. Needs root, and `ip` and `tc` of iproute2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 from dataclasses import dataclass
-from math import log
 
 from benchmarks.document import publish
 from benchmarks.flags import numbers
@@ -24,12 +23,13 @@ from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.profile import Layer, Profile
 from tests.exchanges import exchange
-from tests.network import NoNamespaces, network
+from tests.network import NoNamespaces, far_network, network
 
 SHAPES = [[512, 512], [512], [256, 512], [256], [10, 256], [10]]
 """Of an MLP of about 400,000 parameters."""
 DENSITY, RANK = 0.01, 4
 STRATEGIES = [
+    Strategy(),
     Strategy(algorithm="ring"),
     Strategy(algorithm="tree"),
     Strategy(algorithm="halving_doubling"),
@@ -43,6 +43,21 @@ STRATEGIES = [
     Strategy(method="onebit"),
 ]
 PROFILE = Profile(tuple(Layer(str(number), (tuple(shape),), 1e-6, 1e-6) for number, shape in enumerate(SHAPES)))
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A link between any two workers."""
+
+    mbit: float
+    """Megabits a second, each way."""
+    latency_ms: float
+    """One way."""
+
+    @property
+    def as_planned(self) -> Link:
+        """As the planner has it."""
+        return Link(self.latency_ms / 1e3, self.mbit * 1e6 / 8)
 
 
 @dataclass(frozen=True)
@@ -62,13 +77,15 @@ def spec_of(strategy: Strategy) -> dict[str, object]:
     return {"compression": {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}}
 
 
-def measure(workers: int, mbit: float | None, rounds: int) -> dict[str, Seen]:
-    """All strategies on links of so many megabits a second; None: without a limit."""
-    with network(workers) as net:
-        net.enlarge_packets()
-        if mbit is not None:
-            net.limit(mbit)
-        specs = {name_of(one): spec_of(one) for one in STRATEGIES}
+def measure(workers: int, link: Emulated | None, rounds: int) -> dict[str, Seen]:
+    """All strategies on links of a kind; None: without a limit."""
+    specs = {name_of(one): spec_of(one) for one in STRATEGIES}
+    is_far = link is not None and link.latency_ms > 0
+    with far_network(workers, link.mbit, link.latency_ms / 1e3) if link and is_far else network(workers) as net:
+        if not is_far:
+            net.enlarge_packets()
+        if link is not None and not is_far:
+            net.limit(link.mbit)
         answers = exchange(net, workers, specs, SHAPES, rounds, timeout_s=3600.0)
     return {
         name: Seen(
@@ -79,25 +96,30 @@ def measure(workers: int, mbit: float | None, rounds: int) -> dict[str, Seen]:
     }
 
 
-def table(free: dict[str, Seen], limited: dict[float, dict[str, Seen]], workers: int) -> str:
-    """Measured and predicted, in milliseconds; the ratio of both, over all."""
-    heads = ["exchange", "sent, kB", "no limit", *(f"{mbit:g} Mb/s: measured, predicted" for mbit in limited)]
+def tables(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], workers: int) -> str:
+    """Measured and predicted, in milliseconds, a table for each latency; the ratio of both, over all."""
+    ratios: list[float] = []
+    parts = [
+        f"Latency {latency_ms:g} ms one way:\n\n"
+        + _table(free, {link: seen for link, seen in limited.items() if link.latency_ms == latency_ms}, workers, ratios)
+        for latency_ms in dict.fromkeys(link.latency_ms for link in limited)
+    ]
+    off = sorted(max(ratio, 1 / ratio) for ratio in ratios)
+    told = f"{statistics.median(off):.2f} times apart at the median, {off[-1]:.2f} at most"
+    return "\n\n".join([*parts, f"Measured against predicted: {told}."])
+
+
+def _table(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], workers: int, ratios: list[float]) -> str:
+    heads = ["exchange", "sent, kB", "no limit", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in limited)]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    ratios = []
     for strategy in STRATEGIES:
         name = name_of(strategy)
         cells = [f"`{name}`", f"{free[name].sent / 1e3:.0f}", f"{1e3 * free[name].seconds:.0f}"]
-        for mbit, seen in limited.items():
-            link = Link(0.0, mbit * 1e6 / 8)
-            predicted = free[name].seconds + exchange_s(strategy, PROFILE, workers, link)
+        for link, seen in limited.items():
+            predicted = free[name].seconds + exchange_s(strategy, PROFILE, workers, link.as_planned)
             ratios.append(seen[name].seconds / predicted)
             cells.append(f"{1e3 * seen[name].seconds:.0f}, {1e3 * predicted:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
-    off = [abs(log(ratio)) for ratio in ratios]
-    lines.append(
-        f"\nMeasured against predicted: median difference {100 * statistics.median(off):.1f} %, largest "
-        f"{100 * max(off):.0f} %."
-    )
     return "\n".join(lines)
 
 
@@ -105,13 +127,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Exchanges of strategies on slow links, measured and predicted.")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--mbit", type=numbers, default=[10, 50, 100])
+    parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
     load = os.getloadavg()[0]
     try:
         free = measure(flags.workers, None, flags.rounds)
-        limited = {float(mbit): measure(flags.workers, mbit, flags.rounds) for mbit in flags.mbit}
+        limited = {}
+        for link in (Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit):
+            print(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms ...", file=sys.stderr)
+            limited[link] = measure(flags.workers, link, flags.rounds)
     except NoNamespaces as error:
         print(f"strategies are NOT measured here: {error}", file=sys.stderr)
         return 1
@@ -120,7 +146,7 @@ def main() -> int:
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {elements:,} parameters, density "
         f"{DENSITY:g}, rank {RANK}; links emulated; milliseconds, medians of {flags.rounds}."
     )
-    publish("strategies", f"{head}\n\n{table(free, limited, flags.workers)}", writes=flags.write)
+    publish("strategies", f"{head}\n\n{tables(free, limited, flags.workers)}", writes=flags.write)
     return 0
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+RELAY = (sys.executable, str(Path(__file__).parent / "programs" / "relay.py"))
 COMMAND = (sys.executable, "-P", str(Path(__file__).parent / "programs" / "networked.py"))
 """Of a training process: it enters the namespace of its worker, then is an ordinary one."""
 CLONE_NEWNET = 0x40000000
@@ -23,6 +24,8 @@ NOBODY = "02:00:00:00:00:ff"
 """A hardware address that no interface has: what is sent there gets lost, and nobody is told."""
 NAMESPACES, SUBNET = "RUBATO_TEST_NAMESPACES", "10.77.0"
 """Variable with the beginning of the names of the namespaces; the worker's number follows."""
+TCP = "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0"
+"""What a fixed link carries, and nothing of what TCP finds out about it, is what exchanges are measured by."""
 ROUTES = f"{SUBNET}.0/24", "default"
 """Of a namespace; Ray asks by which way it would go outside."""
 
@@ -82,10 +85,13 @@ class Network:
 
     def limit(self, mbit: float) -> None:
         """So many megabits a second at each worker's port, each way, from a token bucket of a few packets."""
-        bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "10k", "limit", "16m")
         for worker in range(1, self.workers + 1):
-            for namespace, device in ((worker, "eth"), (0, f"p{worker}")):
-                run("tc", "-n", f"{self.name}-{namespace}", "qdisc", "replace", "dev", device, *bucket)
+            self._limit(worker, "eth", mbit)
+            self._limit(0, f"p{worker}", mbit)
+
+    def _limit(self, namespace: int, device: str, mbit: float) -> None:
+        bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "10k", "limit", "16m")
+        run("tc", "-n", f"{self.name}-{namespace}", "qdisc", "replace", "dev", device, *bucket)
 
     def address(self, worker: int) -> str:
         """Of its namespace."""
@@ -122,10 +128,38 @@ class Network:
             far = ("type", "veth", "peer", "name", "eth", "netns", f"{self.name}-{worker}")
             self._switch("link", "add", f"p{worker}", *far)
             self._switch("link", "set", f"p{worker}", "master", "switch", "up")
-            self._at(worker, "addr", "add", f"{SUBNET}.{worker}/24", "dev", "eth")
-            self._at(worker, "link", "set", "eth", "up")
-            self._at(worker, "link", "set", "lo", "up")
-            self._at(worker, "route", "add", "default", "dev", "eth")
+            self._set_up(worker)
+
+    def _set_up(self, worker: int) -> None:
+        """Address, routes and TCP of a namespace that has its device."""
+        self._at(worker, "addr", "add", f"{SUBNET}.{worker}/24", "dev", "eth")
+        self._at(worker, "link", "set", "eth", "up")
+        self._at(worker, "link", "set", "lo", "up")
+        self._at(worker, "route", "add", "default", "dev", "eth")
+        run("ip", "netns", "exec", f"{self.name}-{worker}", "sysctl", "-qw", *TCP)
+
+    def make_far(self, mbit: float, latency_s: float) -> subprocess.Popen[str]:
+        """Make it without a switch: a process carries the packets, which is returned."""
+        for worker in range(1, self.workers + 1):
+            ip("netns", "add", f"{self.name}-{worker}")
+        arguments = (self.name, str(self.workers), str(latency_s), str(mbit * 1e6 / 8))
+        relay = subprocess.Popen(
+            [*RELAY, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert relay.stdout is not None
+            assert relay.stderr is not None
+            if not relay.stdout.readline():
+                raise NoNamespaces(relay.stderr.read().strip().splitlines()[-1])
+            for worker in range(1, self.workers + 1):
+                self._at(worker, "link", "set", "eth", "mtu", JUMBO)
+                self._set_up(worker)
+                self._limit(worker, "eth", mbit)
+        except BaseException:
+            relay.kill()
+            relay.communicate()
+            raise
+        return relay
 
     def remove(self) -> None:
         """Remove all of it, as far as it was made."""
@@ -179,4 +213,24 @@ def network(workers: int) -> Iterator[Network]:
         net.make()
         yield net
     finally:
+        net.remove()
+
+
+@contextmanager
+def far_network(workers: int, mbit: float, latency_s: float) -> Iterator[Network]:
+    """Likewise, with packets of 9000 bytes, so many megabits a second at each port, and seconds one way.
+
+    It carries up to about 100 Mb/s, and knows nothing of cuts.
+
+    Raises:
+        NoNamespaces: it cannot be made here.
+    """
+    net = Network(f"rubato{os.getpid()}", workers)
+    relay = None
+    try:
+        relay = net.make_far(mbit, latency_s)
+        yield net
+    finally:
+        if relay is not None:
+            relay.communicate()  # its standard input ends, and so does it
         net.remove()

@@ -185,7 +185,7 @@ class Communicator:
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
         self._passed += 1
-        places, parts = out.split(list(out_sizes)), source.split(list(source_sizes))
+        places, parts = torch.split(out, list(out_sizes)), torch.split(source, list(source_sizes))
         others = [(self.rank + distance) % self.world for distance in range(1, self.world)]
         try:
             works = [self._group.recv([places[one]], one, self._passed) for one in others if out_sizes[one]]
