@@ -73,7 +73,7 @@ class Seen:
 def spec_of(strategy: Strategy) -> dict[str, object]:
     """As a job spec has it."""
     if strategy.method == "none":
-        return {"algorithm": strategy.algorithm}
+        return {"algorithm": name_of(strategy)}
     return {"compression": {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}}
 
 

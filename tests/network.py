@@ -90,6 +90,8 @@ class Network:
             self._limit(0, f"p{worker}", mbit)
 
     def _limit(self, namespace: int, device: str, mbit: float) -> None:
+        # One packet at a time: TCP hands over 64 kB in one, and behind a few of these a word waits for 100 ms.
+        ip("-n", f"{self.name}-{namespace}", "link", "set", "dev", device, "gso_max_segs", "1")
         bucket = ("root", "tbf", "rate", f"{mbit:g}mbit", "burst", "10k", "limit", "16m")
         run("tc", "-n", f"{self.name}-{namespace}", "qdisc", "replace", "dev", device, *bucket)
 

@@ -26,6 +26,10 @@ from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, 
 Pattern = Literal["direct", "ring", "tree", "halving_doubling"]
 
 
+LARGE = 1 << 16
+"""Bytes of a message beyond which its way takes longer than a word back, on a link that is slow enough to matter."""
+
+
 def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct") -> torch.Tensor:
     """The sum of the ranks' vectors, a new tensor.
 
@@ -73,7 +77,8 @@ def _ring(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
 def _tree(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
     """Binomial. Phase 1, level by level: of two neighbours m apart the upper one sends its sum to the lower one.
 
-    Phase 2: the root's sum goes down the same tree.
+    Phase 2: the root's sum goes down the same tree. Who has two below passes a large one to the upper one first, which
+    says when it is there: two on their way at once would each have half of the port, and the tree below would wait.
     Source: Iandola et al. 2016, FireCaffe, arXiv:1511.00175.
     """
     levels = levels_of(comm.world)
@@ -87,6 +92,9 @@ def _tree(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
         came = exchange(comm, _to(down, total), _of(up, total), total.dtype)
         if up is not None:
             total.copy_(came[up])
+        if m > 1 and total.numel() * total.element_size() >= LARGE:
+            said = torch.zeros(1, dtype=torch.uint8, device=total.device)
+            exchange(comm, _to(up, said), _of(down, said), said.dtype)
     return total
 
 
