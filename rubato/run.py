@@ -35,7 +35,8 @@ from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
 from rubato.engine.warmup import warm_up
-from rubato.errors import ModelError
+from rubato.errors import GenerationLost, ModelError
+from rubato.strategies.probe import probe
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
 from rubato.wire.units import utc_timestamp
@@ -309,6 +310,20 @@ class Run:
             raise ModelError("run.evaluate belongs after the loop over the step's microbatches, not inside it")
         _check_prefetch(prefetch)
         return self._evaluator.evaluate(dataset, fn, batch, collate, prefetch)
+
+    def measure_links(self) -> dict[str, float]:
+        """What the network between the workers of now carries; empty where there is one only, or one is lost.
+
+        All workers must call it at the same place, after the loop over a step's microbatches. It takes some seconds.
+
+        Returns: by name, seconds, bytes and bytes a second, for `run.log`: `rubato plan --links-of JOB` reads them.
+        """
+        session = self._session
+        if session.comm is None or session.world == 1 or session.follower is not None:
+            return {}
+        with self.long_phase("links"), contextlib.suppress(GenerationLost):  # the next step repairs what is lost
+            return probe(session.comm, session.comm.hosts)
+        return {}
 
     @contextlib.contextmanager
     def long_phase(self, name: str) -> Iterator[None]:

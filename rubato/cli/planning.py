@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rubato.cli.options import JsonOption, RecipeOption, parse_assignments
+from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
 from rubato.cli.output import note, put, put_json, put_table
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
 from rubato.planner.links import Link
-from rubato.planner.measured import Passes, profile_of, sizes_of
+from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
 from rubato.planner.profile import Profile
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.spec import JobSpec, spec_to_json
@@ -79,23 +79,33 @@ def plan(
         "profile.json"
     ),
     gbit: Annotated[
-        float, typer.Option("--gbit", min=0.000001, help="Bandwidth of a worker's network port, in Gbit a second.")
-    ],
+        float | None,
+        typer.Option("--gbit", min=0.000001, help="Bandwidth of a worker's network port, in Gbit a second."),
+    ] = None,
     latency_ms: Annotated[
         float, typer.Option("--latency-ms", min=0.0, help="Until a message between two workers begins to arrive.")
     ] = 0.1,
+    links_of: Annotated[
+        str | None,
+        typer.Option("--links-of", metavar="JOB", help="Instead: a job of the recipe measure-links."),
+    ] = None,
     config: ConfigOption = None,
     settings: SettingsOption = None,
     as_json: JsonOption = False,
+    url: UrlOption = None,
 ) -> None:
     """Predict a step for each number of workers and each strategy, and say what to use.
 
-    Predictions come from a profile of the program on one worker, and from what you say of the network.
+    Predictions come from a profile of the program on one worker, and from what you or a job say of the network.
     """
     from rubato.planner.choose import plan as make
 
+    if (gbit is None) == (links_of is None):
+        raise typer.BadParameter("say --gbit, or --links-of a job that has measured the network")
     spec, _ = _read(file, recipe, config, settings, None)
-    answer = make(_read_profile(profile), Link(latency_ms / 1e3, gbit * 1e9 / 8), spec)
+    known = _read_profile(profile)
+    link = _measured(links_of, url) if links_of else Link(latency_ms / 1e3, (gbit or 0.0) * 1e9 / 8)
+    answer = make(known, link, spec)
     if as_json:
         put_json(to_json(answer))
         return
@@ -120,6 +130,12 @@ def _read(
     if spec.backend != "rubato":
         raise UserError("Ray Train decides itself how its workers exchange gradients: there is nothing to plan")
     return spec, folder
+
+
+def _measured(job: str, url: str | None) -> Link:
+    """The links that a job has measured."""
+    with connect(url) as client:
+        return link_of([point.values for point in client.metrics(job)])
 
 
 def _measure(spec: JobSpec, folder: Path, samples: int, *, with_codecs: bool) -> Passes:

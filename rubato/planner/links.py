@@ -1,7 +1,8 @@
 """What an exchange takes on a link. Pure.
 
-Names: P workers, n bytes of the vector, a = seconds until a message begins to arrive, B = bytes a second of a worker's
-port, in each direction; adding up takes g seconds a byte.
+Names: P workers, n bytes of the vector, a = seconds until a word arrives, B = bytes a second of a worker's port, each
+way; adding up takes g seconds a byte. A message begins to arrive after 2a: its receiver says first that it is ready, as
+gloo has it.
 
 | exchange | messages in a row | bytes through the busiest port | bytes added up |
 |---|---|---|---|
@@ -25,6 +26,8 @@ from typing import Literal
 from rubato.errors import check_rules
 from rubato.wire.spec import MAX_WORKERS
 
+WORDS = 2
+"""One after the other, of each message."""
 MAX_S = 1e6
 MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1.0, 1e18
 Exchange = Literal["direct", "ring", "tree", "halving_doubling", "server", "all_gather"]
@@ -107,7 +110,7 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> 
 def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: int = 1) -> float:
     """Seconds."""
     cost = cost_of(exchange, workers, size, servers)
-    start_s = cost.messages * link.latency_s
+    start_s = cost.messages * WORDS * link.latency_s
     if link.measured_workers > 1 and exchange in link.start_s:
         measured = cost_of(exchange, link.measured_workers, 0.0, servers)
         start_s = link.start_s[exchange] * cost.messages / max(1, measured.messages)

@@ -1,12 +1,17 @@
-"""What was seen of passes of several sizes, and the profile that follows. Pure; `rubato.profiling` measures."""
+"""What was seen of passes of several sizes, and of links, and the profile and the link that follow. Pure.
+
+`rubato.profiling` and `rubato.strategies.probe` measure.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from rubato.errors import UserError
+from rubato.planner.links import MAX_BYTES_PER_S, MIN_BYTES_PER_S, Exchange, Link, cost_of
 from rubato.planner.profile import Layer, Profile
 from rubato.wire.spec import JobSpec
 
@@ -36,6 +41,37 @@ class Passes:
     device: str
     codec_s: dict[str, float] = field(default_factory=dict)
     """By method, seconds an element."""
+
+
+def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
+    """What a job of the recipe `measure-links` found: medians over its steps.
+
+    Args:    rows: by metric, of each step.
+    Raises:  UserError: nothing was measured.
+    """
+    values: dict[str, float] = {}
+    for name in sorted({name for row in rows for name in row if name.startswith("link_")}):
+        values[name] = statistics.median(value for row in rows if (value := row.get(name)) is not None)
+    if not values.keys() >= _NEEDED:
+        raise UserError(
+            "this job has measured no links: `rubato submit --recipe measure-links --workers 4` runs one that does, "
+            "with two workers at least"
+        )
+    workers, large = round(values["link_workers"]), values["link_large_bytes"]
+    bytes_per_s = min(max(values["link_bytes_per_s"], MIN_BYTES_PER_S), MAX_BYTES_PER_S)
+    start_s, share = {}, {}
+    for exchange in get_args(Exchange):
+        small_s, large_s = values.get(f"link_{exchange}_small_s"), values.get(f"link_{exchange}_large_s")
+        if small_s is None or large_s is None:
+            continue
+        start_s[exchange] = small_s
+        moved_s = cost_of(exchange, workers, large).port_bytes / bytes_per_s
+        share[exchange] = min(1.0, max(_LEAST_SHARE, moved_s / max(large_s - small_s, 1e-9)))
+    return Link(values["link_latency_s"], bytes_per_s, start_s=start_s, share=share, measured_workers=workers)
+
+
+_NEEDED = {"link_latency_s", "link_bytes_per_s", "link_workers", "link_large_bytes"}
+_LEAST_SHARE = 1e-6
 
 
 def sizes_of(spec: JobSpec) -> list[int]:

@@ -38,6 +38,7 @@ RECIPES: dict[str, Recipe] = {
             "image-classifier", "A convolutional network on scikit-learn's handwritten digits: 98 % in half a minute."
         ),
         Recipe("char-lm", "A small GPT that learns to write Python, on the source of the standard library."),
+        Recipe("measure-links", "Trains nothing: measures the network between its workers, for `rubato plan`."),
     )
 }
 

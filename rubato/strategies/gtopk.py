@@ -18,10 +18,9 @@ import torch
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
-from rubato.strategies.selection import largest
+from rubato.strategies.selection import INDEX, largest, pack, unpack
 from rubato.strategies.sizes import count_of
 from rubato.strategies.sums import elements_sent, levels_of, pair
-from rubato.strategies.topk import INDEX
 
 Entries = tuple[torch.Tensor, torch.Tensor]
 """Places (k,) int64, ascending, and values (k,)."""
@@ -64,13 +63,11 @@ class GlobalTopK(Compressor):
 
     def _pass_on(self, comm: Collectives, entries: Entries, to: int | None, of: int | None) -> Entries | None:
         """A list to one rank, or one from one."""
-        places, values = entries
-        dtype, count = values.dtype, self._count
-        sent = {} if to is None else {to: places.to(INDEX)}
-        came_places = exchange(comm, sent, {} if of is None else {of: count}, INDEX)
-        sent = {} if to is None else {to: values}
-        came_values = exchange(comm, sent, {} if of is None else {of: count}, dtype)
-        return None if of is None else (came_places[of].long(), came_values[of])
+        dtype = entries[1].dtype
+        size = self._count * (INDEX.itemsize + dtype.itemsize)
+        sent = {} if to is None else {to: pack(*entries)}
+        came = exchange(comm, sent, {} if of is None else {of: size}, torch.uint8)
+        return None if of is None else unpack(came[of], dtype)
 
 
 def merge(mine: Entries, other: Entries, count: int, residual: torch.Tensor) -> Entries:

@@ -21,10 +21,9 @@ import torch
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, Group, cut, exchange, split
-from rubato.strategies.selection import largest
+from rubato.strategies.selection import INDEX, largest, pack, unpack
 from rubato.strategies.sizes import count_of
 from rubato.strategies.sums import reduce_scatter
-from rubato.strategies.topk import INDEX
 
 
 class HierarchicalTopK(Compressor):
@@ -52,14 +51,14 @@ class HierarchicalTopK(Compressor):
         mine = residual[low:high]
         mine.add_(reduce_scatter(Group(comm, self._group_of[comm.rank]), part_D))
         places = largest(mine.abs(), self._count(comm.rank))
-        lists = {comm.rank: (places.to(INDEX) + low, mine[places])}
+        lists = {comm.rank: (places + low, mine[places])}
         mine[places] = 0
         lists |= self._between_nodes(comm, *lists[comm.rank])
         lists |= self._in_node(comm, lists, part_D)
         total = torch.zeros_like(residual)
         for group in self._groups:
             for rank in group:
-                total.index_add_(0, lists[rank][0].long(), lists[rank][1])
+                total.index_add_(0, *lists[rank])
         return total, {"residual": residual}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
@@ -108,10 +107,10 @@ class HierarchicalTopK(Compressor):
         """Lists of other nodes' workers, by their rank."""
         here = self._group_of[comm.rank]
         partners = [self._partner(comm.rank, group) for group in self._groups if group is not here]
-        expected = {rank: self._count(rank) for rank in self._heard(comm.rank)[1:]}
-        came_places = exchange(comm, dict.fromkeys(partners, places), expected, INDEX)
-        came_values = exchange(comm, dict.fromkeys(partners, values), expected, values.dtype)
-        return {rank: (came_places[rank], came_values[rank]) for rank in expected}
+        entry = INDEX.itemsize + values.dtype.itemsize
+        expected = {rank: entry * self._count(rank) for rank in self._heard(comm.rank)[1:]}
+        came = exchange(comm, dict.fromkeys(partners, pack(places, values)), expected, torch.uint8)
+        return {rank: unpack(came[rank], values.dtype) for rank in expected}
 
     def _in_node(
         self, comm: Collectives, lists: dict[int, tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor
@@ -119,13 +118,14 @@ class HierarchicalTopK(Compressor):
         """The lists that the others of this node have, by the rank that chose them."""
         others = [rank for rank in self._group_of[comm.rank] if rank != comm.rank]
         counts = {rank: [self._count(one) for one in self._heard(rank)] for rank in others}
-        expected = {rank: sum(counts[rank]) for rank in others}
+        entry = INDEX.itemsize + like.dtype.itemsize
+        expected = {rank: entry * sum(counts[rank]) for rank in others}
         mine = [lists[rank] for rank in self._heard(comm.rank)]
-        places, values = torch.cat([one[0] for one in mine]), torch.cat([one[1] for one in mine])
-        came_places = exchange(comm, dict.fromkeys(others, places), expected, INDEX)
-        came_values = exchange(comm, dict.fromkeys(others, values), expected, like.dtype)
+        told = pack(torch.cat([one[0] for one in mine]), torch.cat([one[1] for one in mine]))
+        came = exchange(comm, dict.fromkeys(others, told), expected, torch.uint8)
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for rank in others:
-            parts = zip(split(came_places[rank], counts[rank]), split(came_values[rank], counts[rank]), strict=True)
+            places, values = unpack(came[rank], like.dtype)
+            parts = zip(split(places, counts[rank]), split(values, counts[rank]), strict=True)
             found |= dict(zip(self._heard(rank), parts, strict=True))
         return found

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+INDEX = torch.int32
+"""As places travel."""
+
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """The places of the k largest, ascending; of equal ones those with the lower place count as larger.
@@ -17,3 +20,14 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     above = torch.nonzero(values > limit).flatten()
     equal = torch.nonzero(values == limit).flatten()[: k - above.numel()]
     return torch.cat([above, equal]).sort().values
+
+
+def pack(places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Elements and where they belong, as one message of bytes. Shapes: (k,), (k,)."""
+    return torch.cat([values.view(torch.uint8), places.to(INDEX).view(torch.uint8)])
+
+
+def unpack(message: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places (k,) int64 and values (k,) of a message, which `pack` made of values of this type."""
+    at = message.numel() // (dtype.itemsize + INDEX.itemsize) * dtype.itemsize
+    return message[at:].clone().view(INDEX).long(), message[:at].clone().view(dtype)

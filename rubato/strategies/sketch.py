@@ -23,10 +23,9 @@ import torch
 from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
-from rubato.strategies.selection import largest
+from rubato.strategies.selection import INDEX, largest
 from rubato.strategies.sizes import CANDIDATES, columns_for, count_of
 from rubato.strategies.sums import Pattern, elements_sent, sum_over
-from rubato.strategies.topk import INDEX
 
 _PRIME = 2**31 - 1
 """Products of two residues fit into 62 bits."""

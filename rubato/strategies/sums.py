@@ -36,7 +36,7 @@ def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct
     Shapes:  (n,), equal on all ranks.
     Raises:  GenerationLost: a peer died.
     """
-    return vector.clone() if comm.world == 1 else _PATTERNS[pattern](comm, vector.clone())
+    return vector.clone() if comm.world == 1 else PATTERNS[pattern](comm, vector.clone())
 
 
 def reduce_scatter(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
@@ -170,7 +170,7 @@ def _of(peer: int | None, vector: torch.Tensor) -> dict[int, int]:
     return {} if peer is None else {peer: vector.numel()}
 
 
-_PATTERNS: dict[str, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
+PATTERNS: dict[str, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
     "direct": sum_directly,
     "ring": _ring,
     "tree": _tree,

@@ -18,10 +18,8 @@ import torch
 from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather, join
-from rubato.strategies.selection import largest
+from rubato.strategies.selection import INDEX, largest, pack, unpack
 from rubato.strategies.sizes import count_of
-
-INDEX = torch.int32
 
 
 class TopK(Correcting):
@@ -43,11 +41,9 @@ class TopK(Correcting):
         places = self._select(residual)
         values = residual[places]
         self.clear(after, places)
-        all_places = all_gather(comm, places.to(INDEX))
-        all_values = all_gather(comm, values)
         total = torch.zeros_like(residual)
-        for one_places, one_values in zip(all_places, all_values, strict=True):
-            total.index_add_(0, one_places.long(), one_values)  # each place once: no order to choose
+        for message in all_gather(comm, pack(places, values)):
+            total.index_add_(0, *unpack(message, values.dtype))  # each place once: no order to choose
         return total, after
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:

@@ -161,7 +161,7 @@ async def test_what_signed_in_people_send_is_refused_not_an_error(bench: Bench) 
 
 async def test_recipes_are_told_with_what_their_config_may_set(bench: Bench) -> None:
     recipes = {recipe["name"]: recipe for recipe in (await bench.get("/recipes"))["items"]}
-    assert set(recipes) == {"image-classifier", "char-lm"}
+    assert set(recipes) == {"image-classifier", "char-lm", "measure-links"}
     assert "handwritten digits" in recipes["image-classifier"]["description"]
     keys = {key["name"]: key for key in recipes["char-lm"]["config"]}
     assert keys["context"] == {"name": "context", "type": "int", "default": 32, "doc": "Characters the model sees."}

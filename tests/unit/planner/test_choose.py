@@ -63,7 +63,8 @@ def test_what_changes_what_is_learned_is_told_and_not_chosen() -> None:
 
 
 def test_what_the_spec_has_chosen_is_planned_for() -> None:
-    chosen = planned(SLOW, reproducible=False, aggregation={"compression": {"method": "topk", "density": 0.001}})
+    link = Link(1e-3, 1e7)
+    chosen = planned(link, reproducible=False, aggregation={"compression": {"method": "topk", "density": 0.001}})
     assert {option.name for option in chosen.by_workers} == {"topk"}
     assert chosen.recommended.name == "topk"
     assert "gradients as topk" in chosen.sentences[0]

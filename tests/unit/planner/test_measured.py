@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.errors import UserError
-from rubato.planner.measured import Passes, Seen, profile_of, sizes_of
+from rubato.planner.links import time_of
+from rubato.planner.measured import Passes, Seen, link_of, profile_of, sizes_of
 from rubato.wire.spec import parse_spec
 
 SECONDS = st.floats(1e-7, 1e-2)
@@ -60,3 +61,31 @@ def test_sizes_are_about_those_of_the_job() -> None:
     assert sizes() == [8, 16, 32]
     assert sizes(reproducible=False, workers={"max": 4}) == [32, 64, 128]
     assert sizes(batch={"global_size": 16, "num_microbatches": 16}) == [1, 2, 3]
+
+
+ROW = {
+    "loss": 0.0,
+    "link_latency_s": 0.002,
+    "link_bytes_per_s": 1e6,
+    "link_workers": 4.0,
+    "link_large_bytes": 1e6,
+    "link_ring_small_s": 0.03,
+    "link_ring_large_s": 0.03 + 1.5 / 0.75,
+    "link_tree_small_s": 0.05,
+    "link_tree_large_s": 0.05,
+}
+
+
+def test_a_link_is_what_a_job_has_measured() -> None:
+    """A ring of four moves 1.5 MB through a port of 1 MB/s in 2 s: three quarters of what the port carries."""
+    link = link_of([{"loss": 1.0}, ROW, {**ROW, "link_latency_s": 9.0}, {**ROW, "link_latency_s": 0.001}])
+    assert (link.latency_s, link.bytes_per_s, link.measured_workers) == (0.002, 1e6, 4)
+    assert link.start_s == {"ring": 0.03, "tree": 0.05}
+    assert link.share == {"ring": pytest.approx(0.75), "tree": 1.0}
+    assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
+
+
+@pytest.mark.parametrize("rows", [[], [{"loss": 1.0}], [{"link_latency_s": 1.0}]])
+def test_a_job_that_has_measured_no_links(rows: list[dict[str, float | None]]) -> None:
+    with pytest.raises(UserError, match="has measured no links: `rubato submit --recipe measure-links --workers 4`"):
+        link_of(rows)

@@ -16,6 +16,7 @@ from rubato.recipes.keys import ConfigKey, config_keys
 ALLOWED_IMPORTS = {
     "image-classifier": {"rubato", "torch", "sklearn"},
     "char-lm": {"rubato", "torch"},
+    "measure-links": {"rubato", "torch"},
 }
 STANDARD = set(sys.stdlib_module_names)
 
@@ -52,7 +53,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     assert find_recipe("image_classifier").name == "image-classifier"
     with pytest.raises(EntrypointError, match="no recipe is called 'image-clasifier'; did you mean 'image-classifier'"):
         find_recipe("image-clasifier")
-    with pytest.raises(EntrypointError, match="there are: image-classifier, char-lm"):
+    with pytest.raises(EntrypointError, match="there are: image-classifier, char-lm, measure-links"):
         find_recipe("zzz")
 
 

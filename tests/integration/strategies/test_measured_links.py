@@ -1,0 +1,35 @@
+"""A job of the recipe `measure-links` says what its links carry; real processes, the planner reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rubato.launch.local import run_local
+from rubato.planner.links import Link
+from rubato.planner.measured import link_of
+from rubato.wire.spec import parse_spec
+
+
+def values(tmp_path: Path, workers: int) -> list[dict[str, Any]]:
+    """The metrics of each step."""
+    spec = {"name": "links", "recipe": "measure-links", "config": {"rounds": 2}, "workers": {"initial": workers}}
+    assert run_local(parse_spec(spec), working_dir=tmp_path, checkpoint_dir=None, home=tmp_path) == 0
+    (told,) = tmp_path.glob("runs/*/metrics.jsonl")
+    return [json.loads(line)["values"] for line in told.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_measures_its_links(tmp_path: Path, workers: int) -> None:
+    rows = values(tmp_path, workers)
+    assert len(rows) == 2
+    if workers == 1:
+        assert not any(name.startswith("link_") for row in rows for name in row)
+        return
+    link = link_of(rows)
+    assert isinstance(link, Link)
+    assert link.measured_workers == 2
+    assert {"direct", "ring", "tree", "halving_doubling", "all_gather"} == link.start_s.keys()

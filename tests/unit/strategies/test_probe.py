@@ -1,0 +1,53 @@
+"""Links are measured over real gloo; how fast they are is the machine's, that the rest fits together is not."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from groups import fake_group, gloo_group, on_ranks
+
+from rubato.planner.links import Exchange
+from rubato.planner.measured import link_of
+from rubato.strategies import probe
+from rubato.strategies.sums import PATTERNS
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that are soon large enough."""
+    monkeypatch.setattr(probe, "LONG_S", 0.001)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_is_measured_makes_a_link(world: int) -> None:
+    with gloo_group(world) as group:
+        found = on_ranks(world, lambda rank: probe.probe(group[rank], [0] * world))
+    link = link_of([found[0]])
+    assert link.measured_workers == world
+    assert link.start_s.keys() == link.share.keys() == {*PATTERNS, "all_gather"}
+    assert link.start_s.keys() < set(get_args(Exchange))
+    assert 0 < link.latency_s < 1
+    assert link.bytes_per_s > 1e4
+    assert found[0]["link_large_bytes"] == found[1]["link_large_bytes"], "all measure with the same size"
+
+
+@pytest.mark.parametrize(("hosts", "far"), [([1, 1, 1], 1), ([1, 1, 2], 2), ([1, 2, 2], 1)])
+def test_the_longest_way_is_measured(hosts: list[int], far: int) -> None:
+    group = fake_group(3)
+    sent: list[list[list[int]]] = [[], [], []]
+    for rank, comm in enumerate(group):
+        pass_on = comm.pass_messages
+
+        def watched(
+            out: torch.Tensor, source: torch.Tensor, out_sizes: list[int], source_sizes: list[int],
+            *, rank: int = rank, pass_on: object = pass_on,
+        ) -> None:  # fmt: skip
+            sent[rank].append([other for other, size in enumerate(source_sizes) if size])
+            pass_on(out, source, out_sizes, source_sizes)  # type: ignore[operator]
+
+        comm.pass_messages = watched  # type: ignore[method-assign, assignment]
+    on_ranks(3, lambda rank: probe.probe(group[rank], hosts))
+    assert [sent[rank][:2] for rank in (0, far)] == [[[far], []], [[], [0]]]
+    assert len({len(calls) for calls in sent}) == 1
