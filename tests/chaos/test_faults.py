@@ -365,7 +365,8 @@ def test_half_open_connections_wait_no_longer_than_the_deadline(tmp_path: Path) 
 def test_connections_that_are_half_open_while_a_generation_is_entered_cost_a_deadline(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "half-open sockets while entering", limits={"hang_timeout": HANG_S})
     chaos.fault("backward", "signal", "SIGKILL", who=[0], step=6)
-    chaos.fault("before all_gather enter", "half_open", who=[1], step=6)
+    # From step 1 on: the other one may have missed the step before, and be behind.
+    chaos.fault("before all_gather enter", "half_open", who=[1], step=1)
     with chaos.start() as run:
         chaos.check(run, lost_touch=1)
     assert causes(run)[:2] == ["start", "recovery"]

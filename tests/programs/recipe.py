@@ -12,8 +12,8 @@ from rubato.recipes import find_recipe
 
 MAX_WAIT_S = 10.0
 """Well below the deadline after which a silent worker counts as hung."""
-BRAKE_S = 30.0
-"""Divided by the steps that are left: some two minutes in all, and hardly anything for the first steps."""
+BRAKE_S = 60.0
+"""Divided by the steps that are left: some three minutes in all, and hardly anything for the first steps."""
 
 
 class Paced:
