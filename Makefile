@@ -212,6 +212,10 @@ bench-steady: setup ## Take a steady step apart, beside DDP on the same model; A
 bench-strategies: setup ## Exchanges of the strategies on emulated slow links, measured and predicted; needs root
 	$(BIN)/python -m benchmarks.strategies $(ARGS)
 
+.PHONY: bench-parity
+bench-parity: setup ## What each strategy learns, beside whole gradients (an hour); ARGS="--seeds 3 --recipes char-lm"
+	$(BIN)/python -m benchmarks.parity $(ARGS)
+
 .PHONY: load
 load: setup ## What the service bears, on SQLite and PostgreSQL; ARGS="--scenarios listing --rounds 1"
 	$(BIN)/python -m benchmarks.load $(ARGS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -48,9 +49,9 @@ def probe(comm: Collectives, hosts: Sequence[int]) -> dict[str, float]:
         "link_large_bytes": float(size),
     }
     calls: dict[str, Callable[[torch.Tensor], object]] = {
-        pattern: lambda vector, pattern=pattern: sum_over(comm, vector, pattern) for pattern in PATTERNS
+        pattern: partial(sum_over, comm, pattern=pattern) for pattern in PATTERNS
     }
-    calls["all_gather"] = lambda vector: all_gather(comm, vector)
+    calls["all_gather"] = partial(all_gather, comm)
     for name, call in calls.items():
         for title, elements in (("small", SMALL), ("large", numel)):
             vector = torch.ones(elements, device=comm.device)

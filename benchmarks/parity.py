@@ -1,0 +1,124 @@
+"""What each strategy learns, beside whole gradients, on the same samples in the same order.
+
+python -m benchmarks.parity [--workers 2] [--seeds 5] [--recipes image-classifier,char-lm] [--write]
+
+Each recipe is trained by each strategy with each seed, for the same number of steps. A strategy is at parity where the
+mean of its measure is worse than that of whole gradients by less than MARGIN standard deviations (pooled over both):
+declared here, before anything is measured. How fast anything is, is not asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from benchmarks.document import publish
+from benchmarks.flags import words
+from benchmarks.machine import machine, today, versions
+from benchmarks.processes import nothing_left_behind
+from rubato.recipes import find_recipe
+from rubato.testing import LocalJob
+
+MARGIN = 1.0
+START: dict[str, Any] = {"start_step": 20}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "fp16": {"compression": {"method": "fp16"}},
+    "bf16": {"compression": {"method": "bf16"}},
+    "powersgd, rank 4": {"compression": {"method": "powersgd", "rank": 4, **START}},
+    "topk, 5 %": {"compression": {"method": "topk", "density": 0.05, **START}},
+    "topk, 1 %": {"compression": {"method": "topk", "density": 0.01, **START}},
+    "gtopk, 5 %": {"compression": {"method": "gtopk", "density": 0.05, **START}},
+    "hierarchical_topk, 5 %": {"compression": {"method": "hierarchical_topk", "density": 0.05, **START}},
+    "threshold, 0.001": {"compression": {"method": "threshold", "threshold": 0.001, **START}},
+    "onebit": {"compression": {"method": "onebit", **START}},
+    "sketch, 5 %": {"compression": {"method": "sketch", "density": 0.05, **START}},
+    "sketched_sgd, 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a recipe is asked for."""
+
+    config: dict[str, Any]
+    measure: str
+    """Of its metrics, the last value."""
+    is_better_high: bool
+
+
+TASKS = {
+    "image-classifier": Task({"steps": 400, "evaluate_every": 100}, "accuracy", is_better_high=True),
+    "char-lm": Task({"steps": 300, "evaluate_every": 100, "max_characters": 300_000}, "val_loss", is_better_high=False),
+}
+
+
+def train(recipe: str, aggregation: Mapping[str, Any], workers: int, seed: int) -> float:
+    """The measure at the end of one run."""
+    task = TASKS[recipe]
+    with (
+        tempfile.TemporaryDirectory() as home,
+        LocalJob(
+            Path(home),
+            find_recipe(recipe).path,
+            patience_s=3600.0,
+            config=task.config,
+            seed=seed,
+            reproducible=False,
+            aggregation=dict(aggregation),
+            workers={"initial": workers, "min": workers, "max": workers},
+        ) as job,
+    ):
+        job.result()
+        told = [row["values"].get(task.measure) for row in job.rows()]
+    return next(value for value in reversed(told) if value is not None)
+
+
+def table(recipe: str, found: Mapping[str, list[float]]) -> str:
+    """By strategy: mean, spread, and how much worse that is than whole gradients."""
+    task = TASKS[recipe]
+    lines = [
+        f"`{recipe}`, {task.measure.replace('_', ' ')} after {task.config['steps']} steps:",
+        "",
+        "| strategy | mean | standard deviation | worse by, in standard deviations | parity |",
+        "|---|---|---|---|---|",
+    ]
+    whole = found["auto"]
+    for name, values in found.items():
+        spread = sqrt((statistics.variance(values) + statistics.variance(whole)) / 2)
+        difference = statistics.fmean(whole) - statistics.fmean(values)
+        worse = (difference if task.is_better_high else -difference) / spread if spread else 0.0
+        cells = f"{statistics.fmean(values):.4f} | {statistics.stdev(values):.4f} | {worse:+.1f}"
+        lines.append(f"| {name} | {cells} | {'yes' if worse < MARGIN else 'no'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What each strategy learns, beside whole gradients.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--recipes", type=words(list(TASKS)), default=list(TASKS))
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    flags = parser.parse_args()
+    load = os.getloadavg()[0]
+    parts = [f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {flags.seeds} seeds."]
+    with nothing_left_behind():
+        for recipe in flags.recipes:
+            found: dict[str, list[float]] = {}
+            for name, aggregation in STRATEGIES.items():
+                found[name] = [train(recipe, aggregation, flags.workers, seed) for seed in range(flags.seeds)]
+                print(f"{recipe}, {name}: {found[name]}", file=sys.stderr, flush=True)
+            parts.append(table(recipe, found))
+    publish("parity", "\n\n".join(parts), writes=flags.write)
+
+
+if __name__ == "__main__":
+    main()
