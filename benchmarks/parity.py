@@ -78,7 +78,7 @@ def train(recipe: str, aggregation: Mapping[str, Any], workers: int, seed: int) 
         ) as job,
     ):
         job.result()
-        told = [row["values"].get(task.measure) for row in job.rows()]
+        told: list[float | None] = [row["values"].get(task.measure) for row in job.rows()]
     return next(value for value in reversed(told) if value is not None)
 
 

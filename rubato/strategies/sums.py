@@ -170,7 +170,7 @@ def _of(peer: int | None, vector: torch.Tensor) -> dict[int, int]:
     return {} if peer is None else {peer: vector.numel()}
 
 
-PATTERNS: dict[str, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
+PATTERNS: dict[Pattern, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
     "direct": sum_directly,
     "ring": _ring,
     "tree": _tree,
