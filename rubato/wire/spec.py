@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rubato.errors import check_rules
 from rubato.wire.aggregation import AggregationSpec, aggregation_rules
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.parallelism import ParallelismSpec
 from rubato.wire.ray_train import ray_train_rules
 from rubato.wire.units import parse_duration_s, parse_size_bytes
 
@@ -343,6 +344,8 @@ class JobSpec:
     GradScaler skips such steps itself, with either of the first two."""
     device: Device = "auto"
     """`auto`: CUDA where a worker has a GPU, else CPU."""
+    parallelism: ParallelismSpec = field(default_factory=ParallelismSpec)
+    """How the model is laid over the workers."""
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     """How gradients are exchanged."""
     checkpoint: CheckpointSpec = CheckpointSpec()
