@@ -24,6 +24,8 @@ Method = Literal[
     "onebit",
     "threshold",
 ]
+OnLoss = Literal["continue", "rollback"]
+KEEPING_NOTHING: frozenset[Method] = frozenset({"none", "fp16", "bf16"})
 CORRECTED: frozenset[Method] = frozenset({"topk", "sketch", "sketched_sgd"})
 """Methods whose residual may carry momentum."""
 SPARSE: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd"})
@@ -62,6 +64,9 @@ class CompressionSpec:
     optimizer must have none of its own. 0: none."""
     start_step: int = 0
     """So many first steps are exchanged whole."""
+    on_loss: OnLoss = "continue"
+    """What a lost worker had kept is gone with it. `continue`: the others train on without that, and are told how much
+    it was. `rollback`: all go back to the newest checkpoint, so that nothing is lost; it counts as a restart."""
 
     def __post_init__(self) -> None:
         densities = (self.density, *self.warmup_densities)
@@ -89,6 +94,11 @@ class CompressionSpec:
                 f"{', '.join(sorted(CORRECTED))}",
             ),
             (0 <= self.start_step <= MAX_STEPS, "start_step", f"must lie in 0..{MAX_STEPS}, got {self.start_step}"),
+            (
+                self.on_loss == "continue" or self.method not in KEEPING_NOTHING,
+                "on_loss",
+                f"{self.method} keeps nothing that could be lost; leave it out",
+            ),
         )
 
 

@@ -56,8 +56,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def counting(home: Path, workers: int, method: str, **spec: Any) -> Any:
-    aggregation = {"compression": {"method": method, **METHODS.get(method, {})}}
+def counting(home: Path, workers: int, method: str, *, on_loss: str = "continue", **spec: Any) -> Any:
+    aggregation = {"compression": {"method": method, "on_loss": on_loss, **METHODS[method]}}
     return job(home, COUNTING, workers=workers, reproducible=False, aggregation=aggregation, **spec)
 
 
@@ -107,6 +107,25 @@ def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: 
     missing = sum((total - EPOCHS / BATCH) ** 2 for total in one) ** 0.5
     assert 0 < missing <= 1.5 * event["data"]["norm"] + 1e-4, (missing, event)
     record(run, f"SIGKILL of one of three, {method}")
+
+
+def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with counting(tmp_path, 3, "topk", on_loss="rollback", checkpoint={"every_steps": 3}) as run:
+        run.wait(lambda: len(run.events("checkpoint.committed")) > 0, "a checkpoint")
+        run.kill([1])
+        run.wait(lambda: len(run.formed()) == 2, "a restart")
+        hold.unlink()
+        run.result()
+    assert [event["data"]["cause"] for event in run.formed()] == ["start", "restart"]
+    assert not run.events("gradient.lost")
+    killed, *others = run.events("worker.lost")
+    assert killed["data"]["signal"] == "SIGKILL"
+    assert all("had kept were lost, and compression.on_loss is rollback" in other["message"] for other in others)
+    assert len(others) == 2
+    check_all_counted(tmp_path, 3)
+    record(run, "SIGKILL of one of three, topk, rollback")
 
 
 def test_a_job_that_is_resumed_goes_on_with_what_was_kept(tmp_path: Path) -> None:

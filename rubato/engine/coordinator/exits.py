@@ -56,6 +56,8 @@ class Exits:
             job.verdicts.on_death()
             if not self._repair.is_active:
                 self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
+            if job.terms.rolls_back:
+                self._roll_back(worker)
         elif is_pending and (worker.is_killed_by_hand or self._ending.is_leaving):
             job.give_up_pending()
         elif is_pending:
@@ -70,6 +72,13 @@ class Exits:
                 self._ending.fail(job.located(failure, worker))
         if not self._ending.is_leaving and self._tells_of_starts(worker, event, now, is_pending=is_pending):
             self._on_start_failure(worker, event, now)
+
+    def _roll_back(self, lost: WorkerView) -> None:
+        """Nobody trains on: the state of the newest checkpoint is whole, theirs lacks what the lost one had kept."""
+        because = f"gradients that {lost.worker_id} had kept were lost, and compression.on_loss is rollback"
+        for worker in self._job.roster:
+            if self._job.is_member(worker):
+                self._job.kill(worker, because)
 
     def _give_up_joining(self, worker: WorkerView) -> None:
         """What follows the present generation with this worker will not be: it is not there any more."""

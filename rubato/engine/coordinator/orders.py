@@ -40,6 +40,8 @@ class Terms:
     hangs: HangPolicy = HangPolicy()  # noqa: RUF009  (frozen)
     reproducible: bool = True
     """Whether the result must be the same bits, whoever computes."""
+    rolls_back: bool = False
+    """Whether what a lost worker takes along sends all back to the newest checkpoint."""
     alike_for: str = ""
     """What needs workers that compute alike, whatever the bits are; empty: nothing does."""
 
@@ -71,6 +73,7 @@ class Terms:
             no_retry_exit_codes=spec.restart.no_retry_on_exit_codes,
             hangs=HangPolicy() if timeout == "auto" else HangPolicy.fixed(timeout),
             reproducible=spec.reproducible,
+            rolls_back=spec.aggregation.compression.on_loss == "rollback",
             alike_for=spec.aggregation.name if spec.aggregation.needs_alike else "",
         )
 

@@ -52,6 +52,8 @@ def test_a_spec_is_the_same_after_a_journey() -> None:
             "momentum: gtopk cannot carry momentum; give it to the optimizer, or use",
         ),
         ({"method": "topk", "start_step": -1}, "start_step: must lie in 0.."),
+        ({"method": "fp16", "on_loss": "rollback"}, "on_loss: fp16 keeps nothing that could be lost; leave it out"),
+        ({"on_loss": "rollback"}, "on_loss: none keeps nothing that could be lost; leave it out"),
         ({"method": "top-k"}, "topk"),
     ],
 )
