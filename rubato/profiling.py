@@ -35,8 +35,9 @@ from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Alone
 from rubato.wire import worker as wire
 from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
+from rubato.wire.batch import BatchSpec
 from rubato.wire.codec import to_json
-from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, parse_spec, spec_to_json
+from rubato.wire.spec import JobSpec, WorkersSpec, parse_spec, spec_to_json
 
 WARM_STEPS, MEASURED_STEPS = 2, 7
 CODEC_ROUNDS = 3

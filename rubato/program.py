@@ -30,9 +30,10 @@ from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, chec
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
+from rubato.wire.batch import BatchSpec
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
-from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
+from rubato.wire.spec import JobSpec, WorkersSpec, spec_to_json
 from rubato.wire.storage import parse_storage
 
 CHECKPOINT_EVERY_S = 30.0

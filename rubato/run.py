@@ -30,6 +30,8 @@ from rubato.engine.ending import seal
 from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
+from rubato.engine.noise import REGISTERED as NOISE
+from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.engine.session import Session
 from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
@@ -51,6 +53,8 @@ class Run:
         self._prepared: dict[str, Any] | None = None
         self._registered: dict[str, Any] = {}
         self._step: Step | None = None
+        self._noise: NoiseWatch | None = None
+        self._rate: LearningRate | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -155,8 +159,13 @@ class Run:
         if session.aggregation is not None:
             session.aggregation.check_optimizers(prepared["optimizers"].values())
             self._registered[REGISTERED] = session.aggregation
+        if session.spec.batch.noise_every:
+            self._registered[NOISE] = self._noise = NoiseWatch(session.spec)
+        self._rate = LearningRate(session.spec, self._noise)
+        if session.spec.lr_scaling.rule != "none":
+            self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
-        flat = FlatLayout(state.named_parameters(), state.buffers)
+        flat = FlatLayout(state.named_parameters(), state.buffers, has_notes=self._noise is not None)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
         with self._reading_ahead(source, prepared["prefetch"]) as ahead:
@@ -194,7 +203,7 @@ class Run:
         session = self._session
         began = time.perf_counter()
         while session.step < session.total_steps:
-            step = Step(session, source, scaler)
+            step = Step(session, source, scaler, self._noise)
             self._step = step
             yield step
             step.check_reduced()
@@ -258,6 +267,8 @@ class Run:
             "compute_seconds": round(session.compute_ns / 1e9, 6),
             "data_seconds": round(session.data_ns / 1e9, 6),
             "epoch": float(step.epoch),
+            **(self._noise.told(step.index) if self._noise is not None else {}),
+            **(self._rate.told(step.index) if self._rate is not None else {}),
             **self._take_logged(),
         }
         return MetricRow(step.index + 1, utc_timestamp(), session.record.number, session.computing, _finite(values))

@@ -14,8 +14,9 @@ from rubato.engine.control import Control
 from rubato.engine.session import Session
 from rubato.run import Run
 from rubato.wire import worker as wire
+from rubato.wire.batch import BatchSpec
 from rubato.wire.cluster import MetricRow
-from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec, spec_to_json
+from rubato.wire.spec import JobSpec, WorkersSpec, spec_to_json
 
 ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(20)]
 """Of what is trained on here: 20 samples, so that an epoch has two steps of 8 and one of 4."""
@@ -35,8 +36,8 @@ class Hearing(Control):
 class AloneRun(Run):
     """A run of one worker, with what it said."""
 
-    def __init__(self, *, batch: int = 8, num_microbatches: int = 4, **spec: Any) -> None:
-        cut = BatchSpec(batch, num_microbatches)
+    def __init__(self, *, batch: int = 8, num_microbatches: int = 4, noise_every: int = 0, **spec: Any) -> None:
+        cut = BatchSpec(batch, num_microbatches, noise_every)
         job = JobSpec(name="test", entrypoint="main.py:train", batch=cut, workers=WorkersSpec(max=1), **spec)
         start = wire.Start(1, "test", "w1", "1.1", spec_to_json(job), "127.0.0.1", "")
         self.hearing = Hearing(start)

@@ -56,13 +56,21 @@ def write(home: Path, body: str) -> Path:
     return program
 
 
-def job(home: Path, body: str, *, workers: int = 2, config: dict[str, Any] | None = None, **spec: Any) -> Any:
+def job(
+    home: Path,
+    body: str,
+    *,
+    workers: int = 2,
+    config: dict[str, Any] | None = None,
+    batch: dict[str, Any] | None = None,
+    **spec: Any,
+) -> Any:
     program = write(home, body)
     return testing.LocalJob(
         home,
         program,
         config={"steps": 6, "home": str(home), **(config or {})},
-        batch={"global_size": 16, "num_microbatches": 8},
+        batch={"global_size": 16, "num_microbatches": 8, **(batch or {})},
         workers={"initial": workers, "min": 1, "max": 4},
         **spec,
     )

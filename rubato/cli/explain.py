@@ -11,7 +11,8 @@ from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
 from rubato.cli.render import describe_failure, format_age, format_pause, plural
 from rubato.errors import SpecError
-from rubato.wire.spec import ROOMY, JobSpec, parse_spec
+from rubato.wire.batch import ROOMY
+from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from rubato.data.stream import StreamPlan
 from rubato.engine.entry import Key
 from rubato.engine.flat import FlatLayout
 from rubato.engine.reduction import is_finite
-from rubato.engine.state import OPTIONAL
 from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import OF_OTHERS, Compressor, State
@@ -46,7 +45,7 @@ from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
 from rubato.wire.aggregation import PLACED, AggregationSpec
 
-(REGISTERED,) = OPTIONAL
+REGISTERED = "rubato.aggregation"
 """The name of what is kept, in the training state."""
 _GRADIENTS = ("residual", "stripe")
 """Parts of it that are gradients, in their units."""

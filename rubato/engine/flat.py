@@ -22,6 +22,8 @@ from rubato.errors import ModelError
 
 BUCKET_BYTES = 8 << 20
 """Of the vector, exchanged at once. Small: what is left when a backward pass ends is not overlapped."""
+NOTES = 3
+"""Numbers that a pass tells of its gradient."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,18 @@ class Piece:
 
 
 class FlatLayout:
-    """The places of parameters and buffers in the vector: a pure function of the model's registration order."""
+    """The places of parameters and buffers in the vector: a pure function of the model's registration order.
 
-    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], buffers: Sequence[Buffer]) -> None:
+    Args:    has_notes: passes tell the square of the norm of their gradient along, where `takes_notes` says so.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        buffers: Sequence[Buffer],
+        *,
+        has_notes: bool = False,
+    ) -> None:
         self.parameters = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
         self._frozen = [(name, tensor) for name, tensor in parameters if not tensor.requires_grad]
         self.float_buffers = [one for one in buffers if one.own.is_floating_point()]
@@ -63,7 +74,10 @@ class FlatLayout:
         self.tail = self.pieces[len(tensors)].start if self.float_buffers else end
         """Element at which the gradients end, with their padding, and the changes of buffers begin."""
         self.flags = Piece(end, len(tensors), torch.Size([len(tensors)]))
-        self.length = end + -(-len(tensors) // ALIGN) * ALIGN
+        self._notes = Piece(end + len(tensors), NOTES if has_notes else 0, torch.Size([NOTES if has_notes else 0]))
+        self.takes_notes = False
+        """Whether they are taken of the passes that are packed now; equal on all workers."""
+        self.length = end + -(-(len(tensors) + self._notes.numel) // ALIGN) * ALIGN
         starts = [piece.start for piece in self.pieces[: len(tensors)]]
         self.buckets = cut(starts, self.tail, self.length, BUCKET_BYTES // self.dtype.itemsize)
         """In which the vector is exchanged; the last one holds what is not gradients."""
@@ -102,6 +116,7 @@ class FlatLayout:
                 Needs a share of 1.0.
         """
         assert share == 1.0 or not adds
+        notes = self.take_notes(share)
         touched = [parameter.grad is not None for _, parameter in self.parameters]
         sources, targets = [], []
         for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
@@ -118,7 +133,7 @@ class FlatLayout:
                 (torch._foreach_add_ if adds else torch._foreach_copy_)(targets, sources)
             if not adds:
                 weigh(vector_L[: self.tail], share)
-        self.pack_tail(vector_L, buffers_before, touched, share, adds=adds)
+        self.pack_tail(vector_L, buffers_before, touched, notes, share, adds=adds)
 
     def pack_one(self, vector_L: torch.Tensor, index: int, share: float) -> None:
         """Copy the gradient of one parameter into the vector, as `pack` does; it stays where it is."""
@@ -142,21 +157,42 @@ class FlatLayout:
         vector_L: torch.Tensor,
         buffers_before: Sequence[torch.Tensor],
         touched: Sequence[bool],
+        notes: torch.Tensor,
         share: float,
         *,
         adds: bool = False,
     ) -> None:
-        """Copy buffer changes and touched flags of a microbatch into the vector.
+        """Copy buffer changes, touched flags and notes of a microbatch into the vector.
 
-        Args:    touched: whether each parameter had a gradient.  share, adds: as in `pack`.
+        Args:    touched: whether each parameter had a gradient.  notes: see `take_notes`.  share, adds: as in `pack`.
         """
-        others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags)]
-        changes = [*self._changes(buffers_before), torch.tensor(touched, dtype=self.dtype, device=self.device)]
+        others = [self._view(vector_L, piece) for piece in (*self._buffer_pieces(), self.flags, self._notes)]
+        flags = torch.tensor(touched, dtype=self.dtype, device=self.device)
+        changes = [*self._changes(buffers_before), flags, notes]
         with torch.no_grad():
             for view, change in zip(others, changes, strict=True):
                 view.add_(change) if adds else view.copy_(change)
             if not adds:
                 weigh(vector_L[self.tail : self.flags.start], share)
+
+    def take_notes(self, share: float) -> torch.Tensor:
+        """Of a pass whose gradients are there: the square of their norm, what it counts inversely, and that it is one.
+
+        Zeros where none are taken.
+        """
+        notes = torch.zeros(self._notes.shape, dtype=self.dtype, device=self.device)
+        gradients = [parameter.grad for _, parameter in self.parameters if parameter.grad is not None]
+        if not self.takes_notes or not gradients or share == 0.0:
+            return notes
+        norms = torch._foreach_norm([one.to_dense() if one.layout is not torch.strided else one for one in gradients])
+        notes[0] = torch.stack([one.to(notes) for one in norms]).square().sum()
+        notes[1], notes[2] = 1 / share, 1.0
+        return notes
+
+    def notes_of(self, vector_L: torch.Tensor) -> tuple[float, float, float]:
+        """Of all passes of a step together, up to one factor."""
+        squares, inverse_shares, passes = self._view(vector_L, self._notes).tolist()
+        return squares, inverse_shares, passes
 
     def _changes(self, buffers_before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """What each float buffer has changed by, in the vector's type; its value, where it was not finite."""

@@ -126,7 +126,7 @@ class Overlap:
                 self._take(index)
         if is_right:
             touched = [gradient is not None for gradient in gradients]
-            self._flat.pack_tail(self.total, buffers_before, touched, share)
+            self._flat.pack_tail(self.total, buffers_before, touched, self._flat.take_notes(share), share)
             self._add_up(self._flat.tail, self._flat.length, self._lefts)
         return is_right
 

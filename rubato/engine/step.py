@@ -16,6 +16,7 @@ from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
+from rubato.engine.noise import NoiseWatch
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.errors import ModelError, NonFiniteGradient
@@ -34,10 +35,11 @@ class Step:
     gradients are reduced over all workers, and `p.grad` holds the mean over the global batch, equal on every worker.
     """
 
-    def __init__(self, session: Session, source: Source, scaler: Any) -> None:
+    def __init__(self, session: Session, source: Source, scaler: Any, noise: NoiseWatch | None = None) -> None:
         self._session = session
         self._source = source
         self._scaler = scaler
+        self._noise = noise
         self.index = session.step
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
@@ -110,6 +112,7 @@ class Step:
             )
         self._is_begun = True
         session.flat.check_frozen()
+        session.flat.takes_notes = self._noise is not None and self._noise.is_due(self.index)
         before_float = [buffer.now.detach().clone() for buffer in session.flat.float_buffers]
         before_other = [buffer.now.clone() for buffer in session.flat.other_buffers]
         integers = b""
@@ -135,8 +138,8 @@ class Step:
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
             self._restore(before_float, before_other)  # digests compare the state of the step's start
-            if session.aggregation is not None and self._scaler is not None:
-                session.aggregation.scale = self._scaler.get_scale()
+            if session.aggregation is not None:
+                session.aggregation.scale = self._scale
             result = session.reduce(self._slots, integers)
             if result is not None:
                 break
@@ -204,6 +207,11 @@ class Step:
         session.present_microbatch = None
         return 0 in leaves
 
+    @property
+    def _scale(self) -> float:
+        """What a GradScaler has multiplied the losses of this step by."""
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
     def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> None:
         session = self._session
         decision = session.decision
@@ -216,6 +224,9 @@ class Step:
                 advice = "the spec says on_non_finite: fail; lower the learning rate, or say skip"
                 raise NonFiniteGradient(f"{what}, and {advice}")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
+        if session.flat.takes_notes and decision.is_finite and self._noise is not None:
+            unit = session.sums.unit(self.index)
+            self._noise.take(session.flat, session.sums.mean, unit, decision.weight, self._scale)
         session.flat.deliver(session.sums.mean, before_float, skip=skip and not lets_scaler_skip)
         if lets_scaler_skip:
             session.flat.spoil()

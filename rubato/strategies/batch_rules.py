@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal
 
-Rule = Literal["none", "linear", "sqrt", "adascale"]
+from rubato.wire.batch import LrRule
 
 SMOOTHING = 0.999
 """Of the noise, for each time as many samples as B0."""
@@ -46,13 +45,13 @@ class Noise:
         """In samples; None: not known."""
         return max(0.0, self.variance) / self.gradient_sqr if self.is_known else None
 
-    def after(self, small_sqrs: Sequence[float], big_sqr: float, small: int, big: int, *, keep: float) -> Noise:
+    def after(self, small_sqrs: Sequence[float], big_sqr: float, small: float, big: float, *, keep: float) -> Noise:
         """With one more step.
 
         Args:
             small_sqrs: |g|^2 of the gradient of each full microbatch.
             big_sqr: |g|^2 of their mean.
-            small: samples of a microbatch, b.
+            small: samples of a microbatch, b; where they differ, their harmonic mean.
             big: samples of all these, B.
             keep: how much of the former estimates stays, 0 to 1.
         """
@@ -69,12 +68,12 @@ class Noise:
         )
 
 
-def keep_of(big: int, base: int, smoothing: float = SMOOTHING) -> float:
+def keep_of(big: float, base: float, smoothing: float = SMOOTHING) -> float:
     """How much of the estimates stays over a step of `big` samples: by samples the same, whatever the batch is."""
     return float(smoothing ** (big / base))
 
 
-def gain(rule: Rule, batch: int, base: int, noise: Noise = Noise()) -> float:
+def gain(rule: LrRule, batch: float, base: float, noise: Noise = Noise()) -> float:
     """What the learning rate is multiplied by, at a batch B against B0.
 
     Of `adascale`: between 1 (all signal) and B/B0 (all noise); 1 while the noise is not known.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rubato.errors import check_rules
 from rubato.wire.aggregation import AggregationSpec, aggregation_rules
+from rubato.wire.batch import ROOMY, BatchSpec, LrScalingSpec, lr_scaling_rules, resolve_num_microbatches
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.parallelism import ParallelismSpec
 from rubato.wire.ray_train import ray_train_rules
@@ -30,8 +31,6 @@ MAX_WORKERS = 4096
 MIN_SHARE, MAX_SHARE = 0.0001, 100_000
 """CPU slots or GPUs of one worker, where it takes any: Ray counts in ten-thousandths."""
 MAX_MEMORY = 2**50
-MAX_GLOBAL_SIZE = 1_000_000_000
-MAX_MICROBATCHES = 65_536
 MAX_STEPS = 1_000_000_000_000
 MAX_COUNT = 1_000_000
 """Of checkpoints kept, and of restarts."""
@@ -141,30 +140,6 @@ class ResourcesSpec:
             (self.memory is None or self.memory >= 0, "memory", f"must not be negative, got {self.memory}"),
             _at_most(self.memory or 0, MAX_MEMORY, "memory"),
             (self.cpu + self.gpu > 0, "cpu", "a worker needs at least one CPU or GPU"),
-        )
-
-
-@dataclass(frozen=True)
-class BatchSpec:
-    """The global batch."""
-
-    global_size: int = 256
-    """Samples in one optimizer step, whatever the worker count; at most a billion."""
-    num_microbatches: int | Literal["auto"] = "auto"
-    """Fixed for the job: the unit that workers share out, at most 65,536. `auto`: chosen by global_size and by
-    workers.min and max, see `docs/how-to/write-a-job.md`."""
-
-    def __post_init__(self) -> None:
-        count = self.num_microbatches
-        check_rules(
-            (self.global_size >= 1, "global_size", f"must be at least 1, got {self.global_size}"),
-            _at_most(self.global_size, MAX_GLOBAL_SIZE, "global_size"),
-            _at_most(1 if count == "auto" else count, MAX_MICROBATCHES, "num_microbatches"),
-            (
-                count == "auto" or 1 <= count <= max(1, self.global_size),
-                "num_microbatches",
-                f"must lie in 1..global_size ({self.global_size}), got {count}",
-            ),
         )
 
 
@@ -333,8 +308,10 @@ class JobSpec:
     """How many workers, and between which bounds."""
     resources_per_worker: ResourcesSpec = ResourcesSpec()
     """What one worker takes of a node."""
-    batch: BatchSpec = BatchSpec()
+    batch: BatchSpec = field(default_factory=BatchSpec)
     """The global batch and how it is cut."""
+    lr_scaling: LrScalingSpec = field(default_factory=LrScalingSpec)
+    """What another global batch does to the learning rate."""
     seed: int = 0
     """Of the sample order and of every random number."""
     reproducible: bool = True
@@ -437,6 +414,7 @@ class JobSpec:
             ),
             *ray_train_rules(self),
             *aggregation_rules(self),
+            *lr_scaling_rules(self),
         )
 
     @property
@@ -469,27 +447,3 @@ def spec_to_json(spec: JobSpec) -> dict[str, Any]:
         return dict(to_json(spec))
     resolved = replace(spec, batch=replace(spec.batch, num_microbatches=spec.num_microbatches))
     return dict(to_json(resolved))
-
-
-ROOMY = 32
-"""Samples: smaller microbatches use a core badly."""
-
-
-def resolve_num_microbatches(global_size: int, min_workers: int, max_workers: int, smallest: int = ROOMY) -> int:
-    """Choose V for `num_microbatches: auto`.
-
-    Of the counts 2^a and 3*2^a with at least one microbatch a worker and `smallest` samples a microbatch, the one that
-    keeps the worker counts min..max busiest on average (W workers take ceil(V/W) rounds, so V/(W*ceil(V/W)) of their
-    time is work); the smallest of equals, because small microbatches use a core badly. Where no count leaves so
-    many samples, the smallest that gives every worker one.
-    """
-    counts = sorted({factor << power for factor in (1, 3) for power in range(14)})
-    enough = [count for count in counts if max_workers <= count <= global_size] or [global_size]
-    roomy = [count for count in enough if count * smallest <= global_size] or enough[:1]
-
-    def busy(count: int) -> float:
-        worlds = range(min_workers, max_workers + 1)
-        return sum(count / (world * -(-count // world)) for world in worlds) / len(worlds)
-
-    best = max(busy(count) for count in roomy)
-    return min(count for count in roomy if busy(count) >= best - 0.02)

@@ -1,0 +1,101 @@
+"""The noise of a job's gradients, and what follows from it for the learning rate.
+
+Each worker adds the square of the norm of each microbatch's gradient to the vector that is summed anyway
+(`FlatLayout`), so that all know the same of all microbatches; with `reproducible: true` with the same bits, whatever
+the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from rubato.engine.flat import FlatLayout
+from rubato.strategies.batch_rules import Noise, gain, keep_of, warmed
+from rubato.wire.spec import JobSpec
+
+REGISTERED = "rubato.noise"
+"""The name of what is known of the noise, in the training state."""
+
+
+class NoiseWatch:
+    """How noisy the gradients are, measured now and then."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._every = spec.batch.noise_every
+        self._base = spec.lr_scaling.base_size or spec.batch.global_size
+        self.noise = Noise()
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is measured in this step; equal on all workers."""
+        return self._every > 0 and step % self._every == 0
+
+    def take(self, flat: FlatLayout, mean_L: torch.Tensor, unit: int, samples: float, scale: float) -> None:
+        """Look at a step's gradient.
+
+        Args:
+            mean_L: the mean over the step.
+            unit: samples of what counts 1.
+            samples: of the step.
+            scale: of a GradScaler.
+        """
+        squares, inverse_sizes, passes = flat.notes_of(mean_L)
+        if passes <= 0 or inverse_sizes <= 0:
+            return
+        small = unit * passes / inverse_sizes
+        square = float(torch.linalg.vector_norm(mean_L[: flat.gradients], dtype=torch.float64)) ** 2 / scale**2
+        keep = keep_of(samples * self._every, self._base)
+        self.noise = self.noise.after([squares / passes / scale**2], square, small, samples, keep=keep)
+
+    def told(self, step: int) -> dict[str, float]:
+        """For the row of a step in which it was measured."""
+        scale = self.noise.scale if self.is_due(step) else None
+        return {} if scale is None else {"noise_scale": scale}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known."""
+        return {"noise": [self.noise.gradient_sqr, self.noise.variance, self.noise.weight]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it over."""
+        self.noise = Noise(*state["noise"])
+
+
+class LearningRate:
+    """Multiplies the learning rates of the program's optimizers while they step; the program sees its own ones."""
+
+    def __init__(self, spec: JobSpec, watch: NoiseWatch | None) -> None:
+        self._rule, self._warmup_steps = spec.lr_scaling.rule, spec.lr_scaling.warmup_steps
+        self._batch, self._base = spec.batch.global_size, spec.lr_scaling.base_size or spec.batch.global_size
+        self._watch = watch
+
+    def factor(self, step: int) -> float:
+        """At this step."""
+        noise = self._watch.noise if self._watch is not None else Noise()
+        return warmed(1.0, gain(self._rule, self._batch, self._base, noise), step, self._warmup_steps)
+
+    def attach(self, optimizers: Iterable[torch.optim.Optimizer], step: Callable[[], int]) -> None:
+        """From here on.
+
+        Args:    step: the present one.
+        """
+        for optimizer in optimizers:
+            own: list[Any] = []
+
+            def before(one: torch.optim.Optimizer, *_: Any, own: list[Any] = own) -> None:
+                own[:] = [group["lr"] for group in one.param_groups]
+                for group in one.param_groups:
+                    group["lr"] = group["lr"] * self.factor(step())
+
+            def after(one: torch.optim.Optimizer, *_: Any, own: list[Any] = own) -> None:
+                for group, rate in zip(one.param_groups, own, strict=True):
+                    group["lr"] = rate
+
+            optimizer.register_step_pre_hook(before)
+            optimizer.register_step_post_hook(after)
+
+    def told(self, step: int) -> dict[str, float]:
+        """For the row of a step."""
+        return {} if self._rule == "none" else {"lr_factor": self.factor(step)}

@@ -1,0 +1,190 @@
+"""The noise scale is what each microbatch's own gradient says, and rates are multiplied while optimizers step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from alone import ROWS, AloneRun, loss_of, own_generators, prepared
+from torch import nn
+
+from rubato.engine.noise import NoiseWatch
+from rubato.errors import SpecError
+from rubato.strategies.batch_rules import Noise, keep_of
+from rubato.wire.batch import LrScalingSpec
+from rubato.wire.spec import parse_spec
+
+SIZE, PIECES = 8, 4
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    with own_generators():
+        yield
+
+
+def go(run: AloneRun, steps: int, update: Callable[[torch.optim.Optimizer], Any] = lambda one: one.step()) -> nn.Module:
+    """Train, and keep what each microbatch's gradient is. The row of a last step would wait for the end: one more."""
+    model, optimizer = prepared(run)
+    run.state["seen"] = 0
+    seen.clear()
+    for step in run.steps(steps=steps + 1):
+        parts = []
+        for x, y in step:
+            loss = loss_of(model, x, y)
+            parts.append((len(x), torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)))
+            step.backward(loss)
+        seen.append((parts, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]))
+        update(optimizer)
+    return model
+
+
+seen: list[Any] = []
+
+
+def square(gradients: Any) -> float:
+    return sum(float(one.double().square().sum()) for one in gradients)
+
+
+def test_it_is_what_the_microbatches_say() -> None:
+    run = AloneRun(noise_every=1)
+    go(run, 5)
+    expected = Noise()
+    for row, (parts, mean) in zip(run.rows, seen[:-1], strict=True):
+        samples = sum(size for size, _ in parts)
+        small = len(parts) / sum(1 / size for size, _ in parts)
+        squares = [square(gradients) for _, gradients in parts]
+        expected = expected.after(squares, square(mean), small, samples, keep=keep_of(samples, SIZE))
+        if expected.scale is None:
+            assert "noise_scale" not in row.values
+        else:
+            assert row.values["noise_scale"] == pytest.approx(expected.scale, rel=1e-3)
+    assert expected.scale is not None
+    assert any(len(parts) < PIECES for parts, _ in seen), "the last step of an epoch has fewer samples"
+
+
+def test_it_is_measured_in_some_steps_only() -> None:
+    run = AloneRun(noise_every=2)
+    go(run, 5)
+    assert ["noise_scale" in row.values for row in run.rows] == [True, False, True, False, True]
+    assert not any("noise_scale" in row.values for row in rows_of(AloneRun()))
+
+
+def rows_of(run: AloneRun) -> Any:
+    go(run, 3)
+    return run.rows
+
+
+def test_a_scale_of_the_loss_changes_nothing() -> None:
+    plain, scaled = AloneRun(noise_every=1), AloneRun(noise_every=1)
+    go(plain, 3)
+    with own_generators():
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaled.prepare(model=model, optimizer=optimizer, dataset=ROWS, scaler=scaler)
+        for step in scaled.steps(steps=4):
+            for x, y in step:
+                step.backward(loss_of(model, x, y))
+            scaler.step(optimizer)
+            scaler.update()
+    found = [[row.values.get("noise_scale") for row in run.rows] for run in (plain, scaled)]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert scaled._noise is not None
+    assert plain._noise is not None
+    assert scaled._noise.noise.variance == pytest.approx(plain._noise.noise.variance, rel=1e-4)
+
+
+def test_gradients_that_are_not_finite_say_nothing() -> None:
+    run = AloneRun(noise_every=1)
+    model, optimizer = prepared(run)
+    for step in run.steps(steps=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y) * (float("inf") if step.index == 1 else 1.0))
+        optimizer.step()
+        assert run._noise is not None
+        if step.index == 0:
+            known = run._noise.noise
+    assert run._noise.noise == known
+    assert known.is_known or known.weight > 0
+
+
+def test_what_is_known_is_a_part_of_the_state() -> None:
+    spec = parse_spec({"name": "a", "entrypoint": "a.py", "batch": {"noise_every": 3}})
+    one, other = NoiseWatch(spec), NoiseWatch(spec)
+    one.noise = Noise(1.5, 2.5, 0.5)
+    other.load_state_dict(one.state_dict())
+    assert other.noise == one.noise
+    assert [one.is_due(step) for step in range(4)] == [True, False, False, True]
+
+
+# --- the learning rate ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_rates_are_multiplied_while_the_optimizer_steps(rule: Any, factor: float) -> None:
+    scaling = LrScalingSpec(rule, base_size=2)
+    run, by_hand = AloneRun(lr_scaling=scaling), AloneRun()
+    found: list[float] = []
+
+    def update(optimizer: torch.optim.Optimizer) -> None:
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        found.append(optimizer.param_groups[0]["lr"])
+
+    def update_by_hand(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 0.01 * factor
+        optimizer.step()
+
+    with own_generators():
+        model = go(run, 4, update)
+    with own_generators():
+        other = go(by_hand, 4, update_by_hand)
+    assert set(found) == {0.01}, "the program sees its own"
+    assert torch.equal(model.weight, other.weight)  # type: ignore[arg-type]
+    assert {row.values["lr_factor"] for row in run.rows} == {factor}
+    assert "lr_factor" not in by_hand.rows[0].values
+
+
+def test_the_factor_grows_over_the_steps_of_the_warmup() -> None:
+    run = AloneRun(lr_scaling=LrScalingSpec("linear", base_size=2, warmup_steps=3))
+    go(run, 5)
+    assert [row.values["lr_factor"] for row in run.rows] == pytest.approx([1.0, 2.0, 3.0, 4.0, 4.0])
+
+
+def test_adascale_goes_by_the_noise() -> None:
+    run = AloneRun(noise_every=1, lr_scaling=LrScalingSpec("adascale", base_size=2))
+    go(run, 6)
+    factors = [row.values["lr_factor"] for row in run.rows]
+    assert all(1.0 <= factor <= 4.0 for factor in factors)
+    assert len(set(factors)) > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"lr_scaling": {"rule": "linear"}},
+            "lr_scaling.base_size: is the batch that the learning rate was chosen for",
+        ),
+        ({"lr_scaling": {"base_size": 8}}, "give it with a rule, and only then"),
+        ({"lr_scaling": {"rule": "linear", "base_size": 0}}, "lr_scaling.base_size: must lie in 1.."),
+        ({"lr_scaling": {"rule": "sqrt", "base_size": 8, "warmup_steps": -1}}, "warmup_steps: must lie in 0.."),
+        (
+            {"lr_scaling": {"rule": "adascale", "base_size": 8}},
+            "adascale goes by the noise of the gradients: give batch",
+        ),
+        ({"batch": {"noise_every": -1}}, "batch.noise_every: must lie in 0.."),
+        (
+            {"backend": "ray_train", "lr_scaling": {"rule": "linear", "base_size": 8}},
+            "the program sets its own learning rate",
+        ),
+        ({"backend": "ray_train", "batch": {"noise_every": 1}}, "Ray Train has the gradients; leave it out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"name": "a", "entrypoint": "a.py", **fields})
+    assert sentence in str(caught.value)
