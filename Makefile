@@ -212,6 +212,10 @@ bench-steady: setup ## Take a steady step apart, beside DDP on the same model; A
 bench-strategies: setup ## Exchanges of the strategies on emulated slow links, measured and predicted; needs root
 	$(BIN)/python -m benchmarks.strategies $(ARGS)
 
+.PHONY: bench-strategy-steps
+bench-strategy-steps: setup ## Whole steps of the strategies on emulated slow links, measured and predicted; needs root
+	$(BIN)/python -m benchmarks.strategy_steps $(ARGS)
+
 .PHONY: bench-parity
 bench-parity: setup ## What each strategy learns, beside whole gradients (an hour); ARGS="--seeds 3 --recipes char-lm"
 	$(BIN)/python -m benchmarks.parity $(ARGS)

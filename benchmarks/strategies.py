@@ -13,6 +13,8 @@ import argparse
 import os
 import statistics
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from benchmarks.document import publish
@@ -23,7 +25,7 @@ from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.profile import Layer, Profile
 from tests.exchanges import exchange
-from tests.network import NoNamespaces, far_network, network
+from tests.network import Network, NoNamespaces, far_network, network
 
 SHAPES = [[512, 512], [512], [256, 512], [256], [10, 256], [10]]
 """Of an MLP of about 400,000 parameters."""
@@ -77,15 +79,27 @@ def spec_of(strategy: Strategy) -> dict[str, object]:
     return {"compression": {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}}
 
 
+@contextmanager
+def emulate(workers: int, link: Emulated | None) -> Iterator[Network]:
+    """A network with links of a kind; None: without a limit.
+
+    Raises:  NoNamespaces: it cannot be made here.
+    """
+    if link is not None and link.latency_ms > 0:
+        with far_network(workers, link.mbit, link.latency_ms / 1e3) as net:
+            yield net
+        return
+    with network(workers) as net:
+        net.enlarge_packets()
+        if link is not None:
+            net.limit(link.mbit)
+        yield net
+
+
 def measure(workers: int, link: Emulated | None, rounds: int) -> dict[str, Seen]:
     """All strategies on links of a kind; None: without a limit."""
     specs = {name_of(one): spec_of(one) for one in STRATEGIES}
-    is_far = link is not None and link.latency_ms > 0
-    with far_network(workers, link.mbit, link.latency_ms / 1e3) if link and is_far else network(workers) as net:
-        if not is_far:
-            net.enlarge_packets()
-        if link is not None and not is_far:
-            net.limit(link.mbit)
+    with emulate(workers, link) as net:
         answers = exchange(net, workers, specs, SHAPES, rounds, timeout_s=3600.0)
     return {
         name: Seen(

@@ -1,0 +1,131 @@
+"""Whole steps of each strategy on slow links, beside what the planner predicts from a profile of one worker.
+
+python -m benchmarks.strategy_steps [--workers 4] [--mbit 50] [--latency-ms 0,5] [--write]
+
+Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
+sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
+knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+from benchmarks.document import publish
+from benchmarks.flags import numbers
+from benchmarks.machine import machine, today, versions
+from benchmarks.processes import nothing_left_behind
+from benchmarks.strategies import STRATEGIES, Emulated, emulate, spec_of
+from rubato.cli.app import run
+from rubato.planner.choose import name_of
+from rubato.planner.predict import predict
+from rubato.planner.profile import Profile
+from rubato.testing import LocalJob
+from rubato.wire.codec import from_json
+from rubato.wire.spec import JobSpec, parse_spec
+from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
+
+PROGRAM = Path(__file__).parent / "programs" / "paced.py"
+STEPS, WARM = 30, 10
+SAMPLE_S = 0.002
+"""Of a pass, each way."""
+BATCH: dict[str, Any] = {"global_size": 64, "num_microbatches": 16}
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    """Of the job."""
+    return {
+        "name": "steps",
+        "entrypoint": f"{PROGRAM.name}:train",
+        "config": {"steps": STEPS, "sample_s": SAMPLE_S},
+        "batch": BATCH,
+        "reproducible": False,
+        **fields,
+    }
+
+
+def profile_of_program() -> Profile:
+    """As `rubato profile` measures it."""
+    settings = [f"--set=batch.{key}={value}" for key, value in BATCH.items()]
+    config = [f"--config=steps={STEPS}", f"--config=sample_s={SAMPLE_S}"]
+    with tempfile.TemporaryDirectory() as folder, chdir(PROGRAM.parent):
+        file = Path(folder) / "profile.json"
+        flags = ["--set=reproducible=false", *settings, *config, f"--output={file}"]
+        if run(["profile", PROGRAM.name, *flags]) != 0:
+            raise SystemExit("the program could not be profiled")
+        return from_json(Profile, json.loads(file.read_text()), strict=True)
+
+
+def train(net: Network, workers: int, aggregation: dict[str, object]) -> float:
+    """Median seconds of a step."""
+    with tempfile.TemporaryDirectory() as home:
+        fields = spec(
+            aggregation=aggregation,
+            workers={"initial": workers, "min": workers, "max": workers},
+            env={NAMESPACES: net.name},
+        )
+        job = LocalJob(Path(home), PROGRAM, patience_s=1800.0, **fields)
+        job.run._command = COMMAND
+        with job:
+            job.result()
+            rows = job.rows()[WARM:]
+    return float(statistics.median(row["values"]["step_seconds"] for row in rows))
+
+
+def table(profile: Profile, job: JobSpec, workers: int, links: list[Emulated]) -> str:
+    """Milliseconds of a step: measured, and predicted."""
+    heads = ["strategy", *(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms: measured, predicted" for link in links)]
+    cells: dict[str, list[str]] = {name_of(one): [] for one in STRATEGIES}
+    apart = []
+    for link in links:
+        with emulate(workers, link) as net:
+            for strategy in STRATEGIES:
+                name = name_of(strategy)
+                seconds = train(net, workers, spec_of(strategy))
+                batch = job.batch.global_size, job.num_microbatches
+                told = predict(profile, link.as_planned, strategy, workers, *batch, several=True)
+                apart.append(max(seconds / told.step_s, told.step_s / seconds))
+                cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told.step_s:.0f}")
+                print(f"{name} at {link.mbit:g} Mb/s, {link.latency_ms:g} ms: {cells[name][-1]}", file=sys.stderr)
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    lines += [f"| `{name}` | {' | '.join(row)} |" for name, row in cells.items()]
+    told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
+    return "\n".join([*lines, "", f"Measured against predicted: {told_apart}."])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Whole steps of strategies on slow links, measured and predicted.")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--mbit", type=numbers, default=[50])
+    parser.add_argument("--latency-ms", type=numbers, default=[0, 5])
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    flags = parser.parse_args()
+    load = os.getloadavg()[0]
+    job = parse_spec(spec())
+    links = [Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit]
+    try:
+        with nothing_left_behind():
+            profile = profile_of_program()
+            text = table(profile, job, flags.workers, links)
+    except NoNamespaces as error:
+        print(f"steps are NOT measured here: {error}", file=sys.stderr)
+        return 1
+    head = (
+        f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {profile.parameters:,} "
+        f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms; links emulated; milliseconds, "
+        f"medians of {STEPS - WARM} steps."
+    )
+    publish("strategy-steps", f"{head}\n\n{text}", writes=flags.write)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
