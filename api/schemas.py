@@ -101,6 +101,8 @@ class DryRun(BaseModel):
     """A spec as it would be stored, with all defaults."""
 
     spec: JsonObject
+    remarks: list[str]
+    """What to know of it, in sentences."""
 
 
 class ListedJob(JobItem):

@@ -17,6 +17,7 @@ from api.routes.asking import Asker, IdempotencyKey, Wait
 from api.routes.errors import errors
 from api.routes.pages import Cursor, History, PageLimit
 from rubato.wire.events import EventKind
+from rubato.wire.remarks import remarks_of
 from rubato.wire.status import FINAL, Status
 from service import clones, jobs, removal, updates, wishes
 from service.attempts import list_attempts, list_workers
@@ -63,7 +64,7 @@ async def submit_job(
     """Submit a job spec, JSON or YAML. With `dry_run` the resolved spec comes back and nothing is stored."""
     spec = jobs.read_spec(await read_spec_data(request, context.settings.max_spec_bytes))
     if dry_run:
-        return JSONResponse({"spec": await jobs.check(context, spec, caller)})
+        return JSONResponse({"spec": await jobs.check(context, spec, caller), "remarks": remarks_of(spec)})
     return _created(response, await jobs.submit(context, spec, asked=Asked(caller, idempotency_key)))
 
 

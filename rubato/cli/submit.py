@@ -20,6 +20,7 @@ from rubato.cli.specfile import (
 )
 from rubato.errors import PackageError
 from rubato.packaging import PackedFolder, pack_folder
+from rubato.wire.remarks import remarks_of
 from rubato.wire.spec import parse_spec
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def submit(
     parse_spec(data)
     with connect(url) as client:
         if dry_run:
-            put_json(client.check({key: value for key, value in data.items() if key != "working_dir"}))
+            checked = client.check({key: value for key, value in data.items() if key != "working_dir"})
+            put_json(checked)
+            for remark in remarks_of(parse_spec(checked, strict=False)):
+                note(remark)
             return
         job = send(client, data, draft.folder)
         announce(job, client.url, as_json=as_json)

@@ -33,6 +33,11 @@ async def test_yaml_and_json_make_the_same_job(bench: Bench) -> None:
 async def test_a_dry_run_resolves_and_stores_nothing(bench: Bench) -> None:
     resolved = await bench.post("/jobs", 200, SPEC, dry_run=True)
     assert resolved["spec"]["workers"] == {"initial": 1, "min": 1, "max": 8, "standby": 0, "autoscale": "off"}
+    assert resolved["remarks"] == []
+    lossy = {"reproducible": False, "aggregation": {"compression": {"method": "topk"}}}
+    _, kept, lost = (await bench.post("/jobs", 200, {**SPEC, **lossy}, dry_run=True))["remarks"]
+    assert "a part of each gradient travels later" in kept
+    assert "compression.on_loss: rollback" in lost
     assert (await bench.get("/jobs"))["items"] == []
 
 

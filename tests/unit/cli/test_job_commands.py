@@ -458,6 +458,11 @@ def test_submit_dry_run_prints_the_resolved_spec(service: FakeService, rubato: R
     done = rubato("submit", "--recipe", "image-classifier", "--dry-run", "--name", "d")
     assert done.json == {"name": "d", "recipe": "image-classifier", "seed": 0}
     assert service.requests[0].query == {"dry_run": "true"}
+    assert done.err == ""
+    unusual = rubato(
+        "submit", "--recipe", "image-classifier", "--dry-run", "--name", "d", "--set", "reproducible=false"
+    )
+    assert "The bits of the weights follow the number of workers" in " ".join(unusual.err.split())
 
 
 @pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])

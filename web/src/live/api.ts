@@ -126,7 +126,7 @@ export function postYaml<T>(unanswered: Unanswered, path: string, yaml: string):
 }
 
 /** What the service says of a job spec; nothing is stored. */
-export function dryRun(yaml: string): Promise<{ spec: Record<string, unknown> }> {
+export function dryRun(yaml: string): Promise<{ spec: Record<string, unknown>; remarks: string[] }> {
   return send("/jobs?dry_run=true", yaml, "application/yaml");
 }
 

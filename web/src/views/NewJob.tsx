@@ -80,6 +80,8 @@ interface Verdict {
   findings: Finding[];
   /** What it comes to. */
   sentence: string;
+  /** What to know of a spec that holds. */
+  remarks: string[];
 }
 
 function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps) {
@@ -169,7 +171,14 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
           ) : shown === null ? (
             <p class="soft">Checking…</p>
           ) : shown.problem === "" ? (
-            <p>{shown.sentence}</p>
+            <>
+              <p>{shown.sentence}</p>
+              {shown.remarks.map((remark) => (
+                <p key={remark} class="soft">
+                  {remark}
+                </p>
+              ))}
+            </>
           ) : (
             <Problems verdict={shown} findings={isYaml ? shown.findings : others} />
           )}
@@ -195,7 +204,13 @@ function useVerdict(text: string | null): [Verdict | null, (verdict: Verdict) =>
     let isStale = false;
     const timer = setTimeout(async () => {
       const next = await dryRun(text).then(
-        ({ spec }) => ({ text, problem: "", findings: [], sentence: resolvedSentence(spec) }),
+        ({ spec, remarks }) => ({
+          text,
+          problem: "",
+          findings: [],
+          sentence: resolvedSentence(spec),
+          remarks,
+        }),
         (error) => refusal(text, error),
       );
       if (!isStale) setVerdict(next);
@@ -210,7 +225,13 @@ function useVerdict(text: string | null): [Verdict | null, (verdict: Verdict) =>
 
 function refusal(text: string, error: unknown): Verdict {
   const findings = error instanceof ApiError ? error.findings : [];
-  return { text, problem: error instanceof Error ? error.message : String(error), findings, sentence: "" };
+  return {
+    text,
+    problem: error instanceof Error ? error.message : String(error),
+    findings,
+    sentence: "",
+    remarks: [],
+  };
 }
 
 /** What is wrong, by field; and what belongs to none. */

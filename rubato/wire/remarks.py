@@ -1,0 +1,45 @@
+"""What to know of a spec that holds: what goes together, at which price. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rubato.wire.aggregation import KEEPING_NOTHING
+from rubato.wire.spec import JobSpec
+
+
+def remarks_of(spec: JobSpec) -> list[str]:
+    """Sentences, none for a spec that asks for nothing unusual."""
+    return list(_of_bits(spec)) if spec.backend == "rubato" else []
+
+
+def _of_bits(spec: JobSpec) -> Iterator[str]:
+    name, compression = spec.aggregation.name, spec.aggregation.compression
+    if not spec.reproducible:
+        yield "The bits of the weights follow the number of workers, as reproducible is false."
+    if compression.method in ("fp16", "bf16"):
+        yield f"Gradients are rounded to {name} before they are added up."
+    elif compression.method not in KEEPING_NOTHING:
+        yield (
+            f"With {name} a part of each gradient travels later: it is kept over scalings and in checkpoints. Compare "
+            "loss curves at equal samples with those of whole gradients."
+        )
+        if compression.on_loss == "continue":
+            yield (
+                "A lost worker takes along what it had kept, and the others train on without it, which is told; "
+                "compression.on_loss: rollback goes back to the newest checkpoint instead."
+            )
+        else:
+            yield "A lost worker sends all back to the newest checkpoint, as compression.on_loss is rollback."
+    elif not spec.aggregation.is_default:
+        yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
+    if compression.momentum:
+        yield "The optimizer must have no momentum of its own: compression.momentum is in the exchange."
+    if spec.aggregation.needs_alike:
+        yield f"With {name} all workers must run on nodes of one kind; others are refused."
+    scaling = spec.lr_scaling
+    if scaling.rule != "none":
+        yield (
+            f"Learning rates are multiplied as {scaling.rule} says, from a batch of {scaling.base_size} to one of "
+            f"{spec.batch.global_size}."
+        )

@@ -1,0 +1,49 @@
+"""What is said of a spec that holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rubato.wire.remarks import remarks_of
+from rubato.wire.spec import parse_spec
+
+
+def said(**fields: Any) -> str:
+    return " ".join(remarks_of(parse_spec({"name": "a", "entrypoint": "train.py:train", **fields})))
+
+
+def compressed(**compression: Any) -> str:
+    return said(reproducible=False, aggregation={"compression": compression})
+
+
+def test_nothing_is_said_of_what_is_usual() -> None:
+    assert said() == said(backend="ray_train", reproducible=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "sentences"),
+    [
+        (said(reproducible=False), ["The bits of the weights follow the number of workers"]),
+        (said(reproducible=False, aggregation={"algorithm": "tree"}), ["exchanged whole by tree, when the backward"]),
+        (compressed(method="bf16"), ["rounded to bf16 before they are added up"]),
+        (compressed(method="topk"), ["With topk a part of each gradient travels later", "on_loss: rollback goes back"]),
+        (compressed(method="topk", on_loss="rollback"), ["sends all back to the newest checkpoint, as"]),
+        (compressed(method="powersgd"), ["With powersgd all workers must run on nodes of one kind"]),
+        (compressed(method="topk", momentum=0.9), ["The optimizer must have no momentum of its own"]),
+        (
+            said(lr_scaling={"rule": "sqrt", "base_size": 64}),
+            ["Learning rates are multiplied as sqrt says, from a batch of 64 to one of 256."],
+        ),
+    ],
+)
+def test_what_is_worth_knowing_is_said(told: str, sentences: list[str]) -> None:
+    assert all(sentence in told for sentence in sentences), told
+
+
+def test_each_is_said_once() -> None:
+    told = compressed(method="topk", on_loss="rollback")
+    assert "takes along what it had kept" not in told
+    assert "rounded" not in told
+    assert "exchanged whole" not in told
