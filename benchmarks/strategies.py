@@ -35,6 +35,7 @@ STRATEGIES = [
     Strategy(algorithm="ring"),
     Strategy(algorithm="tree"),
     Strategy(algorithm="halving_doubling"),
+    Strategy(servers=1),
     Strategy(method="fp16"),
     Strategy(method="bf16"),
     Strategy(method="powersgd", rank=RANK),

@@ -329,7 +329,7 @@ def compressor_of(spec: AggregationSpec, layout: Layout, density: float, hosts: 
     told = spec.compression
     match told.method:
         case "none":
-            return Dense(layout, "direct" if spec.algorithm == "auto" else spec.algorithm)
+            return Dense(layout, "direct" if spec.algorithm == "auto" else spec.algorithm, spec.servers)
         case "fp16":
             return Cast(layout, torch.float16)
         case "bf16":

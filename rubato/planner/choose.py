@@ -27,6 +27,7 @@ PRETTY = {
     "ring": "whole gradients, over a ring",
     "tree": "whole gradients, over a reduction tree",
     "halving_doubling": "whole gradients, by halving and doubling",
+    "server": "whole gradients, added up by some for all",
 }
 
 
@@ -106,9 +107,11 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
     """Strategies that the spec allows, the one it has by default first; and the others."""
     told = spec.aggregation.compression
     base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
+    servers = spec.aggregation.servers
     allowed, refused = [base], []
     for algorithm in ("ring", "tree", "halving_doubling"):
         allowed.append(replace(base, algorithm=algorithm))
+    allowed.append(replace(base, servers=servers))
     for method in ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"):
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
@@ -134,6 +137,8 @@ def name_of(strategy: Strategy) -> str:
     """As a spec says it."""
     if strategy.method != "none":
         return strategy.method
+    if strategy.servers:
+        return "server"
     return "auto" if strategy.algorithm == "direct" else strategy.algorithm
 
 
@@ -145,7 +150,9 @@ def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
 def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
     several = not spec.reproducible
     told = predict(profile, link, strategy, workers, spec.batch.global_size, spec.num_microbatches, several=several)
-    sent = sum(cost_of(one.exchange, workers, one.size).port_bytes for one in messages(strategy, profile, workers))
+    told_each = messages(strategy, profile, workers)
+    costs = [cost_of(one.exchange, workers, one.size, max(1, strategy.servers)) for one in told_each]
+    sent = sum(cost.port_bytes / (1 if cost.both_ways else 2) for cost in costs)
     return Option(
         name_of(strategy),
         workers,

@@ -74,6 +74,8 @@ class Cost:
     port_bytes: float
     """Through the busiest port, one after the other."""
     added_bytes: float
+    both_ways: bool = True
+    """Whether as much goes in at the same time; else half of `port_bytes` goes in first, and half goes out then."""
 
 
 def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> Cost:
@@ -94,7 +96,7 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> 
             return Cost(2 * (workers - 1), 2 * share, share)
         case "tree":
             # The root's port: its children come in one after the other, and go out so.
-            return Cost(2 * levels, 2 * size * levels, size * levels)
+            return Cost(2 * levels, 2 * size * levels, size * levels, both_ways=False)
         case "halving_doubling":
             folds = 0 if workers == 1 << levels else 1
             power = 1 << (workers.bit_length() - 1)
@@ -102,7 +104,8 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> 
             return Cost(2 * (power.bit_length() - 1) + 2 * folds, 2 * halves + 2 * size * folds, halves + size * folds)
         case "server":
             # Its own gradient a server need not send; with S = P this is what `direct` moves.
-            return Cost(2, 2 * (workers - 1) * size / servers, (workers - 1) * size / servers)
+            moved = (workers - 1) * size / servers
+            return Cost(2, 2 * moved, moved, both_ways=servers >= workers)
         case "all_gather":
             return Cost(1, size * (workers - 1), 0.0)
 

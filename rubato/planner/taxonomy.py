@@ -35,6 +35,7 @@ _PATTERNS: dict[str, Pattern] = {
     "gtopk": "binomial tree",
     "hierarchical_topk": "within machines, then between them",
     "sketched_sgd": "all to one and back",
+    "server": "all to one and back",
 }
 
 
@@ -55,7 +56,7 @@ def cell_of(spec: JobSpec) -> Cell:
     """The one cell of a job."""
     return Cell(
         "data",
-        "centralised" if spec.aggregation.name == "sketched_sgd" else "decentralised",
+        "centralised" if spec.aggregation.name in ("sketched_sgd", "server") else "decentralised",
         "synchronous",
         _pattern_of(spec),
     )

@@ -13,30 +13,30 @@ from rubato.strategies.sums import Pattern, elements_sent, sum_over
 class Dense(Compressor):
     """Nothing is left out.
 
-    Args:    pattern: of the sum, see `sums`.
+    Args:    pattern, servers: of the sum, see `sums`.
     """
 
-    def __init__(self, layout: Layout, pattern: Pattern = "direct") -> None:
+    def __init__(self, layout: Layout, pattern: Pattern = "direct", servers: int = 1) -> None:
         super().__init__(layout)
-        self._pattern = pattern
+        self._pattern, self._servers = pattern, servers
 
     def exchange(
         self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
     ) -> tuple[torch.Tensor, State]:
         """See `Compressor`: in one go."""
-        return sum_over(comm, vector_L, self._pattern), {}
+        return sum_over(comm, vector_L, self._pattern, self._servers), {}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
         """See `Compressor`."""
-        return sum_over(comm, part_D, self._pattern), {}
+        return sum_over(comm, part_D, self._pattern, self._servers), {}
 
     def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int:
         """See `Compressor`."""
-        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.length)
+        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.length, self._servers)
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
         """See `Compressor`."""
-        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.numel)
+        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.numel, self._servers)
 
 
 class Gathering(Correcting):

@@ -1,4 +1,4 @@
-"""The sum of equal vectors of all workers, in four patterns.
+"""The sum of equal vectors of all workers, in five patterns.
 
 Names: P workers, n bytes of a vector, a = seconds until a message begins to arrive, b = seconds a byte. The time of a
 pattern is that of the rank that is busy for longest; adding up is left out.
@@ -9,6 +9,7 @@ pattern is that of the rank that is busy for longest; adding up is left out.
 | ring | 2(P-1) | 2n(P-1)/P |
 | tree | 2 ceil(log2 P) | n ceil(log2 P) |
 | halving and doubling | 2 log2 P, and 2 more where P is no power of two | 2n(P-1)/P, and n more there |
+| server, S of them | 2 | n(P-1)/S in, and as much out |
 
 The result has equal bits on all ranks, and the same bits each time. Over `tree` and `halving_doubling` it is a balanced
 binary tree over the ranks, the same for both where P is a power of two.
@@ -23,20 +24,24 @@ import torch
 
 from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, scatter, sent_directly, split
 
-Pattern = Literal["direct", "ring", "tree", "halving_doubling"]
-
+Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
 
 LARGE = 1 << 16
 """Bytes of a message beyond which its way takes longer than a word back, on a link that is slow enough to matter."""
 
 
-def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct") -> torch.Tensor:
+def sum_over(comm: Collectives, vector: torch.Tensor, pattern: Pattern = "direct", servers: int = 1) -> torch.Tensor:
     """The sum of the ranks' vectors, a new tensor.
 
+    Args:    servers: of `server`: so many of the first ranks add up a part each.
     Shapes:  (n,), equal on all ranks.
     Raises:  GenerationLost: a peer died.
     """
-    return vector.clone() if comm.world == 1 else PATTERNS[pattern](comm, vector.clone())
+    if comm.world == 1:
+        return vector.clone()
+    if pattern == "server":
+        return _by_servers(comm, vector, servers)
+    return PATTERNS[pattern](comm, vector.clone())
 
 
 def reduce_scatter(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
@@ -48,6 +53,34 @@ def reduce_scatter(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
 def sum_directly(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
     """Phase 1: a reduce-scatter. Phase 2: each tells all its stretch."""
     return torch.cat(all_gather(comm, reduce_scatter(comm, vector), lengths(vector.numel(), comm.world)))
+
+
+def _by_servers(comm: Collectives, vector: torch.Tensor, servers: int) -> torch.Tensor:
+    """Phase 1: each tells each server its part, which adds up in the order of ranks. Phase 2: each server tells all.
+
+    A synchronous parameter server whose workers are told sums instead of weights, which they step by themselves.
+    Source: Li et al. 2014, Scaling distributed machine learning with the parameter server, OSDI.
+    """
+    parts = split(vector, shards(vector.numel(), servers, comm.world))
+    told = {server: part for server, part in enumerate(parts) if server != comm.rank}
+    others = [rank for rank in range(comm.world) if rank != comm.rank]
+    is_server = comm.rank < len(parts)
+    expected = dict.fromkeys(others, parts[comm.rank].numel()) if is_server else {}
+    came = exchange(comm, told, expected, vector.dtype)
+    mine: dict[int, torch.Tensor] = {}
+    if is_server:
+        came[comm.rank] = parts[comm.rank]
+        ordered = [came[rank] for rank in range(comm.world)]
+        mine = {comm.rank: sum(ordered[1:], ordered[0])}
+    sent = dict.fromkeys(others, mine[comm.rank]) if is_server else {}
+    heard = {server: part.numel() for server, part in enumerate(parts) if server != comm.rank}
+    sums = exchange(comm, sent, heard, vector.dtype) | mine
+    return torch.cat([sums[server] for server in range(len(parts))])
+
+
+def shards(numel: int, servers: int, world: int) -> list[int]:
+    """How many elements each server adds up; there are no more servers than workers."""
+    return lengths(numel, min(servers, world))
 
 
 def _ring(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
@@ -178,7 +211,7 @@ PATTERNS: dict[Pattern, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def elements_sent(pattern: Pattern, rank: int, world: int, numel: int) -> int:
+def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: int = 1) -> int:
     """How many elements a rank sends to others in a sum of so many; pure."""
     if world == 1:
         return 0
@@ -188,6 +221,10 @@ def elements_sent(pattern: Pattern, rank: int, world: int, numel: int) -> int:
             return sent_directly(shares, rank)
         case "ring":
             return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
+        case "server":
+            parts = shards(numel, servers, world)
+            own = parts[rank] if rank < len(parts) else 0
+            return numel - own + (world - 1) * own
         case "tree":
             below = sum(rank % (2 * m) == 0 and rank + m < world for m in levels_of(world))
             return numel * (below + (rank > 0))

@@ -10,7 +10,7 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-Algorithm = Literal["auto", "ring", "tree", "halving_doubling"]
+Algorithm = Literal["auto", "ring", "tree", "halving_doubling", "server"]
 Method = Literal[
     "none",
     "fp16",
@@ -33,6 +33,7 @@ SPARSE: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sk
 PLACED: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "threshold"})
 """Methods that name places, in 32 bits."""
 MAX_RANK = 1_024
+MAX_SERVERS = 4_096
 MAX_ROWS = 25
 MAX_COLUMNS = 2**30
 MAX_STAGES = 100
@@ -108,9 +109,22 @@ class AggregationSpec:
 
     algorithm: Algorithm = "auto"
     """Of whole sums. `auto`: each worker adds up a part, and tells it to all: the least bytes, and it begins while
-    gradients are computed. `ring`, `tree` (FireCaffe's) and `halving_doubling` exchange them whole, behind that."""
+    gradients are computed. `ring`, `tree` (FireCaffe's) and `halving_doubling` exchange them whole, behind that; with
+    `server` some of the workers add up for all, as parameter servers do."""
+    servers: int = 1
+    """Of `server`: how many of the workers add up, each a part."""
     compression: CompressionSpec = CompressionSpec()
     """What of a gradient travels."""
+
+    def __post_init__(self) -> None:
+        check_rules(
+            (1 <= self.servers <= MAX_SERVERS, "servers", f"must lie in 1..{MAX_SERVERS}, got {self.servers}"),
+            (
+                self.servers == 1 or self.algorithm == "server",
+                "servers",
+                f"{self.algorithm} has none; say algorithm: server, or leave it out",
+            ),
+        )
 
     @property
     def is_default(self) -> bool:
@@ -146,5 +160,10 @@ def aggregation_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             chosen.algorithm == "auto" or chosen.compression.method in ("none", "sketch"),
             "aggregation.algorithm",
             f"{chosen.compression.method} says itself how it is exchanged; leave it out",
+        ),
+        (
+            chosen.algorithm != "server" or chosen.compression.method != "sketch",
+            "aggregation.algorithm",
+            "a sketch that one worker adds up is compression.method: sketched_sgd",
         ),
     ]

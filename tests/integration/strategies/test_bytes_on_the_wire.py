@@ -17,7 +17,8 @@ WORKERS = 4
 SHAPES = [[1000, 1000], [1000], [500, 1000], [500]]
 ROUNDS = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling")},
+    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling", "server")},
+    "two servers": {"algorithm": "server", "servers": 2},
     **{name: {"compression": {"method": name, "density": 0.05, "rank": 64}} for name in (
         "fp16", "bf16", "powersgd", "topk", "gtopk", "sketch", "sketched_sgd", "onebit",
     )},

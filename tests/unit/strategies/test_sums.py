@@ -39,6 +39,20 @@ def test_the_sum_is_the_sum_on_all_ranks_and_costs_what_is_said(
     assert torch.equal(parts, before), "what went in is as it was"
 
 
+@given(st.integers(1, 6), st.integers(1, 7), st.integers(1, 40))
+def test_some_servers_add_up_a_part_each(world: int, servers: int, numel: int) -> None:
+    parts = vectors(world, numel)
+    group = fake_group(world)
+    sums = on_ranks(world, lambda rank: sum_over(group[rank], parts[rank], "server", servers))
+    in_order = parts[0].clone()
+    for part in parts[1:]:
+        in_order = in_order + part
+    for rank, one in enumerate(sums):
+        assert torch.equal(one, in_order), "in the order of ranks, whatever the servers"
+        assert group[rank].sent_bytes == 4 * elements_sent("server", rank, world, numel, servers)
+        assert elements_sent("server", rank, world, numel, world) == elements_sent("direct", rank, world, numel)
+
+
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_tree_and_halving_doubling_are_one_balanced_tree(world: int) -> None:
     parts = vectors(world, 37)

@@ -30,6 +30,14 @@ def test_what_is_left_out_is_the_engines_own_reduction() -> None:
     assert not parse({"algorithm": "tree"}).aggregation.is_default
 
 
+def test_servers_go_with_their_algorithm() -> None:
+    assert parse({"algorithm": "server", "servers": 3}).aggregation.servers == 3
+    assert "servers: auto has none; say algorithm: server" in refusal({"servers": 2})
+    assert "servers: must lie in 1..4096" in refusal({"algorithm": "server", "servers": 0})
+    sketch = {"algorithm": "server", "compression": {"method": "sketch"}}
+    assert "a sketch that one worker adds up is compression.method: sketched_sgd" in refusal(sketch)
+
+
 def test_a_spec_is_the_same_after_a_journey() -> None:
     spec = parse({"compression": {"method": "topk", "density": 0.01, "warmup_densities": [0.25, 0.1], "momentum": 0.9}})
     assert spec.aggregation.compression.warmup_densities == (0.25, 0.1)
