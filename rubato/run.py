@@ -323,17 +323,19 @@ class Run:
         return self._evaluator.evaluate(dataset, fn, batch, collate, prefetch)
 
     def measure_links(self) -> dict[str, float]:
-        """What the network between the workers of now carries; empty where there is one only, or one is lost.
+        """What the network between the workers of now carries.
 
         All workers must call it at the same place, after the loop over a step's microbatches. It takes some seconds.
 
         Returns: by name, seconds, bytes and bytes a second, for `run.log`: `rubato plan --links-of JOB` reads them.
+            Empty where there is one worker only, where one is lost meanwhile, and in a step that was repaired.
         """
         session = self._session
-        if session.comm is None or session.world == 1 or session.follower is not None:
+        # Of a step that others have reduced, some may be beyond it: they would not answer.
+        if session.comm is None or session.world == 1 or not session.reduced:
             return {}
-        with self.long_phase("links"), contextlib.suppress(GenerationLost):  # the next step repairs what is lost
-            return probe(session.comm, session.comm.hosts)
+        with contextlib.suppress(GenerationLost):  # the next step repairs what is lost
+            return probe(session.comm, session.comm.hosts, lambda: session.control.stage("update", session.step))
         return {}
 
     @contextlib.contextmanager

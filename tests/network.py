@@ -152,7 +152,9 @@ class Network:
             assert relay.stdout is not None
             assert relay.stderr is not None
             if not relay.stdout.readline():
-                raise NoNamespaces(relay.stderr.read().strip().splitlines()[-1])
+                told = relay.stderr.read()
+                assert "no devices here: " in told, told  # else it is the relay that is wrong
+                raise NoNamespaces(told.strip())
             for worker in range(1, self.workers + 1):
                 self._at(worker, "link", "set", "eth", "mtu", JUMBO)
                 self._set_up(worker)

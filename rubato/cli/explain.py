@@ -11,6 +11,7 @@ from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
 from rubato.cli.render import describe_failure, format_age, format_pause, plural
 from rubato.errors import SpecError
+from rubato.planner.taxonomy import cell_of
 from rubato.wire.batch import ROOMY
 from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
@@ -98,11 +99,22 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
     total, count = parsed.batch.global_size, parsed.num_microbatches
     step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
     if not parsed.reproducible:
-        return [f"{step}; each of {plural(workers, 'worker')} computes its share of them in one pass"]
+        share = f"{step}; each of {plural(workers, 'worker')} computes its share of them in one pass"
+        return [share, *_describe_exchange(parsed)]
     sizes = f"{total // count}" + (f" or {total // count + 1}" if total % count else "")
     most = "at most " if count % workers else ""
     passes = plural(-(-count // workers), "pass", "passes")
     return [f"{step} of {sizes}: {most}{passes} a worker with {plural(workers, 'worker')}", f"  {_price(parsed)}"]
+
+
+def _describe_exchange(spec: JobSpec) -> list[str]:
+    """How gradients are exchanged, where the spec says so."""
+    if spec.aggregation.is_default:
+        return []
+    cell = cell_of(spec)
+    return [
+        f"  gradients are exchanged as {spec.aggregation.name}: {cell.pattern} ({cell.gradients}, {cell.consistency})"
+    ]
 
 
 def _price(spec: JobSpec) -> str:

@@ -45,6 +45,7 @@ ABORT_S = 20.0
 ABORT_FAILED = 75
 """Exit code of a process that could not abort NCCL."""
 _DIGEST_BYTES = 16
+_AT_ONCE = timedelta(milliseconds=1)
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
 
@@ -105,25 +106,37 @@ class Messages(Pending):
         super().__init__(None, is_revoked)
         self._is_over = threading.Event()
         self._error: RuntimeError | None = None
+        self._awaited: Any = None
         threading.Thread(target=self._go_through, args=(works, kept), name="messages", daemon=True).start()
 
     def wait(self) -> None:
-        """See `Pending`. Given up, its thread ends when a peer closes its connections."""
+        """See `Pending`. Given up, all connections of the group are closed, and its thread ends."""
         while not self._is_over.wait(_POLL_MAX_S):
             if self._is_revoked():
+                self._close()
                 raise GenerationLost("the generation was revoked")
         if self._error is not None:
             raise _lost(self._error)
 
     def _go_through(self, works: list[Any], kept: tuple[torch.Tensor, ...]) -> None:
         try:
-            for work in works:
-                work.wait(timedelta(seconds=BACKSTOP_S))
+            for self._awaited in works:
+                self._awaited.wait(timedelta(seconds=BACKSTOP_S))
         except RuntimeError as error:
             self._error = error.with_traceback(None)  # frames would keep the group
         finally:
             works.clear()
+            self._awaited = None
             self._is_over.set()
+
+    def _close(self) -> None:
+        """A wait that runs out has gloo close the group's connections, which pending work holds open otherwise."""
+        while not self._is_over.is_set():
+            try:
+                if (work := self._awaited) is not None:
+                    work.wait(_AT_ONCE)
+            except RuntimeError:
+                return
 
 
 class Communicator:

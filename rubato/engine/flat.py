@@ -184,8 +184,8 @@ class FlatLayout:
         gradients = [parameter.grad for _, parameter in self.parameters if parameter.grad is not None]
         if not self.takes_notes or not gradients or share == 0.0:
             return notes
-        norms = torch._foreach_norm([one.to_dense() if one.layout is not torch.strided else one for one in gradients])
-        notes[0] = torch.stack([one.to(notes) for one in norms]).square().sum()
+        dense = [one.to_dense() if one.layout is not torch.strided else one for one in gradients]
+        notes[0] = torch.stack(list(torch._foreach_norm(dense, dtype=self.dtype))).square().sum()
         notes[1], notes[2] = 1 / share, 1.0
         return notes
 

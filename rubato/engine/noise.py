@@ -7,6 +7,7 @@ the number of workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,14 +26,14 @@ class NoiseWatch:
 
     def __init__(self, spec: JobSpec) -> None:
         self._every = spec.batch.noise_every
-        self._base = spec.lr_scaling.base_size or spec.batch.global_size
+        self._base = spec.base_batch
         self.noise = Noise()
 
     def is_due(self, step: int) -> bool:
         """Whether it is measured in this step; equal on all workers."""
         return self._every > 0 and step % self._every == 0
 
-    def take(self, flat: FlatLayout, mean_L: torch.Tensor, unit: int, samples: float, scale: float) -> None:
+    def take(self, flat: FlatLayout, mean_L: torch.Tensor, unit: float, samples: int, scale: float) -> None:
         """Look at a step's gradient.
 
         Args:
@@ -42,8 +43,8 @@ class NoiseWatch:
             scale: of a GradScaler.
         """
         squares, inverse_sizes, passes = flat.notes_of(mean_L)
-        if passes <= 0 or inverse_sizes <= 0:
-            return
+        if passes <= 0 or inverse_sizes <= 0 or not math.isfinite(squares):
+            return  # also where the square of a huge norm is beyond the vector's type
         small = unit * passes / inverse_sizes
         square = float(torch.linalg.vector_norm(mean_L[: flat.gradients], dtype=torch.float64)) ** 2 / scale**2
         keep = keep_of(samples * self._every, self._base)
@@ -68,7 +69,7 @@ class LearningRate:
 
     def __init__(self, spec: JobSpec, watch: NoiseWatch | None) -> None:
         self._rule, self._warmup_steps = spec.lr_scaling.rule, spec.lr_scaling.warmup_steps
-        self._batch, self._base = spec.batch.global_size, spec.lr_scaling.base_size or spec.batch.global_size
+        self._batch, self._base = spec.batch.global_size, spec.base_batch
         self._watch = watch
 
     def factor(self, step: int) -> float:
@@ -94,7 +95,9 @@ class LearningRate:
                     group["lr"] = rate
 
             optimizer.register_step_pre_hook(before)
-            optimizer.register_step_post_hook(after)
+            handle = optimizer.register_step_post_hook(after)
+            hooks: Any = optimizer._optimizer_step_post_hooks
+            hooks.move_to_end(handle.id, last=False)  # the program's own see its own rates, and may change them
 
     def told(self, step: int) -> dict[str, float]:
         """For the row of a step."""

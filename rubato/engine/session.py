@@ -86,7 +86,7 @@ class Session:
         self.decision: Decision | None = None
         """Of the step whose reduction is known."""
         self._sums: Sums | None = None
-        self._reduced = 0
+        self.reduced = 0
         """Steps that the present generation has reduced."""
         self._digests = StateDigests()
         self.audit: int | None = None
@@ -204,7 +204,7 @@ class Session:
     def begin_generation(self, exchange: Exchange) -> None:
         """Buffers and marks of a new generation."""
         self.exchange = exchange
-        self._reduced = 0
+        self.reduced = 0
         self._saved = self.audit = None
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Session:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
         if self.record is None or not self.spec.reproducible or self.follower is not None:
             return Audit.NONE
-        return audit_of(self.record, self.rank, self.step, self._reduced == 0, self._is_repaired)
+        return audit_of(self.record, self.rank, self.step, self.reduced == 0, self._is_repaired)
 
     def check(self) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
@@ -281,7 +281,7 @@ class Session:
         record, exchange = self.record, self._overlapping()
         if record is None or exchange is None:
             return
-        is_bridge = self._reduced == 0 and self.rank in record.joiners
+        is_bridge = self.reduced == 0 and self.rank in record.joiners
         if is_bridge and not self.sums.is_begun and not self.is_caught_up():
             self.sums.relay(self._begin_exchange(exchange, record))
 
@@ -296,7 +296,7 @@ class Session:
 
     def _is_group_free(self, leaves: range) -> bool:
         """Whether the group may be used before the step's end: in a generation's first step others catch up on it."""
-        if self._reduced:
+        if self.reduced:
             return not self._is_repaired
         feeder, record = self.feeder, self.record
         is_fed = feeder is not None and record is not None and feeder.is_over and feeder.record.number == record.number
@@ -326,7 +326,7 @@ class Session:
                 result = self.exchange.reduce(self.sums.of(self.step), self._owners(), header, integers, begun)
                 agreement.check(result.headers)
                 self._complete(Completed((self.step, 0), result))
-                self._reduced += 1
+                self.reduced += 1
                 self.membership.bury_former()
             except Disagreement as error:
                 self._diverge(error)
@@ -361,7 +361,7 @@ class Session:
 
     def _agreement(self, record: wire.GenerationRecord) -> Agreement:
         is_last = self.step + 1 == self._total_steps
-        return Agreement(record, self.rank, self.step, self._reduced, is_last, self.trust)
+        return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust)
 
     def _header(self, slots: dict[int, tuple[float, float]], agreement: Agreement, digest: int | None) -> Header:
         assert self.record is not None

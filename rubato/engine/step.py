@@ -225,8 +225,9 @@ class Step:
                 raise NonFiniteGradient(f"{what}, and {advice}")
             session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
         if session.flat.takes_notes and decision.is_finite and self._noise is not None:
-            unit = session.sums.unit(self.index)
-            self._noise.take(session.flat, session.sums.mean, unit, decision.weight, self._scale)
+            samples = session.plan.batch_size(self.index)
+            unit = session.sums.unit(self.index) * samples / decision.weight  # a program may weigh by something else
+            self._noise.take(session.flat, session.sums.mean, unit, samples, self._scale)
         session.flat.deliver(session.sums.mean, before_float, skip=skip and not lets_scaler_skip)
         if lets_scaler_skip:
             session.flat.spoil()

@@ -46,9 +46,11 @@ class Passes:
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
     """What a job of the recipe `measure-links` found: medians over its steps.
 
-    Args:    rows: by metric, of each step.
+    Args:    rows: by metric, of each step; those with the last number of workers count.
     Raises:  UserError: nothing was measured.
     """
+    measured = [row for row in rows if row.get("link_workers") is not None]
+    rows = [row for row in measured if row["link_workers"] == measured[-1]["link_workers"]]
     values: dict[str, float] = {}
     for name in sorted({name for row in rows for name in row if name.startswith("link_")}):
         values[name] = statistics.median(value for row in rows if (value := row.get(name)) is not None)

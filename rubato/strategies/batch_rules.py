@@ -55,8 +55,8 @@ class Noise:
             big: samples of all these, B.
             keep: how much of the former estimates stays, 0 to 1.
         """
-        if big <= small or not small_sqrs:
-            return self  # one microbatch tells nothing of the noise
+        if big < 1.5 * small or not small_sqrs:
+            return self  # one microbatch tells nothing of the noise; of two, B is 2b at least
         small_sqr = sum(small_sqrs) / len(small_sqrs)
         gradient_sqr = (big * big_sqr - small * small_sqr) / (big - small)
         variance = (small_sqr - big_sqr) / (1 / small - 1 / big)

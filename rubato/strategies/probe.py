@@ -28,10 +28,12 @@ LONG_S = 0.1
 ROUNDS = 5
 
 
-def probe(comm: Collectives, hosts: Sequence[int]) -> dict[str, float]:
+def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = lambda: None) -> dict[str, float]:
     """Measure; all ranks call it, and there are two at least.
 
-    Args:    hosts: by rank, a number for the machine it is on.
+    Args:
+        hosts: by rank, a number for the machine it is on.
+        tell: called before each measurement, as a sign of life.
     Returns: by name, seconds, bytes, bytes a second, and how many workers took part.
     Raises:  GenerationLost: a peer died.
     """
@@ -54,8 +56,11 @@ def probe(comm: Collectives, hosts: Sequence[int]) -> dict[str, float]:
     calls["all_gather"] = partial(all_gather, comm)
     for name, call in calls.items():
         for title, elements in (("small", SMALL), ("large", numel)):
-            vector = torch.ones(elements, device=comm.device)
-            found[f"link_{name}_{title}_s"] = statistics.median(_time_of(comm, call, vector) for _ in range(ROUNDS))
+            vector, times = torch.ones(elements, device=comm.device), []
+            for _ in range(ROUNDS):
+                tell()
+                times.append(_time_of(comm, call, vector))
+            found[f"link_{name}_{title}_s"] = statistics.median(times)
     return found
 
 

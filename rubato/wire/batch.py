@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rubato.errors import check_rules
+from rubato.wire.aggregation import KEEPING_NOTHING
 
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
@@ -99,6 +100,11 @@ def lr_scaling_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             "the program sets its own learning rate; leave it out",
         ),
         (is_own or spec.batch.noise_every == 0, "batch.noise_every", "Ray Train has the gradients; leave it out"),
+        (
+            spec.batch.noise_every == 0 or spec.aggregation.compression.method in KEEPING_NOTHING,
+            "batch.noise_every",
+            f"{spec.aggregation.name} changes the gradient that the noise would be compared with; leave it out",
+        ),
     ]
 
 

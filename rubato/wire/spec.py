@@ -427,6 +427,11 @@ class JobSpec:
         return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper, smallest)
 
     @property
+    def base_batch(self) -> int:
+        """Samples of the batch that the learning rate was chosen for."""
+        return self.lr_scaling.base_size or self.batch.global_size
+
+    @property
     def wants_cuda(self) -> bool:
         """Whether training processes compute on a GPU."""
         return self.device == "cuda" or (self.device == "auto" and self.resources_per_worker.gpu > 0)

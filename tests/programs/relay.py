@@ -20,6 +20,8 @@ from networked import enter
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x1, 0x1000
 LARGEST = 1 << 16
+REFUSED = "no devices here: "
+"""How it says that the kernel or the machine does not let it make any."""
 AT_ONCE = 64
 """Packets taken from a device before the others have their turn."""
 
@@ -76,7 +78,10 @@ class Wires:
 def main() -> None:
     """Pass on packets until standard input ends."""
     name, workers, latency_s, bytes_per_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-    devices = [open_device(f"{name}-{worker}") for worker in range(1, workers + 1)]
+    try:
+        devices = [open_device(f"{name}-{worker}") for worker in range(1, workers + 1)]
+    except OSError as error:
+        sys.exit(f"{REFUSED}{error}")
     os.nice(-20)  # it is hardware
     wires = Wires(devices, latency_s, bytes_per_s)
     print("ready", flush=True)

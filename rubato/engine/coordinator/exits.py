@@ -56,8 +56,8 @@ class Exits:
             job.verdicts.on_death()
             if not self._repair.is_active:
                 self._repair.begin(f"{worker.worker_id} {describe_exit(event)}")
-            if job.terms.rolls_back:
-                self._roll_back(worker)
+            if job.rank_of(worker) is not None:
+                self.roll_back(worker.worker_id)
         elif is_pending and (worker.is_killed_by_hand or self._ending.is_leaving):
             job.give_up_pending()
         elif is_pending:
@@ -73,12 +73,18 @@ class Exits:
         if not self._ending.is_leaving and self._tells_of_starts(worker, event, now, is_pending=is_pending):
             self._on_start_failure(worker, event, now)
 
-    def _roll_back(self, lost: WorkerView) -> None:
-        """Nobody trains on: the state of the newest checkpoint is whole, theirs lacks what the lost one had kept."""
-        because = f"gradients that {lost.worker_id} had kept were lost, and compression.on_loss is rollback"
-        for worker in self._job.roster:
-            if self._job.is_member(worker):
-                self._job.kill(worker, because)
+    def roll_back(self, lost: str) -> None:
+        """A member was lost: where the terms say so, nobody trains on from a state that lacks what it had kept.
+
+        Behind the last step nothing is kept for any step to come.
+        """
+        job = self._job
+        if not job.terms.rolls_back or (job.total_steps is not None and job.step >= job.total_steps):
+            return
+        because = f"gradients that {lost} had kept were lost, and compression.on_loss is rollback"
+        for worker in job.roster:
+            if job.is_member(worker):
+                job.kill(worker, because)
 
     def _give_up_joining(self, worker: WorkerView) -> None:
         """What follows the present generation with this worker will not be: it is not there any more."""

@@ -10,7 +10,6 @@ from rubato.wire.worker import Standby
 
 _NAMES = {"device": "device", "gpu": "GPU", "precision": "precision of float32"}
 """Of what must be equal for equal bits, among what a worker says of its arithmetic."""
-_ALL_NAMES = {**_NAMES, "cpu": "kind of processor"}
 
 
 def decide_mismatch(worker: WorkerView, told: Standby, all_workers: Iterable[WorkerView], terms: Terms) -> str:
@@ -21,7 +20,8 @@ def decide_mismatch(worker: WorkerView, told: Standby, all_workers: Iterable[Wor
     """
     names, advice = _NAMES if terms.reproducible else {"device": _NAMES["device"]}, _ADVICE
     if terms.alike_for:
-        names, advice = _ALL_NAMES, {"device": _ADVICE["device"]}
+        names = {**_NAMES, "cpu": "kind of processor"} if told.arithmetic.get("device") == "cpu" else _NAMES
+        advice = {"device": _ADVICE["device"]}
     for other, known in _others(worker, all_workers):
         if known.code_digest != told.code_digest:
             return f"its code or library versions differ from those of {other.worker_id}"

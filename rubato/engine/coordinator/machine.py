@@ -113,6 +113,7 @@ class Coordinator:
             job.step = max(job.step, snapshot.step)
             if snapshot.standby is not None:
                 job.total_steps = snapshot.standby.total_steps
+        living = {snapshot.incarnation for snapshot in snapshots}
         records = [snapshot.record for snapshot in snapshots if snapshot.record is not None]
         if records:
             job.current = max(records, key=lambda record: record.number)
@@ -123,6 +124,9 @@ class Coordinator:
             # Somebody may be entering a generation that only the predecessor knew: all who can must say where they are.
             can_answer = [one.incarnation for one in snapshots if one.standby is not None or one.record is not None]
             self._repair.begin("the membership changed while no controller was there", also=can_answer)
+        gone = [one.worker_id for one in job.current.members if one.incarnation not in living] if job.current else []
+        if gone:
+            self._exits.roll_back(gone[0])
         self._rows.rewind(job.step)  # rows of later steps are of a past that these workers left behind
         for snapshot in sorted(snapshots, key=lambda one: one.rows[0].step if one.rows else 0):
             self._rows.take(snapshot.rows, now)

@@ -100,6 +100,8 @@ class Repair:
             return True
         answered = [worker for one in self._involved if (worker := job.roster.get(one)) is not None]
         survivors = [one for one in answered if one.broken is not None and one.broken.has_state]
+        if job.terms.rolls_back:  # nor may they save what they have
+            survivors = [one for one in survivors if not one.doom]
         survivors = self._without_laggards(survivors)
         for worker in answered:
             if worker not in survivors and not worker.doom and not worker.has_left:

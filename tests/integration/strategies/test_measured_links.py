@@ -11,6 +11,8 @@ import pytest
 from rubato.launch.local import run_local
 from rubato.planner.links import Link
 from rubato.planner.measured import link_of
+from rubato.recipes import find_recipe
+from rubato.testing import LocalJob
 from rubato.wire.spec import parse_spec
 
 
@@ -33,3 +35,21 @@ def test_a_job_measures_its_links(tmp_path: Path, workers: int) -> None:
     assert isinstance(link, Link)
     assert link.measured_workers == 2
     assert {"direct", "ring", "tree", "halving_doubling", "all_gather"} == link.start_s.keys()
+
+
+def test_a_loss_while_links_are_measured_is_repaired(tmp_path: Path) -> None:
+    with LocalJob(
+        tmp_path,
+        find_recipe("measure-links").path,
+        config={"rounds": 12},
+        workers={"initial": 3, "min": 1, "max": 3},
+    ) as job:
+        job.wait_step(1)
+        job.kill_and_wait([1])
+        job.wait_step(job.step + 1)
+        job.kill_and_wait([0])
+        step, _ = job.result()
+    assert step == 12
+    rows = [row["values"] for row in job.rows()]
+    assert link_of(rows).measured_workers in (2, 3)
+    assert len(job.events("worker.lost")) == 2

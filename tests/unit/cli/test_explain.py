@@ -136,6 +136,9 @@ def test_what_microbatches_cost_is_told(batch: dict[str, Any], workers: int, cut
 
 
 def test_without_equal_bits_there_is_one_pass() -> None:
+    sketch = {"compression": {"method": "sketched_sgd"}}
+    _, exchange = describe_batch(spec({"global_size": 256}, reproducible=False, aggregation=sketch), 2)
+    assert exchange == "  gradients are exchanged as sketched_sgd: all to one and back (centralised, synchronous)"
     (told,) = describe_batch(spec({"global_size": 256}, reproducible=False), 2)
     assert "each of 2 workers computes its share of them in one pass" in told
 

@@ -160,6 +160,41 @@ def test_a_revoke_interrupts_a_wait(exchange: Callable[..., None]) -> None:
             assert not thread.is_alive()
 
 
+def test_a_revoke_leaves_no_thread_behind_where_all_wait_for_messages() -> None:
+    """A network that is away: nobody's message comes, and nobody's connection ends."""
+    revoked = threading.Event()
+    store, address = open_store(HOST)
+    group = on_ranks(2, lambda rank: formed(rank, 2, address, revoked.is_set))
+    started = threading.Barrier(3)
+
+    def play(rank: int) -> None:
+        started.wait()
+        group[rank].pass_messages(torch.zeros(1), torch.zeros(0), [rank, 1 - rank], [0, 0])
+
+    results: list[object] = []
+    waiting = threading.Thread(target=lambda: results.extend(outcomes(2, play)))
+    waiting.start()
+    started.wait()
+    threads = until(lambda: [one for one in threading.enumerate() if one.name == "messages"], 2)
+    revoked.set()
+    waiting.join(10)
+    assert [str(result) for result in results] == ["the generation was revoked"] * 2
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    bury(group)
+    del store
+
+
+def until(look: Callable[[], list[threading.Thread]], count: int) -> list[threading.Thread]:
+    """Look until so many are found."""
+    ends = time.monotonic() + 10
+    while len(found := look()) < count:
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+    return found
+
+
 def test_a_peer_that_buried_its_group_ends_the_wait_of_the_other() -> None:
     with gloo_group(2) as group:
         bury(group[1:])

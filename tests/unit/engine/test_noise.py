@@ -10,6 +10,7 @@ import torch
 from alone import ROWS, AloneRun, loss_of, own_generators, prepared
 from torch import nn
 
+from rubato.engine.flat import FlatLayout
 from rubato.engine.noise import NoiseWatch
 from rubato.errors import SpecError
 from rubato.strategies.batch_rules import Noise, keep_of
@@ -108,7 +109,58 @@ def test_gradients_that_are_not_finite_say_nothing() -> None:
         if step.index == 0:
             known = run._noise.noise
     assert run._noise.noise == known
-    assert known.is_known or known.weight > 0
+    assert known.weight > 0
+
+
+def test_a_norm_that_is_beyond_the_vectors_type_says_nothing() -> None:
+    run = AloneRun(noise_every=1)
+    model, optimizer = prepared(run)
+    for step in run.steps(steps=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y) * (1e25 if step.index == 1 else 1.0))
+        optimizer.zero_grad()
+        assert run._noise is not None
+        if step.index == 0:
+            known = run._noise.noise
+    assert run._noise.noise == known
+
+
+def test_one_microbatch_says_nothing_whatever_it_weighs() -> None:
+    for samples in range(1, 32):
+        run = AloneRun(batch=32, num_microbatches=1, noise_every=1)
+        model, optimizer = nn.Linear(3, 1), None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        rows = [ROWS[index % len(ROWS)] for index in range(samples)]
+        run.prepare(model=model, optimizer=optimizer, dataset=rows)
+        for step in run.steps(steps=1):
+            for x, y in step:
+                step.backward(loss_of(model, x, y), weight=0.7 * samples)
+        assert run._noise is not None
+        assert run._noise.noise == Noise(), samples
+
+
+@pytest.mark.parametrize("weight", [1.0, 50.0])
+def test_it_is_in_samples_whatever_a_program_weighs_by(weight: float) -> None:
+    found = []
+    for factor in (None, weight):
+        run = AloneRun(noise_every=1)
+        with own_generators():
+            model, optimizer = prepared(run)
+            for step in run.steps(steps=3):
+                for x, y in step:
+                    step.backward(loss_of(model, x, y), weight=None if factor is None else factor * len(x))
+                optimizer.step()
+        found.append([row.values.get("noise_scale") for row in run.rows])
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+def test_gradients_of_sixteen_bits_are_squared_in_the_vectors_type() -> None:
+    flat = FlatLayout([("a", nn.Parameter(torch.zeros(4, dtype=torch.float16)))], [], has_notes=True)
+    flat.takes_notes = True
+    flat.parameters[0][1].grad = torch.full((4,), 60_000.0, dtype=torch.float16)
+    squares, inverse, passes = flat.take_notes(0.5).tolist()
+    assert (inverse, passes) == (2.0, 1.0)
+    assert squares == pytest.approx(4 * 60_000.0**2, rel=1e-3)
 
 
 def test_what_is_known_is_a_part_of_the_state() -> None:
@@ -154,6 +206,25 @@ def test_the_factor_grows_over_the_steps_of_the_warmup() -> None:
     assert [row.values["lr_factor"] for row in run.rows] == pytest.approx([1.0, 2.0, 3.0, 4.0, 4.0])
 
 
+def test_hooks_of_the_program_see_its_own_rates_and_may_change_them() -> None:
+    run = AloneRun(lr_scaling=LrScalingSpec("linear", base_size=2))
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found: list[float] = []
+
+    def halve(one: torch.optim.Optimizer, *_: Any) -> None:
+        found.append(one.param_groups[0]["lr"])
+        one.param_groups[0]["lr"] /= 2
+
+    optimizer.register_step_post_hook(halve)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+    for step in run.steps(steps=3):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        optimizer.step()
+    assert found == [0.01, 0.005, 0.0025]
+
+
 def test_adascale_goes_by_the_noise() -> None:
     run = AloneRun(noise_every=1, lr_scaling=LrScalingSpec("adascale", base_size=2))
     go(run, 6)
@@ -175,6 +246,14 @@ def test_adascale_goes_by_the_noise() -> None:
         (
             {"lr_scaling": {"rule": "adascale", "base_size": 8}},
             "adascale goes by the noise of the gradients: give batch",
+        ),
+        (
+            {
+                "reproducible": False,
+                "batch": {"noise_every": 1},
+                "aggregation": {"compression": {"method": "topk"}},
+            },
+            "topk changes the gradient that the noise would be compared with; leave it out",
         ),
         ({"batch": {"noise_every": -1}}, "batch.noise_every: must lie in 0.."),
         (
