@@ -15,6 +15,7 @@ from rubato.planner.links import Link, cost_of
 from rubato.planner.methods import Strategy, messages
 from rubato.planner.predict import Prediction, predict
 from rubato.planner.profile import Profile
+from rubato.wire.batch import next_useful
 from rubato.wire.spec import JobSpec
 
 PAYS = 0.5
@@ -125,11 +126,11 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
 
 def useful_counts(spec: JobSpec) -> list[int]:
     """Numbers of workers between the bounds of the spec whose largest share of a step is smaller than with one less."""
-    count, low = spec.num_microbatches, spec.workers.min
-    found = [low]
-    for workers in range(low + 1, min(spec.workers.upper, count) + 1):
-        if ceil(count / workers) < ceil(count / found[-1]):
-            found.append(workers)
+    found: list[int] = []
+    more: int | None = spec.workers.min
+    while more is not None:
+        found.append(more)
+        more = next_useful(spec.num_microbatches, more, spec.workers.upper)
     return found
 
 

@@ -108,6 +108,12 @@ def lr_scaling_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
     ]
 
 
+def next_useful(num_microbatches: int, workers: int, most: int) -> int | None:
+    """The next larger number of workers, up to `most`, at which the largest share of a step, ceil(V/W), is smaller."""
+    share = -(-num_microbatches // workers)
+    return next((more for more in range(workers + 1, most + 1) if -(-num_microbatches // more) < share), None)
+
+
 ROOMY = 32
 """Samples: smaller microbatches use a core badly."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from rubato.wire import batch
 from service.scheduling.view import JobView, Placed
 
 MIN_DWELL = timedelta(seconds=30)
@@ -31,9 +32,7 @@ def speedup(num_microbatches: int, workers: int) -> float:
 
 def next_useful(job: JobView, workers: int) -> int | None:
     """The next larger count at which a step gets shorter, within the job's maximum."""
-    now = speedup(job.num_microbatches, workers)
-    counts = range(workers + 1, job.max_workers + 1)
-    return next((count for count in counts if speedup(job.num_microbatches, count) > now), None)
+    return batch.next_useful(job.num_microbatches, workers, job.max_workers)
 
 
 def lower_useful(job: JobView, workers: int, floor: int) -> int:
