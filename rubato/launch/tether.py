@@ -18,8 +18,9 @@ PARENT_VARIABLE = "RUBATO_SUPERVISOR_PID"
 CONTROL_VARIABLE, PROGRESS_VARIABLE, GUARD_VARIABLE = "RUBATO_CONTROL_FD", "RUBATO_PROGRESS_FD", "RUBATO_GUARD_FD"
 """Of what a training process inherits from its supervisor."""
 _SHELL = "/bin/sh"
-_GUARD = 'exec 3<&0; (trap "" HUP INT QUIT ABRT USR1 USR2 PIPE ALRM TERM; read nothing <&3; kill -9 0) &'
-"""Waits for the end of file on its input, then kills its own group. The shell that forks it ends at once."""
+_GUARD = 'trap "" HUP INT QUIT ABRT USR1 USR2 PIPE ALRM TERM; exec 3<&0; (read nothing <&3; kill -9 0) &'
+"""Waits for the end of file on its input, then kills its own group. The shell that forks it ends at once; what that
+ignores it ignores from its first moment."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _adoption = threading.Lock()
 
