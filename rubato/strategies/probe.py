@@ -22,10 +22,10 @@ from rubato.strategies.sums import PATTERNS, sum_over
 
 SMALL = 256
 """Elements of next to nothing."""
-FIRST, LAST = 1 << 14, 1 << 24
+FIRST, LAST = 1 << 14, 1 << 22
 """Elements of the first and of the largest message."""
 LONG_S = 0.1
-ROUNDS = 5
+ROUNDS = 3
 
 
 def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = lambda: None) -> dict[str, float]:

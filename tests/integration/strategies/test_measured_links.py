@@ -37,6 +37,7 @@ def test_a_job_measures_its_links(tmp_path: Path, workers: int) -> None:
     assert {"direct", "ring", "tree", "halving_doubling", "all_gather"} == link.start_s.keys()
 
 
+@pytest.mark.long
 def test_a_loss_while_links_are_measured_is_repaired(tmp_path: Path) -> None:
     with LocalJob(
         tmp_path,
