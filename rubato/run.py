@@ -161,8 +161,8 @@ class Run:
             self._registered[REGISTERED] = session.aggregation
         if session.spec.batch.noise_every:
             self._registered[NOISE] = self._noise = NoiseWatch(session.spec)
-        self._rate = LearningRate(session.spec, self._noise)
         if session.spec.lr_scaling.rule != "none":
+            self._rate = LearningRate(session.spec, self._noise)
             self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         flat = FlatLayout(state.named_parameters(), state.buffers, has_notes=self._noise is not None)

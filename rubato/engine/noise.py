@@ -101,4 +101,4 @@ class LearningRate:
 
     def told(self, step: int) -> dict[str, float]:
         """For the row of a step."""
-        return {} if self._rule == "none" else {"lr_factor": self.factor(step)}
+        return {"lr_factor": self.factor(step)}

@@ -106,6 +106,17 @@ def scatter(comm: Collectives, vectors: Sequence[torch.Tensor]) -> list[torch.Te
     return [mine if rank == comm.rank else came[rank] for rank in range(comm.world)]
 
 
+def tell_of_first(comm: Collectives, vector: torch.Tensor, numel: int) -> torch.Tensor:
+    """What rank 0 has, on all.
+
+    Args:    vector: of rank 0; of the others its type counts.
+    Shapes:  (numel,).
+    """
+    sent = {} if comm.rank else dict.fromkeys(others_of(comm), vector)
+    came = exchange(comm, sent, {0: numel} if comm.rank else {}, vector.dtype)
+    return came[0] if comm.rank else vector
+
+
 def others_of(comm: Collectives) -> list[int]:
     """All ranks but this one."""
     return [rank for rank in range(comm.world) if rank != comm.rank]

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from rubato.strategies.peers import Collectives, all_gather, exchange, others_of
+from rubato.strategies.peers import Collectives, all_gather, exchange, tell_of_first
 from rubato.strategies.sums import PATTERNS, sum_over
 
 SMALL = 256
@@ -77,10 +77,7 @@ def _there_and_back(comm: Collectives, far: int, numel: int) -> float:
 
 def _of_first(comm: Collectives, answer: bool) -> bool:
     """What rank 0 answers."""
-    told = torch.tensor([int(answer)], dtype=torch.uint8, device=comm.device)
-    sent = dict.fromkeys(others_of(comm), told) if comm.rank == 0 else {}
-    came = exchange(comm, sent, {} if comm.rank == 0 else {0: 1}, told.dtype)
-    return bool(came.get(0, told))
+    return bool(tell_of_first(comm, torch.tensor([int(answer)], dtype=torch.uint8, device=comm.device), 1))
 
 
 def _time_of(comm: Collectives, call: Callable[[torch.Tensor], object], vector: torch.Tensor) -> float:

@@ -22,7 +22,7 @@ import torch
 
 from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, exchange
+from rubato.strategies.peers import Collectives, exchange, tell_of_first
 from rubato.strategies.selection import INDEX, largest
 from rubato.strategies.sizes import CANDIDATES, columns_for, count_of
 from rubato.strategies.sums import Pattern, elements_sent, sum_over
@@ -136,7 +136,7 @@ class Sketch(Correcting):
         found = table.new_empty(0, dtype=INDEX)
         if comm.rank == 0:
             found = largest(self.sketch.estimate(summed.view_as(table)).abs(), self._candidates).to(INDEX)
-        return _tell_of_first(comm, found, self._candidates).long()
+        return tell_of_first(comm, found, self._candidates).long()
 
     def _look(
         self, comm: Collectives, candidates: torch.Tensor, values: torch.Tensor
@@ -148,8 +148,8 @@ class Sketch(Correcting):
             return candidates[chosen], exact[chosen]
         exact = _sum_at_first(comm, values)
         chosen = largest(exact.abs(), self._count)
-        places = _tell_of_first(comm, candidates[chosen].to(INDEX), self._count).long()
-        return places, _tell_of_first(comm, exact[chosen], self._count)
+        places = tell_of_first(comm, candidates[chosen].to(INDEX), self._count).long()
+        return places, tell_of_first(comm, exact[chosen], self._count)
 
 
 def _sum_at_first(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
@@ -158,10 +158,3 @@ def _sum_at_first(comm: Collectives, vector: torch.Tensor) -> torch.Tensor:
     sent = {0: vector} if comm.rank else {}
     came = exchange(comm, sent, {} if comm.rank else dict.fromkeys(others, vector.numel()), vector.dtype)
     return sum(came.values(), vector)
-
-
-def _tell_of_first(comm: Collectives, vector: torch.Tensor, numel: int) -> torch.Tensor:
-    """What rank 0 has, on all."""
-    sent = {} if comm.rank else dict.fromkeys(range(1, comm.world), vector)
-    came = exchange(comm, sent, {0: numel} if comm.rank else {}, vector.dtype)
-    return came[0] if comm.rank else vector

@@ -22,7 +22,7 @@ from typing import Literal
 
 import torch
 
-from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, scatter, sent_directly, split
+from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, others_of, scatter, sent_directly, split
 
 Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
 
@@ -63,7 +63,7 @@ def _by_servers(comm: Collectives, vector: torch.Tensor, servers: int) -> torch.
     """
     parts = split(vector, shards(vector.numel(), servers, comm.world))
     told = {server: part for server, part in enumerate(parts) if server != comm.rank}
-    others = [rank for rank in range(comm.world) if rank != comm.rank]
+    others = others_of(comm)
     is_server = comm.rank < len(parts)
     expected = dict.fromkeys(others, parts[comm.rank].numel()) if is_server else {}
     came = exchange(comm, told, expected, vector.dtype)

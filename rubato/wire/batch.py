@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rubato.errors import check_rules
-from rubato.wire.aggregation import KEEPING_NOTHING
+from rubato.wire.aggregation import KEEPING_NOTHING, MAX_STEPS
 
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 LrRule = Literal["none", "linear", "sqrt", "adascale"]
 MAX_GLOBAL_SIZE = 1_000_000_000
 MAX_MICROBATCHES = 65_536
-MAX_STEPS = 1_000_000_000_000
 
 
 @dataclass(frozen=True)
