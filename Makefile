@@ -201,7 +201,7 @@ bench-allocator: setup ## What keeping freed memory is worth
 	$(BIN)/python -m benchmarks.allocator $(ARGS)
 
 .PHONY: bench-gather
-bench-gather: setup ## How the reduced gradient is best sent to all: all-gather or all-to-all
+bench-gather: setup ## How the reduced gradient is best sent to all: all-gather, all-to-all or messages
 	$(BIN)/python -m benchmarks.gather $(ARGS)
 
 .PHONY: bench-steady

@@ -1,4 +1,4 @@
-"""How the second phase of a reduction is best sent: by gloo's all-gather, or by an all-to-all of equal messages.
+"""How the second phase of a reduction is best sent: by gloo's all-gather, by an all-to-all, or message by message.
 
 python -m benchmarks.gather [--workers 2,4] [--megabytes 40]
 """
@@ -27,7 +27,7 @@ WARM = 3
 
 
 def work(rank: int, world: int, megabytes: float, store: str, told: Connection) -> None:
-    """One rank: the medians of both ways, in milliseconds."""
+    """One rank: the medians of all ways, in milliseconds."""
     torch.set_num_threads(1)
     members = tuple(Member(f"w{one}", f"{one}.1") for one in range(world))
     record = GenerationRecord(1, 1, members, tuple(range(world)), store, Origin("fresh"), "start", 0)
@@ -38,9 +38,14 @@ def work(rank: int, world: int, megabytes: float, store: str, told: Connection) 
 
     def by_all_to_all() -> None:
         copies = row if world == 2 else row.repeat(world - 1)
-        comm.all_to_all(rows[: sum(sizes)], copies, sizes, sizes)
+        comm._group.alltoall_base(rows[: sum(sizes)], copies, sizes, sizes).wait()
 
-    ways: tuple[Callable[[], None], ...] = (lambda: comm.all_gather(rows, row), by_all_to_all)
+    def by_messages() -> None:
+        others = [other for other in range(world) if other != rank]
+        parts = torch.split(rows, size)
+        comm.pass_messages([(other, parts[other]) for other in others], [(other, row) for other in others])
+
+    ways: tuple[Callable[[], None], ...] = (lambda: comm.all_gather(rows, row), by_all_to_all, by_messages)
     told.send([median_ms(comm, way) for way in ways])
 
 
@@ -73,16 +78,16 @@ def measure(world: int, megabytes: float) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="All-gather against all-to-all.")
+    parser = argparse.ArgumentParser(description="All-gather against all-to-all and messages.")
     parser.add_argument("--workers", type=numbers, default=[2, 4])
     parser.add_argument("--megabytes", type=float, default=40.0, help="of the whole vector")
     flags = parser.parse_args()
     print(f"{today()}, {machine(os.getloadavg()[0])}; {versions(['torch'])}; medians of {ROUNDS - WARM}")
     for world in flags.workers:
-        gathered, exchanged = measure(world, flags.megabytes)
+        gathered, exchanged, passed = measure(world, flags.megabytes)
         print(
             f"{world} workers, {flags.megabytes:g} MB: all-gather {gathered:.1f} ms, all-to-all {exchanged:.1f} ms, "
-            f"ratio {exchanged / gathered:.2f}"
+            f"messages {passed:.1f} ms; ratios {exchanged / gathered:.2f}, {passed / gathered:.2f}"
         )
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rubato.engine.comm import Communicator, Pending, form, open_store
+from rubato.engine.comm import Communicator, Message, Pending, form, open_store
 from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord, Member, Origin
@@ -38,50 +38,44 @@ class FakeCommunicator(Communicator):
     def __init__(self, rank: int, world: int, lines: dict[tuple[int, int], Line]) -> None:
         super().__init__(None, rank, world, lambda: False)
         self._lines = lines
-        self._calls = 0
         self.sent_bytes = 0
-        """To others, by all-to-alls."""
+        """To others, by messages."""
 
-    def start_all_to_all(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> Pending:
-        assert sum(out_sizes) == out.numel()
-        self.sent_bytes += (sum(source_sizes) - source_sizes[self.rank]) * source.element_size()
-        call = self._call()
-        for rank, part in enumerate(source.split(list(source_sizes))):
-            self._lines[self.rank, rank].send(call, part.clone())
+    def start_messages(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+        self.sent_bytes += sum(tensor.numel() * tensor.element_size() for _, tensor in sent)
+        return self._start(received, sent)
+
+    def _start(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+        received, sent = ([one for one in ways if one[1].numel()] for ways in (received, sent))
+        for rank, tensor in sent:
+            self._lines[self.rank, rank].send(self._next(self._sent, rank), tensor.clone())
+        expected = [(rank, self._next(self._received, rank), out) for rank, out in received]
 
         def receive() -> None:
-            for rank, part in enumerate(out.split(list(out_sizes))):
-                received = self._lines[rank, self.rank].receive(call)
-                assert received.numel() == part.numel(), f"rank {self.rank} expects other bytes of {rank}"
-                part.copy_(received)
+            for rank, number, out in expected:
+                came = self._lines[rank, self.rank].receive(number)
+                assert came.numel() == out.numel(), f"rank {self.rank} expects other bytes of {rank}"
+                out.copy_(came)
 
         return FakePending(receive)
 
-    def pass_messages(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
-        self.all_to_all(out, source, out_sizes, source_sizes)
-
-    def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
-        call = self._call()
-        for rank in range(self.world):
-            self._lines[self.rank, rank].send(call, source.clone())
-        for rank, part in enumerate(out.split(source.numel())):
-            part.copy_(self._lines[rank, self.rank].receive(call))
+    def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
+        others, rows = [rank for rank in range(self.world) if rank != self.rank], out.view(self.world, -1)
+        rows[self.rank].copy_(source)
+        return self._start([(rank, rows[rank]) for rank in others], [(rank, source) for rank in others])
 
     def bury(self) -> None:
         for rank in range(self.world):
             self._lines[self.rank, rank].send(-1, None)
 
-    def _call(self) -> int:
-        self._calls += 1
-        return self._calls
+    @staticmethod
+    def _next(counts: list[int], rank: int) -> int:
+        counts[rank] += 1
+        return counts[rank]
 
 
 class Line:
-    """From one rank to another: messages by the sender's number of the collective."""
+    """From one rank to another: messages by the sender's number of each."""
 
     def __init__(self, sender: int) -> None:
         self._sender = sender

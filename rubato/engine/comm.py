@@ -1,12 +1,13 @@
 """The communicator seam: the only file that touches semi-private parts of torch.distributed.
 
 One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
-Two collectives are used (all-to-all, all-gather): their `Work` can be polled on gloo, which is what makes every wait
-interruptible by a revoke. Point-to-point cannot, its `is_completed` never turns true: there a thread waits.
+Two things are done with it: all tell all something small (all-gather), whose `Work` can be polled on gloo; and
+messages from some to some, whose cannot (`is_completed` never turns true): there a thread waits. So every wait can be
+interrupted by a revoke.
 
-gloo sends when the receiver has said that it is ready, and that is said on the connection on which it sends itself. In
-an all-to-all it is said behind one's own message to the same peer, so that two large messages between two workers pass
-one after the other; point to point it can be said before. What strategies exchange goes that way.
+Why messages and no all-to-all: gloo sends when the receiver has said that it is ready, and that is said on the
+connection on which it sends itself. In an all-to-all it is said behind one's own message to the same peer, so that two
+large messages between two workers pass one after the other; message by message it is said before.
 
 A peer's death does not propagate on gloo: its ring neighbours fail in milliseconds, the others hang. Dropping the
 process group *is* the abort, so whoever sees an error drops it at once; so does whoever hears the controller's revoke.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +50,11 @@ _DIGEST_BYTES = 16
 _AT_ONCE = timedelta(milliseconds=1)
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
+_TAGS = 1 << 30
+"""Messages from one member to another are numbered modulo so many."""
+
+Message = tuple[int, torch.Tensor]
+"""The other member's rank, and what is sent or filled: contiguous, and as long as the other one says."""
 
 
 class Pending:
@@ -81,21 +88,24 @@ class Pending:
 
 
 class Staged(Pending):
-    """One whose outcome is in the CPU's memory, and has to go to a device."""
+    """One whose outcome is in the CPU's memory, and has to go to a device.
 
-    def __init__(self, pending: Pending, here: torch.Tensor, out: torch.Tensor) -> None:
+    Args:    outcome: what it fills, and where that belongs.
+    """
+
+    def __init__(self, pending: Pending, outcome: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._pending = pending
-        self._here = here
-        self._out = out
+        self._outcome = outcome
 
     def wait(self) -> None:
         """See `Pending`."""
         self._pending.wait()
-        self._out.copy_(self._here)
+        for here, out in self._outcome:
+            out.copy_(here)
 
 
 class Messages(Pending):
-    """Messages under way between some of the members.
+    """Messages under way on gloo.
 
     Args:
         works: receives and sends.
@@ -103,40 +113,58 @@ class Messages(Pending):
     """
 
     def __init__(self, works: list[Any], is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...]) -> None:
-        super().__init__(None, is_revoked)
-        self._is_over = threading.Event()
-        self._error: RuntimeError | None = None
-        self._awaited: Any = None
-        threading.Thread(target=self._go_through, args=(works, kept), name="messages", daemon=True).start()
+        super().__init__(None, is_revoked, kept)
+        self.works = works
+        self.error: RuntimeError | None = None
+        self.is_over = threading.Event()
 
     def wait(self) -> None:
-        """See `Pending`. Given up, all connections of the group are closed, and its thread ends."""
-        while not self._is_over.wait(_POLL_MAX_S):
+        """See `Pending`."""
+        while not self.is_over.wait(_POLL_MAX_S):
             if self._is_revoked():
-                self._close()
                 raise GenerationLost("the generation was revoked")
-        if self._error is not None:
-            raise _lost(self._error)
+        self._kept = ()
+        if self.error is not None:
+            raise _lost(self.error)
 
-    def _go_through(self, works: list[Any], kept: tuple[torch.Tensor, ...]) -> None:
-        try:
-            for self._awaited in works:
-                self._awaited.wait(timedelta(seconds=BACKSTOP_S))
-        except RuntimeError as error:
-            self._error = error.with_traceback(None)  # frames would keep the group
-        finally:
-            works.clear()
-            self._awaited = None
-            self._is_over.set()
 
-    def _close(self) -> None:
-        """A wait that runs out has gloo close the group's connections, which pending work holds open otherwise."""
-        while not self._is_over.is_set():
+class Waiter:
+    """A thread that waits for the messages of a gloo group, in the order in which they were begun."""
+
+    def __init__(self) -> None:
+        self._begun: queue.SimpleQueue[Messages | None] = queue.SimpleQueue()
+        self._awaited: Any = None
+        self._thread = threading.Thread(target=self._go_through, name="messages", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, messages: Messages) -> None:
+        """From here on `messages` turns over when it is."""
+        self._begun.put(messages)
+
+    def close(self) -> None:
+        """End the thread. What is still under way fails: it would keep the group open, and this thread in it."""
+        self._begun.put(None)
+        while self._thread.is_alive():
+            work = self._awaited
             try:
-                if (work := self._awaited) is not None:
-                    work.wait(_AT_ONCE)
+                if work is not None:
+                    work.wait(_AT_ONCE)  # one that runs out has gloo close all connections of the group
             except RuntimeError:
-                return
+                pass
+            self._thread.join(_POLL_MAX_S)
+
+    def _go_through(self) -> None:
+        while (messages := self._begun.get()) is not None:
+            for self._awaited in messages.works:
+                try:
+                    self._awaited.wait(timedelta(seconds=BACKSTOP_S))
+                except RuntimeError as error:
+                    messages.error = error.with_traceback(None)  # frames would keep the group
+                    messages.is_over.set()  # whatever becomes of the others
+            self._awaited = None
+            messages.works.clear()
+            messages.is_over.set()
+            del messages  # the next may be long in coming
 
 
 class Communicator:
@@ -157,79 +185,84 @@ class Communicator:
         self.hosts: list[int] = [0] * world
         """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
-        self._passed = 0
-        """Calls of `pass_messages`, which all members make alike."""
+        self._waiter: Waiter | None = None
+        self._sent = [0] * world
+        """By rank, messages to it so far; each has a number, which both sides count."""
+        self._received = [0] * world
 
-    def start_all_to_all(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> Pending:
-        """As `all_to_all`, without waiting for it."""
-        return self._start(
-            lambda group, out, source: group.alltoall_base(out, source, list(out_sizes), list(source_sizes)),
-            out,
-            source,
-        )
+    def start_messages(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+        """Messages from some of the others and to some, on their way at once, and both ways between any two.
 
-    def all_to_all(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
-        """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each.
+        What one member sends another arrives in that order, within a call and from call to call; who has nothing to
+        say to another has no part in what that one does. Empty ones are left out.
 
-        Shapes:  out (sum(out_sizes),), source (sum(source_sizes),), both contiguous and on the same device.
-        Raises:  GenerationLost: a peer died, or the generation was revoked; out is then undefined.
+        Shapes:  (n,), contiguous; all of a call on the same device.
+        Raises:  GenerationLost: a peer died, or the generation was revoked; what was to be filled is then undefined.
         """
-        self.start_all_to_all(out, source, out_sizes, source_sizes).wait()
-
-    def pass_messages(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
-    ) -> None:
-        """As `all_to_all`, but both ways at once between any two; most may have nothing for each other.
-
-        Raises:  GenerationLost: as above.
-        """
-        if source.device.type != "cpu":
-            if self._nccl is not None:
-                self.all_to_all(out, source, out_sizes, source_sizes)
-                return
-            here = torch.empty_like(out, device="cpu")
-            self.pass_messages(here, source.cpu(), out_sizes, source_sizes)
-            out.copy_(here)
-            return
+        received, sent = ([one for one in ways if one[1].numel()] for ways in (received, sent))
+        tensors = tuple(tensor for _, tensor in (*received, *sent))
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
-        self._passed += 1
-        places, parts = torch.split(out, list(out_sizes)), torch.split(source, list(source_sizes))
-        others = [(self.rank + distance) % self.world for distance in range(1, self.world)]
         try:
-            works = [self._group.recv([places[one]], one, self._passed) for one in others if out_sizes[one]]
-            works += [self._group.send([parts[one]], one, self._passed) for one in others if source_sizes[one]]
+            if not tensors or tensors[0].device.type == "cpu":
+                return self._pass_by_gloo(received, sent, tensors)
+            if self._nccl is not None:
+                return Pending(self._pass_by_nccl(received, sent), self._is_revoked, tensors)
+            here = [(rank, torch.empty_like(out, device="cpu")) for rank, out in received]
+            copies = [(rank, tensor.cpu()) for rank, tensor in sent]
+            kept = tuple(tensor for _, tensor in (*here, *copies))
+            outcome = [(came, out) for (_, came), (_, out) in zip(here, received, strict=True)]
+            return Staged(self._pass_by_gloo(here, copies, kept), outcome)
         except RuntimeError as error:
             raise _lost(error) from None
-        places[self.rank].copy_(parts[self.rank])
-        if works:
-            Messages(works, self._is_revoked, (out, source)).wait()
 
-    def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
-        """As `all_gather`, without waiting for it."""
-        return self._start(lambda group, out, source: group._allgather_base(out, source), out, source)
+    def _pass_by_gloo(
+        self, received: Sequence[Message], sent: Sequence[Message], kept: tuple[torch.Tensor, ...]
+    ) -> Pending:
+        works = []
+        for counts, ways, call in ((self._received, received, self._group.recv), (self._sent, sent, self._group.send)):
+            for rank, tensor in ways:
+                counts[rank] = (counts[rank] + 1) % _TAGS
+                works.append(call([tensor], rank, counts[rank]))
+        messages = Messages(works, self._is_revoked, kept)
+        if works:
+            self._waiter = self._waiter or Waiter()
+            self._waiter.wait_for(messages)
+        else:
+            messages.is_over.set()
+        return messages
+
+    def _pass_by_nccl(self, received: Sequence[Message], sent: Sequence[Message]) -> Any:
+        """As one operation: NCCL takes turns with single ones."""
+        self._nccl._start_coalescing(self.device)
+        for ways, call in ((received, self._nccl.recv), (sent, self._nccl.send)):
+            for rank, tensor in ways:
+                call([tensor], rank, 0)
+        return self._nccl._end_coalescing(self.device)
+
+    def pass_messages(self, received: Sequence[Message], sent: Sequence[Message]) -> None:
+        """As `start_messages`, and waits for it."""
+        self.start_messages(received, sent).wait()
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
-        """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements.
+        """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements. All members call it alike.
 
         Raises:  GenerationLost: as above.
         """
         self.start_all_gather(out, source).wait()
 
-    def _start(self, call: Callable[[Any, torch.Tensor, torch.Tensor], Any], out: Any, source: Any) -> Pending:
+    def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
+        """As `all_gather`, without waiting for it."""
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
         is_here = source.device.type == "cpu"
         try:
             if is_here or self._nccl is not None:
-                work = call(self._group if is_here else self._nccl, out, source)
+                work = (self._group if is_here else self._nccl)._allgather_base(out, source)
                 return Pending(work, self._is_revoked, (out, source))
             here, copy = torch.empty_like(out, device="cpu"), source.cpu()
-            return Staged(Pending(call(self._group, here, copy), self._is_revoked, (here, copy)), here, out)
+            work = self._group._allgather_base(here, copy)
+            return Staged(Pending(work, self._is_revoked, (here, copy)), [(here, out)])
         except RuntimeError as error:
             raise _lost(error) from None
 
@@ -239,14 +272,17 @@ class Communicator:
 
     def bury(self) -> None:
         """Drop the groups. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
-        grave = [self._nccl, self._group]
-        is_open, self._nccl, self._group = self._group is not None, None, None
+        grave = [self._nccl, self._group, self._waiter]
+        is_open, self._nccl, self._group, self._waiter = self._group is not None, None, None, None
         if is_open:
             threading.Thread(target=_rest, args=(grave,), name="graveyard", daemon=True).start()
 
 
 def _rest(grave: list[Any]) -> None:
-    nccl = grave[0]
+    nccl, waiter = grave[0], grave[2]
+    if waiter is not None:
+        waiter.close()
+        del waiter
     if nccl is not None:
         # Its kernels occupy the device until they are aborted. Where even that hangs, this process is of no use any
         # more, and the state lives on its peers.

@@ -12,7 +12,7 @@ from rubato.engine.buffers import Buffers
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Header
 from rubato.engine.labels import Stamp
-from rubato.engine.reduction import Reduced, Reduction, copies_of, frontiers, is_finite, message_sizes
+from rubato.engine.reduction import Reduced, Reduction, bytes_of_parts, frontiers, is_finite
 from rubato.engine.tree import Order, Partials
 
 
@@ -56,11 +56,7 @@ class Exchange:
         for owners in ownerships:
             held = frontiers(order, range(len(owners)), owners, self._comm.world)
             for number, section in enumerate(buffers.sections):
-                sent, received = message_sizes(buffers, section, held)
-                begin, end = buffers.place(section, buffers.rank)
-                copies = copies_of(buffers) * (end - begin)
-                for name, size in (("source", sum(sent)), ("out", sum(received)), ("copies", copies)):
-                    buffers.scratch(name, number, size)
+                buffers.scratch("parts", number, bytes_of_parts(buffers, section, held))
         buffers.touch(results=former is None or not buffers.may_take_over(former._buffers))
 
     def take_over(self, former: Exchange) -> None:

@@ -287,14 +287,12 @@ class Membership:
         sizes = torch.zeros(comm.world, dtype=torch.int64)
         comm.all_gather(sizes, torch.tensor([self._servable_bytes()]))
         size = int(sizes[plan.source])
-        source = torch.empty(0, dtype=torch.uint8)
         if rank == plan.source:
-            source = pack_result(session.completed).repeat(len(plan.behind))
-        out = torch.empty(size if rank in plan.behind else 0, dtype=torch.uint8)
-        out_sizes = [size if other == plan.source and rank in plan.behind else 0 for other in range(comm.world)]
-        source_sizes = [size if rank == plan.source and other in plan.behind else 0 for other in range(comm.world)]
-        comm.all_to_all(out, source, out_sizes, source_sizes)
-        if rank in plan.behind:
+            told = pack_result(session.completed)
+            comm.pass_messages([], [(other, told) for other in plan.behind])
+        elif rank in plan.behind:
+            out = torch.empty(size, dtype=torch.uint8)
+            comm.pass_messages([(plan.source, out)], [])
             session.completed = Completed(plan.last, unpack_result(out, session.flat.dtype, session.flat.device))
 
     def feed(self, number: int) -> None:

@@ -6,11 +6,11 @@ aligned runs, and where the order of the sum is free).
 
 First all tell each other which nodes they hold, of which step. A missing or doubled node, or one of another step, is an
 error: this is the exactly-once check.
-Phase A, all-to-all: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the
-order of the job. Sent: F * S * (W-1)/W bytes.
-Phase B, all-gather: worker c gives its reduced chunk to all; in the last bucket also its header, and its integer
-buffers. Sent: S * (W-1)/W. It is made by all-to-alls too: gloo's all-gather takes several times as long
-(`make bench-gather`).
+Phase A: every worker sends chunk c of each of its frontier nodes to worker c, which adds them up in the order of the
+job. Sent: F * S * (W-1)/W bytes.
+Phase B: worker c gives its reduced chunk to all; in the last bucket also its header, and its integer buffers. Sent:
+S * (W-1)/W. As messages, too: gloo's all-gather takes several times as long (`make bench-gather`).
+Both are sent from where they lie, and those of phase B are received where they belong.
 
 The parts of a bucket are sent before the sums of those before it are, by all in the same order, so that nobody waits
 for an answer to its last message. When each bucket begins is every worker's own affair.
@@ -80,9 +80,9 @@ class Reduction:
         self._integer_owner = owners[self._present[0]]
         self._is_finite = True
         self._begun = 0
-        self._parts_sent: deque[tuple[int, torch.Tensor, Pending]] = deque()
-        """Buckets whose parts are on their way, the oldest first, with the buffer for what comes in."""
-        self._sums_sent: deque[list[Pending]] = deque()
+        self._parts_sent: deque[tuple[int, list[tuple[int, Node, torch.Tensor]], Pending]] = deque()
+        """Buckets whose parts are on their way, the oldest first, with what comes in."""
+        self._sums_sent: deque[Pending] = deque()
 
     def next(self, nodes: Mapping[Node, torch.Tensor]) -> None:
         """Exchange the next bucket but the last, or begin to.
@@ -110,7 +110,7 @@ class Reduction:
             self._send_sum(nodes)
         self._send_sum(nodes, header, integers)
         while self._sums_sent:
-            _wait(self._sums_sent.popleft())
+            self._sums_sent.popleft().wait()
         last = buffers.sections[-1]
         vector = buffers.typed(self._results, 0, buffers.length)
         headers, owned = [], b""
@@ -133,20 +133,21 @@ class Reduction:
         """Phase A, begun: every other worker's chunk of the next bucket, node by node, on its way."""
         buffers, number = self._buffers, self._begun
         section = buffers.sections[number]
-        sent, received = message_sizes(buffers, section, self._frontiers)
-        if len(self._mine) == 1 and buffers.world == 2:  # as it lies there
-            begin, end = section.bounds(1 - buffers.rank)
-            source = nodes[self._mine[0]][begin:end].view(torch.uint8)
-        else:
-            source, at = buffers.scratch("source", number, sum(sent)), 0
-            for rank in _others(buffers):
-                begin, end = section.bounds(rank)
-                for node in self._mine:
-                    buffers.typed(source, at, end - begin).copy_(nodes[node][begin:end])
-                    at += (end - begin) * buffers.element_bytes
-        out = buffers.scratch("out", number, sum(received))
-        self._parts_sent.append((number, out, self._comm.start_all_to_all(out, source, received, sent)))
+        incoming = self._incoming(section, number)
+        received = [(rank, part) for rank, _, part in incoming]
+        others, mine = _others(buffers), [nodes[node] for node in self._mine]
+        sent = [(rank, whole[slice(*section.bounds(rank))]) for rank in others for whole in mine]
+        self._parts_sent.append((number, incoming, self._comm.start_messages(received, sent)))
         self._begun += 1
+
+    def _incoming(self, section: Section, number: int) -> list[tuple[int, Node, torch.Tensor]]:
+        """What comes in phase A of a bucket: from whom, which node, and where."""
+        buffers = self._buffers
+        memory = buffers.scratch("parts", number, bytes_of_parts(buffers, section, self._frontiers))
+        held = [(rank, node) for rank in _others(buffers) for node in self._frontiers[rank]]
+        elements = section.elements(buffers.rank)
+        parts = buffers.typed(memory, 0, len(held) * elements).view(len(held), elements)
+        return [(rank, node, part) for (rank, node), part in zip(held, parts, strict=True)]
 
     def _send_sum(
         self, nodes: Mapping[Node, torch.Tensor], header: Header | None = None, integers: bytes = b""
@@ -157,7 +158,7 @@ class Reduction:
         """
         buffers = self._buffers
         if len(self._sums_sent) == UNDER_WAY:
-            _wait(self._sums_sent.popleft())
+            self._sums_sent.popleft().wait()
         number, incoming, pending = self._parts_sent.popleft()
         pending.wait()
         section, here = buffers.sections[number], buffers.rank
@@ -169,46 +170,24 @@ class Reduction:
         row = self._results[begin:end]
         if header is not None:
             _put(row, buffers.said_at, replace(header, is_finite=self._is_finite).pack() + integers)
-        self._sums_sent.append(self._spread(section, number, row))
+        self._sums_sent.append(self._spread(section, row))
 
-    def _spread(self, section: Section, number: int, row: torch.Tensor) -> list[Pending]:
-        """Phase B of a bucket, begun: this worker's row to all others, and theirs to where they belong.
-
-        What comes from lower ranks lies before it, what comes from higher ones behind it: these are two messages, so
-        that each fills one stretch of memory.
-        """
-        buffers, here, world = self._buffers, self._buffers.rank, self._buffers.world
-        ranks = range(world)
-        lower, higher = ranks[:here], ranks[here + 1 :]
-        directions = [(lower, higher), (higher, lower)] if world > 2 else [(lower or higher, lower or higher)]
-        count, size = copies_of(buffers), row.numel()
-        copies = buffers.scratch("copies", number, count * size)
-        copies.view(count, size).copy_(row)
-        begun = []
-        for senders, receivers in directions:
-            places = {rank: buffers.place(section, rank) for rank in senders}
-            out_sizes = [places[rank][1] - places[rank][0] if rank in places else 0 for rank in ranks]
-            begin = places[senders[0]][0] if senders else 0
-            source = copies[: len(receivers) * size] if world > 2 else row
-            sizes = [size if rank in receivers else 0 for rank in ranks]
-            out = self._results[begin : begin + sum(out_sizes)]
-            begun.append(self._comm.start_all_to_all(out, source, out_sizes, sizes))
-        return begun
+    def _spread(self, section: Section, row: torch.Tensor) -> Pending:
+        """Phase B of a bucket, begun: this worker's row to all others, and theirs to where they belong."""
+        others = _others(self._buffers)
+        rows = [(rank, self._results[slice(*self._buffers.place(section, rank))]) for rank in others]
+        return self._comm.start_messages(rows, [(rank, row) for rank in others])
 
     def _all_parts(
-        self, section: Section, nodes: Mapping[Node, torch.Tensor], incoming: torch.Tensor
+        self, section: Section, nodes: Mapping[Node, torch.Tensor], incoming: Sequence[tuple[int, Node, torch.Tensor]]
     ) -> dict[Node, torch.Tensor]:
         """All parts of this worker's chunk of a bucket: its own, and what has come in."""
-        buffers = self._buffers
-        low, high = section.bounds(buffers.rank)
-        at = 0
+        low, high = section.bounds(self._buffers.rank)
         parts = {node: nodes[node][low:high] for node in self._mine}
-        for rank in _others(buffers):
-            for node in self._frontiers[rank]:
-                if node in parts:
-                    raise ProtocolError(f"step {self._stamp[2]}: node {node} is held twice")
-                parts[node] = buffers.typed(incoming, at, high - low)
-                at += (high - low) * buffers.element_bytes
+        for _, node, part in incoming:
+            if node in parts:
+                raise ProtocolError(f"step {self._stamp[2]}: node {node} is held twice")
+            parts[node] = part
         return parts
 
     def _sum(self, parts: Mapping[Node, torch.Tensor], out: torch.Tensor) -> None:
@@ -239,32 +218,16 @@ def frontiers(order: Order, present: Collection[int], owners: Sequence[int], wor
     return [order.frontier([leaf for leaf in present if owners[leaf] == rank], present) for rank in range(world)]
 
 
-def message_sizes(
-    buffers: Buffers, section: Section, frontiers: Sequence[Sequence[Node]]
-) -> tuple[list[int], list[int]]:
-    """Bytes to and from every rank in phase A: a chunk of each node. Own parts do not travel."""
-    size, here = buffers.element_bytes, buffers.rank
-    sent, received = [0] * buffers.world, [0] * buffers.world
-    for rank in _others(buffers):
-        sent[rank] = len(frontiers[here]) * section.elements(rank) * size
-        received[rank] = len(frontiers[rank]) * section.elements(here) * size
-    return sent, received
-
-
-def copies_of(buffers: Buffers) -> int:
-    """How often a row is told in one message at most; where there is one peer, it is told as it lies there."""
-    return max(buffers.rank, buffers.world - 1 - buffers.rank) if buffers.world > 2 else 0
+def bytes_of_parts(buffers: Buffers, section: Section, frontiers: Sequence[Sequence[Node]]) -> int:
+    """Of what comes in phase A of a bucket."""
+    nodes = sum(len(frontiers[rank]) for rank in _others(buffers))
+    return nodes * section.elements(buffers.rank) * buffers.element_bytes
 
 
 def is_finite(chunk: torch.Tensor) -> bool:
     """Whether all elements are."""
     # A sum is not finite if any element is not; it may overflow where none is, so then all elements are looked at.
     return bool(torch.isfinite(chunk.sum())) or bool(torch.isfinite(chunk).all())
-
-
-def _wait(begun: Sequence[Pending]) -> None:
-    for one in begun:
-        one.wait()
 
 
 def _others(buffers: Buffers) -> list[int]:

@@ -123,9 +123,9 @@ def scatter_to(comm: Communicator, receiver: int, source: torch.Tensor, sizes: S
     Returns: (sum(sizes),) uint8 at the receiver, nothing elsewhere.
     Raises:  GenerationLost: a member was lost.
     """
-    is_receiver = comm.rank == receiver
-    out_sizes = list(sizes) if is_receiver else [0] * comm.world
-    source_sizes = [source.numel() if rank == receiver else 0 for rank in range(comm.world)]
-    out = torch.empty(sum(out_sizes), dtype=torch.uint8)
-    comm.all_to_all(out, source, out_sizes, source_sizes)
+    if comm.rank != receiver:
+        comm.pass_messages([], [(receiver, source)])
+        return torch.empty(0, dtype=torch.uint8)
+    out = torch.empty(sum(sizes), dtype=torch.uint8)
+    comm.pass_messages(list(enumerate(torch.split(out, list(sizes)))), [])
     return out

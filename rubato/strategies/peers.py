@@ -10,7 +10,7 @@ import torch
 
 
 class Collectives(Protocol):
-    """The collectives of one generation; all members make the same calls in the same order."""
+    """The members of one generation."""
 
     rank: int
     world: int
@@ -18,11 +18,11 @@ class Collectives(Protocol):
     """Where the vectors of the training are."""
 
     def pass_messages(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+        self, received: Sequence[tuple[int, torch.Tensor]], sent: Sequence[tuple[int, torch.Tensor]]
     ) -> None:
-        """Send `source_sizes[r]` elements to each rank r, in order; receive `out_sizes[r]` from each.
+        """Messages from some ranks and to some, on their way at once, and both ways between any two.
 
-        On their way at once, and both ways between any two; most may have nothing for each other.
+        Shapes:  (n,), contiguous, as long as the other side says.
         """
         ...
 
@@ -37,14 +37,14 @@ class Alone:
         self.device = device
 
     def pass_messages(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+        self, received: Sequence[tuple[int, torch.Tensor]], sent: Sequence[tuple[int, torch.Tensor]]
     ) -> None:
-        """To itself."""
-        out.copy_(source)
+        """There is nobody else."""
+        assert not [*received, *sent]
 
 
 class Group:
-    """Some of the ranks, for what they do among themselves. All ranks must make the same calls, each in its group."""
+    """Some of the ranks, for what they do among themselves."""
 
     def __init__(self, comm: Collectives, ranks: Sequence[int]) -> None:
         self._comm = comm
@@ -54,34 +54,24 @@ class Group:
         self.device = comm.device
 
     def pass_messages(
-        self, out: torch.Tensor, source: torch.Tensor, out_sizes: Sequence[int], source_sizes: Sequence[int]
+        self, received: Sequence[tuple[int, torch.Tensor]], sent: Sequence[tuple[int, torch.Tensor]]
     ) -> None:
         """See `Collectives`."""
-        of_all = [[0] * self._comm.world, [0] * self._comm.world]
-        for whole, sizes in zip(of_all, (out_sizes, source_sizes), strict=True):
-            for rank, size in zip(self._ranks, sizes, strict=True):
-                whole[rank] = size
-        self._comm.pass_messages(out, source, *of_all)
+        self._comm.pass_messages(*[[(self._ranks[rank], one) for rank, one in ways] for ways in (received, sent)])
 
 
 def exchange(
     comm: Collectives, sent: Mapping[int, torch.Tensor], expected: Mapping[int, int], dtype: torch.dtype
 ) -> dict[int, torch.Tensor]:
-    """Messages between some pairs of ranks, on their way at once; who has none to send or get calls it, too.
+    """Messages between some pairs of ranks, on their way at once.
 
     Args:     sent: by receiver, a vector.  expected: by sender, elements of its message.
     Returns:  by sender, what came.
     Shapes:   all (n,), of `dtype`.
     """
-    size, ranks, device = dtype.itemsize, range(comm.world), comm.device
-    messages = [sent[rank].contiguous().view(torch.uint8) for rank in sorted(sent)]
-    source = torch.cat(messages) if messages else torch.empty(0, dtype=torch.uint8, device=device)
-    sizes = [expected.get(rank, 0) * size for rank in ranks]
-    out = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    told = [sent[rank].numel() * size if rank in sent else 0 for rank in ranks]
-    comm.pass_messages(out, source, sizes, told)
-    parts = split(out, sizes)
-    return {rank: parts[rank].view(dtype) for rank in sorted(expected)}
+    came = {rank: torch.empty(expected[rank], dtype=dtype, device=comm.device) for rank in sorted(expected)}
+    comm.pass_messages(list(came.items()), [(rank, sent[rank].contiguous()) for rank in sorted(sent)])
+    return came
 
 
 def all_gather(comm: Collectives, vector: torch.Tensor, numels: Sequence[int] | None = None) -> list[torch.Tensor]:

@@ -142,7 +142,7 @@ def train(run):
 
     for step in run.steps():
         if step.index == 3:
-            Communicator.start_all_to_all = lambda self, out, source, *_: self._start(refuse, out, source)
+            Communicator._pass_by_gloo = refuse
         fit(run, step, model, optimizer)
 """
 

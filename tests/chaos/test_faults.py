@@ -106,8 +106,8 @@ def test_sigkill_of_all(tmp_path: Path) -> None:
     [
         ("joiner dies while it warms up", "setup", "joiner"),
         ("joiner dies standing by", "say Standby", "joiner"),
-        ("joiner dies in sync", "during all_to_all join", "joiner"),
-        ("member dies in sync", "during all_to_all join", [0, 1]),
+        ("joiner dies in sync", "during messages join", "joiner"),
+        ("member dies in sync", "during messages join", [0, 1]),
         ("joiner dies in its first step", "say Entered", "joiner"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_leaver_is_killed_before_it_says_so(tmp_path: Path) -> None:
 
 def test_workers_leave_while_others_join(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, "leave while joining", workers=2)
-    marker = chaos.fault("before all_to_all join", "sleep", 3.0, who="joiner", step=0)
+    marker = chaos.fault("before messages join", "sleep", 3.0, who="joiner", step=0)
     with chaos.start() as run:
         run.wait_step(3)
         run.scale(4)
@@ -397,7 +397,7 @@ def test_delay_alone_fences_nobody(tmp_path: Path) -> None:
 def test_a_join_over_a_slow_link_is_waited_for_before_too_much_is_kept_for_it(tmp_path: Path) -> None:
     """A step makes 0.8 MB, for which the links to the joiner take longer than the step: it never comes up to date."""
     chaos = Chaos(tmp_path, "join over 1 MB/s", workers=2, steps=240, models=["wide"], config={"least_backlog": 0})
-    chaos.fault("before all_to_all join", "throttle_links", 1_000_000, "new", who=[0, 1], step=0, each=True)
+    chaos.fault("before messages join", "throttle_links", 1_000_000, "new", who=[0, 1], step=0, each=True)
     with chaos.start() as run:
         run.wait_step(3)
         run.scale(3)
@@ -419,7 +419,7 @@ def test_a_join_over_a_slow_link_is_waited_for_before_too_much_is_kept_for_it(tm
 def test_a_join_with_delay_fences_nobody(tmp_path: Path) -> None:
     """Each of its messages comes 200 ms late, while the members make a step in a quarter of that."""
     chaos = Chaos(tmp_path, "join with 200 ms delay", workers=2, steps=240)
-    chaos.fault("before all_to_all join", "sleep", 0.2, who="any", step=0, always=True)
+    chaos.fault("before messages join", "sleep", 0.2, who="any", step=0, always=True)
     with chaos.start() as run:
         run.wait_step(3)
         run.scale(3)

@@ -6,7 +6,7 @@ and is not armed while `N.unarmed` lies there. Without faults this is an ordinar
 
 PLACE  "setup", "forward", "backward", "hook" (a gradient's), "update"
        "say MESSAGE": a message of `rubato.wire.worker` is about to be told
-       "before|during|after WHAT STAGE": "parts" or "sums" of a reduction, "all_to_all" or "all_gather"; in
+       "before|during|after WHAT STAGE": "parts" or "sums" of a reduction, "messages" or "all_gather"; in
        that stage of the main thread, in the "overlap" with a backward pass, or in a "join" that goes on beside it
        "call MODULE:QUALIFIED.NAME"
 WHO    a list of ranks (those that a process had first), "joiner" (has no state yet), "any"
@@ -209,7 +209,7 @@ def _watch_collectives(run: rubato.Run, reach: Callable[[str], None]) -> None:
     for owner, name, place in (
         (Reduction, "_send_parts", "parts"),
         (Reduction, "_send_sum", "sums"),
-        (Communicator, "start_all_to_all", "all_to_all"),
+        (Communicator, "start_messages", "messages"),
         (Communicator, "start_all_gather", "all_gather"),
     ):
         _watch_start(owner, name, place, stage, reach)

@@ -56,55 +56,57 @@ def peer_process(rank: int, world: int, store: str) -> Iterator[subprocess.Popen
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_collectives(world: int) -> None:
-    def play(rank: int) -> tuple[list[int], list[int]]:
+def test_all_gather(world: int) -> None:
+    def play(rank: int) -> list[int]:
         gathered = torch.zeros(world * 2, dtype=torch.int64)
         group[rank].all_gather(gathered, torch.tensor([rank, 10 * rank]))
-        source = torch.arange(world * world).view(world, world)[rank].repeat_interleave(rank)
-        out = torch.zeros(sum(range(world)), dtype=torch.int64)
-        group[rank].all_to_all(out, source, list(range(world)), [rank] * world)
-        return gathered.tolist(), out.tolist()
+        return gathered.tolist()
 
     with gloo_group(world) as group:
         results = on_ranks(world, play)
-    for rank, (gathered, out) in enumerate(results):
-        assert gathered == [value for other in range(world) for value in (other, 10 * other)]
-        assert out == [other * world + rank for other in range(world) for _ in range(other)]
+    assert results == [[value for other in range(world) for value in (other, 10 * other)]] * world
 
 
-ALL_TO_ALL = [Communicator.all_to_all, Communicator.pass_messages]
-NAMES = ["all_to_all", "pass_messages"]
+def gather(comm: Communicator, numel: int) -> None:
+    comm.all_gather(torch.zeros(numel * comm.world), torch.ones(numel))
+
+
+def tell_all(comm: Communicator, numel: int) -> None:
+    others = [rank for rank in range(comm.world) if rank != comm.rank]
+    comm.pass_messages([(rank, torch.zeros(numel)) for rank in others], [(rank, torch.ones(numel)) for rank in others])
+
+
+WAYS = [gather, tell_all]
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_messages_pass_between_some_of_the_members(world: int) -> None:
-    """Each sends the one behind it `rank` elements, and rank 0 sends itself two; large ones pass both ways at once."""
+    """Each sends the one behind it `rank` elements, then so many again; large ones pass both ways at once."""
 
-    def play(rank: int) -> tuple[list[int], bool]:
-        told, heard = [0] * world, [0] * world
-        told[(rank + 1) % world], heard[(rank - 1) % world] = rank, (rank - 1) % world
-        told[rank] = heard[rank] = 2 * (rank == 0)
-        out = torch.zeros(sum(heard), dtype=torch.int64)
-        group[rank].pass_messages(out, torch.full((sum(told),), rank), heard, told)
-        group[rank].pass_messages(torch.empty(0), torch.empty(0), [0] * world, [0] * world)
+    def play(rank: int) -> tuple[list[int], list[int], bool]:
+        before, behind = (rank - 1) % world, (rank + 1) % world
+        first, second = torch.zeros(before, dtype=torch.int64), torch.zeros(before, dtype=torch.int64)
+        received = [(before, first), (before, second)]
+        sent = [(behind, torch.full((rank,), rank)), (behind, torch.full((rank,), 10 * rank))]
+        begun = [group[rank].start_messages(received[:1], sent[:1]), group[rank].start_messages([], sent[1:])]
+        group[rank].pass_messages(received[1:], [])
+        for one in reversed(begun):
+            one.wait()
+        group[rank].pass_messages([], [])
         partner, numel = rank ^ 1, 1 << 20
         if partner >= world:
-            group[rank].pass_messages(torch.empty(0), torch.empty(0), [0] * world, [0] * world)
-            return out.tolist(), True
-        sizes = [numel * (one == partner) for one in range(world)]
+            return first.tolist(), second.tolist(), True
         large = torch.zeros(numel)
-        group[rank].pass_messages(large, torch.full((numel,), float(rank)), sizes, sizes)
-        return out.tolist(), bool((large == partner).all())
+        group[rank].pass_messages([(partner, large)], [(partner, torch.full((numel,), float(rank)))])
+        return first.tolist(), second.tolist(), bool((large == partner).all())
 
     with gloo_group(world) as group:
         results = on_ranks(world, play)
-    assert [right for _, right in results] == [True] * world
-    assert results[0][0] == [0, 0] + [world - 1] * (world - 1)
-    assert [out for out, _ in results[1:]] == [[rank] * rank for rank in range(world - 1)]
+    assert results == [([one] * one, [10 * one] * one, True) for one in [world - 1, *range(world - 1)]]
 
 
-@pytest.mark.parametrize("exchange", ALL_TO_ALL, ids=NAMES)
-def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[..., None]) -> None:
+@pytest.mark.parametrize("exchange", WAYS)
+def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[[Communicator, int], None]) -> None:
     """Ranks 0 and 1 wait for rank 2, which is killed."""
     store, address = open_store(HOST)
     with peer_process(2, 3, address) as peer:
@@ -115,7 +117,7 @@ def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[..., None]) -> N
 
         def play(rank: int) -> None:
             started.wait()
-            exchange(group[rank], torch.zeros(3), torch.ones(3), [1, 1, 1], [1, 1, 1])
+            exchange(group[rank], 1)
 
         results: list[object] = []
         waiting = threading.Thread(target=lambda: results.extend(outcomes(2, play)))
@@ -131,8 +133,8 @@ def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[..., None]) -> N
     del store
 
 
-@pytest.mark.parametrize("exchange", ALL_TO_ALL, ids=NAMES)
-def test_a_revoke_interrupts_a_wait(exchange: Callable[..., None]) -> None:
+@pytest.mark.parametrize("exchange", WAYS)
+def test_a_revoke_interrupts_a_wait(exchange: Callable[[Communicator, int], None]) -> None:
     """Rank 1 never comes to the collective."""
     revoked = threading.Event()
     store, address = open_store(HOST)
@@ -141,7 +143,7 @@ def test_a_revoke_interrupts_a_wait(exchange: Callable[..., None]) -> None:
 
     def wait() -> None:
         try:
-            exchange(group[0], torch.zeros(2), torch.ones(2), [1, 1], [1, 1])
+            exchange(group[0], 1)
         except GenerationLost as error:
             errors.append(error)
 
@@ -152,7 +154,7 @@ def test_a_revoke_interrupts_a_wait(exchange: Callable[..., None]) -> None:
     assert [str(error) for error in errors] == ["the generation was revoked"]
     bury(group)
     with pytest.raises(GenerationLost):
-        exchange(group[1], torch.zeros(2), torch.ones(2), [1, 1], [1, 1])
+        exchange(group[1], 1)
     del store
     for thread in threading.enumerate():
         if thread.name == "messages":  # its connections are closed
@@ -169,7 +171,7 @@ def test_a_revoke_leaves_no_thread_behind_where_all_wait_for_messages() -> None:
 
     def play(rank: int) -> None:
         started.wait()
-        group[rank].pass_messages(torch.zeros(1), torch.zeros(0), [rank, 1 - rank], [0, 0])
+        group[rank].pass_messages([(1 - rank, torch.zeros(1))], [])
 
     results: list[object] = []
     waiting = threading.Thread(target=lambda: results.extend(outcomes(2, play)))
@@ -179,10 +181,10 @@ def test_a_revoke_leaves_no_thread_behind_where_all_wait_for_messages() -> None:
     revoked.set()
     waiting.join(10)
     assert [str(result) for result in results] == ["the generation was revoked"] * 2
+    bury(group)
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    bury(group)
     del store
 
 

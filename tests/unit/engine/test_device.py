@@ -72,15 +72,19 @@ def test_what_arrives_is_what_was_sent(world: int) -> None:
         def play(rank: int) -> tuple[list[int], list[int]]:
             gathered = on_device(torch.zeros(world, dtype=torch.int64))
             group[rank].all_gather(gathered, on_device(torch.tensor([rank + 5])))
-            out = on_device(torch.zeros(world, dtype=torch.int64))
+            out = on_device(torch.full((world,), 11 * rank))
             source = on_device(torch.arange(world) + 10 * rank)
-            group[rank].all_to_all(out, source, [1] * world, [1] * world)
+            others = [other for other in range(world) if other != rank]
+            group[rank].pass_messages(
+                [(other, out[other : other + 1]) for other in others],
+                [(other, source[other : other + 1]) for other in others],
+            )
             return gathered.tolist(), out.tolist()
 
         for rank, (gathered, out) in enumerate(on_ranks(world, play)):
             assert gathered == [one + 5 for one in range(world)]
             assert out == [10 * sender + rank for sender in range(world)]
-        assert [comm._group.calls for comm in group] == [2] * world
+        assert [comm._group.calls for comm in group] == [1 + 2 * (world - 1)] * world
 
 
 def test_the_device_is_written_when_it_is_waited_for() -> None:

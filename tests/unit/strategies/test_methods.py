@@ -122,14 +122,14 @@ def test_between_nodes_less_travels_than_within(nodes: str) -> None:
     between = [0] * len(nodes)
 
     def play(rank: int) -> None:
-        line = group[rank].start_all_to_all
+        line = group[rank].start_messages
 
-        def counted(out, source, out_sizes, source_sizes):
-            others = [other for other in range(len(nodes)) if nodes[other] != nodes[rank]]
-            between[rank] += sum(source_sizes[other] for other in others)
-            return line(out, source, out_sizes, source_sizes)
+        def counted(received, sent):
+            far = [one for other, one in sent if nodes[other] != nodes[rank]]
+            between[rank] += sum(one.numel() * one.element_size() for one in far)
+            return line(received, sent)
 
-        group[rank].start_all_to_all = counted
+        group[rank].start_messages = counted
         compressor.compress(group[rank], vectors[rank].clone(), compressor.start(vectors[0]), 0)
 
     on_ranks(len(nodes), play)

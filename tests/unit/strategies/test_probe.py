@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
-import torch
 from groups import fake_group, gloo_group, on_ranks
 
+from rubato.engine.comm import Message
 from rubato.planner.links import Exchange
 from rubato.planner.measured import link_of
 from rubato.strategies import probe
@@ -41,11 +42,10 @@ def test_the_longest_way_is_measured(hosts: list[int], far: int) -> None:
         pass_on = comm.pass_messages
 
         def watched(
-            out: torch.Tensor, source: torch.Tensor, out_sizes: list[int], source_sizes: list[int],
-            *, rank: int = rank, pass_on: object = pass_on,
-        ) -> None:  # fmt: skip
-            sent[rank].append([other for other, size in enumerate(source_sizes) if size])
-            pass_on(out, source, out_sizes, source_sizes)  # type: ignore[operator]
+            received: Sequence[Message], told: Sequence[Message], *, rank: int = rank, pass_on: object = pass_on
+        ) -> None:
+            sent[rank].append([other for other, _ in told])
+            pass_on(received, told)  # type: ignore[operator]
 
         comm.pass_messages = watched  # type: ignore[method-assign, assignment]
     on_ranks(3, lambda rank: probe.probe(group[rank], hosts))
