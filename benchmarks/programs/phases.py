@@ -27,6 +27,7 @@ HOOKS = (
     ("send parts", "rubato.engine.reduction", "Reduction._send_parts"),
     ("send sums", "rubato.engine.reduction", "Reduction._send_sum"),
     ("wire", "rubato.engine.comm", "Pending.wait"),
+    ("wire", "rubato.engine.comm", "Messages.wait"),
     ("finite", "rubato.engine.reduction", "is_finite"),
     ("deliver", "rubato.engine.sums", "Sums.deliver"),
     ("deliver", "rubato.engine.flat", "FlatLayout.deliver"),

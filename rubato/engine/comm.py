@@ -50,6 +50,8 @@ _DIGEST_BYTES = 16
 _AT_ONCE = timedelta(milliseconds=1)
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
 """Polling backs off so that waiting workers leave the cores to those that compute."""
+_LOOK_S = 0.002
+"""How often who waits for a thread looks for a revoke."""
 _TAGS = 1 << 30
 """Messages from one member to another are numbered modulo so many."""
 
@@ -120,7 +122,7 @@ class Messages(Pending):
 
     def wait(self) -> None:
         """See `Pending`."""
-        while not self.is_over.wait(_POLL_MAX_S):
+        while not self.is_over.wait(_LOOK_S):
             if self._is_revoked():
                 raise GenerationLost("the generation was revoked")
         self._kept = ()
@@ -199,32 +201,37 @@ class Communicator:
         Shapes:  (n,), contiguous; all of a call on the same device.
         Raises:  GenerationLost: a peer died, or the generation was revoked; what was to be filled is then undefined.
         """
-        received, sent = ([one for one in ways if one[1].numel()] for ways in (received, sent))
+        # Each begins with another neighbour, so that not all turn to the same one first.
+        received = sorted(
+            (one for one in received if one[1].numel()), key=lambda one: (self.rank - one[0]) % self.world
+        )
+        sent = sorted((one for one in sent if one[1].numel()), key=lambda one: (one[0] - self.rank) % self.world)
         tensors = tuple(tensor for _, tensor in (*received, *sent))
         if self._group is None or self._is_revoked():
             raise GenerationLost("the generation was revoked")
         try:
-            if not tensors or tensors[0].device.type == "cpu":
-                return self._pass_by_gloo(received, sent, tensors)
-            if self._nccl is not None:
-                return Pending(self._pass_by_nccl(received, sent), self._is_revoked, tensors)
-            here = [(rank, torch.empty_like(out, device="cpu")) for rank, out in received]
-            copies = [(rank, tensor.cpu()) for rank, tensor in sent]
-            kept = tuple(tensor for _, tensor in (*here, *copies))
-            outcome = [(came, out) for (_, came), (_, out) in zip(here, received, strict=True)]
-            return Staged(self._pass_by_gloo(here, copies, kept), outcome)
+            if tensors and tensors[0].device.type != "cpu":
+                if self._nccl is not None:
+                    return Pending(self._pass_by_nccl(received, sent), self._is_revoked, tensors)
+                return self._pass_by_the_cpu(received, sent)
+            return self._pass_by_gloo(received, sent)
         except RuntimeError as error:
             raise _lost(error) from None
 
-    def _pass_by_gloo(
-        self, received: Sequence[Message], sent: Sequence[Message], kept: tuple[torch.Tensor, ...]
-    ) -> Pending:
+    def _pass_by_the_cpu(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+        here = [(rank, torch.empty_like(out, device="cpu")) for rank, out in received]
+        distinct = {id(tensor): tensor for _, tensor in sent}  # the same one often goes to several
+        copies = {key: tensor.cpu() for key, tensor in distinct.items()}
+        pending = self._pass_by_gloo(here, [(rank, copies[id(tensor)]) for rank, tensor in sent])
+        return Staged(pending, [(came, out) for (_, came), (_, out) in zip(here, received, strict=True)])
+
+    def _pass_by_gloo(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
         works = []
         for counts, ways, call in ((self._received, received, self._group.recv), (self._sent, sent, self._group.send)):
             for rank, tensor in ways:
                 counts[rank] = (counts[rank] + 1) % _TAGS
                 works.append(call([tensor], rank, counts[rank]))
-        messages = Messages(works, self._is_revoked, kept)
+        messages = Messages(works, self._is_revoked, tuple(tensor for _, tensor in (*received, *sent)))
         if works:
             self._waiter = self._waiter or Waiter()
             self._waiter.wait_for(messages)

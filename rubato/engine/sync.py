@@ -2,8 +2,8 @@
 
 A member captures at the boundary and copies its share in a thread of its own, while the next microbatches are computed:
 parameters and optimizer state do not change before the step's reduction is delivered, all else is copied at once.
-The sizes travel by all-gather; the document (scalars and layout) and the shares by all-to-all, one joiner after the
-other, so that no share is held more than once. Cost: state bytes / M sent by each of M members, per joiner.
+The sizes travel by all-gather; the document (scalars and layout) and the shares as messages, to one joiner after
+the other, so that no share is held more than once. Cost: state bytes / M sent by each of M members, per joiner.
 """
 
 from __future__ import annotations
