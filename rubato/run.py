@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from rubato.data.fetch import Collate, validate_dataset
-from rubato.data.order import BatchPlan
+from rubato.data.order import BatchPlan, RoundPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
@@ -32,8 +32,9 @@ from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
 from rubato.engine.noise import REGISTERED as NOISE
 from rubato.engine.noise import LearningRate, NoiseWatch
+from rubato.engine.replicas import Replicas, replicas_of
 from rubato.engine.session import Session
-from rubato.engine.state import TrainingState
+from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
 from rubato.engine.warmup import warm_up
@@ -55,6 +56,7 @@ class Run:
         self._step: Step | None = None
         self._noise: NoiseWatch | None = None
         self._rate: LearningRate | None = None
+        self._replicas: Replicas | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -154,8 +156,7 @@ class Run:
             raise ModelError("run.steps() was called twice; a job has one loop over its steps")
         self._is_started = True
         session = self._session
-        source = self._source(prepared["dataset"], prepared["collate"])
-        plan = source.plan
+        source, plan = self._source(prepared["dataset"], prepared["collate"])
         if session.aggregation is not None:
             session.aggregation.check_optimizers(prepared["optimizers"].values())
             self._registered[REGISTERED] = session.aggregation
@@ -165,7 +166,9 @@ class Run:
             self._rate = LearningRate(session.spec, self._noise)
             self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
-        flat = FlatLayout(state.named_parameters(), state.buffers, has_notes=self._noise is not None)
+        self._replicas = replicas_of(session.spec, state, prepared["scaler"])
+        places: list[Place] = [*state.buffers, *(self._replicas.places if self._replicas is not None else ())]
+        flat = FlatLayout(state.named_parameters(), places, has_notes=self._noise is not None)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
         with self._reading_ahead(source, prepared["prefetch"]) as ahead:
@@ -203,7 +206,7 @@ class Run:
         session = self._session
         began = time.perf_counter()
         while session.step < session.total_steps:
-            step = Step(session, source, scaler, self._noise)
+            step = Step(session, source, scaler, self._noise, self._replicas)
             self._step = step
             yield step
             step.check_reduced()
@@ -235,14 +238,22 @@ class Run:
         ) as ahead:
             yield ahead
 
-    def _source(self, dataset: Any, collate: Collate | None) -> MapSource | StreamSource:
+    def _source(self, dataset: Any, collate: Collate | None) -> tuple[Source, BatchPlan]:
+        """What is read, and how its samples fall into the steps."""
         spec, count = self._session.spec, self._session.num_microbatches
+        size, local = spec.batch.global_size, spec.local_updates
         if not isinstance(dataset, ShardedStream):
-            return MapSource(dataset, collate, BatchPlan(len(dataset), spec.batch.global_size, count, spec.seed))
+            if not local.is_on:
+                whole = BatchPlan(len(dataset), size, count, spec.seed)
+                return MapSource(dataset, collate, whole), whole
+            rounds = RoundPlan(len(dataset), size, count, spec.seed, local.sync_every)
+            return MapSource(dataset, collate, rounds.pieces), rounds
+        if local.is_on:
+            raise ModelError("a microbatch of a stream is read in one piece; leave local_updates out")
         plan = StreamPlan.of(spec.batch.global_size, count, spec.seed)
         stream = StreamSource(dataset, collate, plan, self._session.tell)
         self._registered["rubato.stream"] = stream
-        return stream
+        return stream, plan
 
     def _total_steps(self, plan: BatchPlan, epochs: int | None, steps: int | None) -> int:
         steps = steps if steps is not None else self.config.get("steps") if epochs is None else None

@@ -86,11 +86,59 @@ class BatchPlan:
         order = Permutation(self.num_samples, self.seed, self.epoch_of(step))
         return [order[position] for position in range(first, first + sum(sizes[v : v + count]))]
 
+    def parts(self, step: int, microbatches: range) -> list[range]:
+        """What is read at a time of microbatches that are computed in one pass: ranges for `Source.read`."""
+        return [microbatches] if any(self.sizes(step)[microbatches.start : microbatches.stop]) else []
+
+    def part_size(self, step: int, part: range) -> int:
+        """Samples of one of these."""
+        return sum(self.sizes(step)[part.start : part.stop])
+
     def _start(self, step: int) -> int:
         """Position of the step's first sample in its epoch."""
         if step < 0:
             raise ValueError(f"a step is counted from 0, got {step}")
         return step % self.steps_per_epoch * self.global_size
+
+
+@dataclass(frozen=True)
+class RoundPlan(BatchPlan):
+    """One whose microbatches are read in pieces, each for an update of its own.
+
+    Raises:  ValueError: the pieces of a full step are not of one size.
+    """
+
+    updates: int = 1
+    """Pieces of a full microbatch; those of the tail have fewer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.updates < 1 or self.global_size % (self.num_microbatches * self.updates):
+            raise ValueError(f"{self.global_size} samples are not {self.num_microbatches} times {self.updates} pieces")
+
+    @property
+    def pieces(self) -> BatchPlan:
+        """The plan that they are read by: piece h of microbatch v is its microbatch v * updates + h."""
+        return BatchPlan(self.num_samples, self.global_size, self.num_microbatches * self.updates, self.seed)
+
+    def sizes(self, step: int) -> tuple[int, ...]:
+        """Samples in each of the V microbatches."""
+        of_pieces, count = self.pieces.sizes(step), self.updates
+        return tuple(sum(of_pieces[v * count : (v + 1) * count]) for v in range(self.num_microbatches))
+
+    def samples(self, step: int, v: int, count: int = 1) -> list[int]:
+        """See `BatchPlan`."""
+        return self.pieces.samples(step, v * self.updates, count * self.updates)
+
+    def parts(self, step: int, microbatches: range) -> list[range]:
+        """Ranges of pieces, one for each update; several microbatches make theirs together."""
+        begin, count = microbatches.start * self.updates, len(microbatches)
+        parts = [range(begin + at * count, begin + (at + 1) * count) for at in range(self.updates)]
+        return [part for part in parts if self.part_size(step, part)]
+
+    def part_size(self, step: int, part: range) -> int:
+        """See `BatchPlan`."""
+        return self.pieces.part_size(step, part)
 
 
 @dataclass(frozen=True)

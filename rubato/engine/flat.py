@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from rubato.engine.buckets import ALIGN, cut
-from rubato.engine.state import Buffer
+from rubato.engine.state import Place
 from rubato.errors import ModelError
 
 BUCKET_BYTES = 8 << 20
@@ -44,7 +44,7 @@ class FlatLayout:
     def __init__(
         self,
         parameters: Sequence[tuple[str, torch.Tensor]],
-        buffers: Sequence[Buffer],
+        buffers: Sequence[Place],
         *,
         has_notes: bool = False,
     ) -> None:

@@ -215,12 +215,12 @@ class Session:
         return next(self._passes(self.step, self._owners(), self.sums.of(self.step).held), range(0))
 
     def upcoming(self) -> Iterator[tuple[int, int, int]]:
-        """(step, first microbatch, count) of all passes that this worker is to make, if the membership stays."""
+        """(step, first, count) of all that this worker is to read, if the membership stays."""
         assert self.record is not None
         owners, held = self._owners(), self.sums.of(self.step).held
         for step in range(self.step, self._total_steps):
-            for leaves in self._passes(step, owners, held):
-                yield step, leaves.start, len(leaves)
+            for part in (one for leaves in self._passes(step, owners, held) for one in self.plan.parts(step, leaves)):
+                yield step, part.start, len(part)
             owners, held = self.record.owners, set()
 
     def _passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
@@ -240,7 +240,7 @@ class Session:
     @property
     def audits(self) -> Audit:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
-        if self.record is None or not self.spec.reproducible or self.follower is not None:
+        if self.record is None or not self.spec.reproducible or self.follower is not None or not self.state.is_steady:
             return Audit.NONE
         return audit_of(self.record, self.rank, self.step, self.reduced == 0, self._is_repaired)
 
@@ -271,7 +271,7 @@ class Session:
 
         On a GPU it takes no longer than its launches, and is computed when it is asked for.
         """
-        if self.record is None or self.follower is not None or self.device.type != "cpu":
+        if self.record is None or self.follower is not None or self.device.type != "cpu" or not self.state.is_steady:
             return
         if not self.is_caught_up():
             self._digests.begin(self.state, self.step, self._agreement(self.record).parts)
@@ -288,7 +288,7 @@ class Session:
     def _overlapping(self) -> Exchange | None:
         """The reductions of this generation, where one may begin before the step's end."""
         may = self.exchange is not None and self.exchange.overlaps and self.device.type == "cpu"
-        return self.exchange if may and self.follower is None else None
+        return self.exchange if may and self.follower is None and self.state.is_steady else None
 
     def _begin_exchange(self, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
         stamp = record.attempt, record.number, self.step

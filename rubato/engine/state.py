@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,8 +18,31 @@ from rubato.checkpoint.tree import decode, encode
 from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.errors import CheckpointError, ModelError
 
-OPTIONAL = frozenset({"rubato.aggregation", "rubato.noise"})
+OPTIONAL = frozenset({"rubato.aggregation", "rubato.noise", "rubato.outer"})
 """Names of what a job may begin to have, or no longer have, when it goes on from a checkpoint."""
+
+
+class Place(Protocol):
+    """Where a tensor of the training lies that is no parameter."""
+
+    @property
+    def name(self) -> str:
+        """As a user knows it."""
+        ...
+
+    @property
+    def own(self) -> torch.Tensor:
+        """Its shape and type."""
+        ...
+
+    @property
+    def now(self) -> torch.Tensor:
+        """What it holds. Raises ModelError: something of another shape or type."""
+        ...
+
+    def put(self, value: torch.Tensor) -> None:
+        """Give it a value."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,8 @@ class TrainingState:
         self.optimizers = dict(optimizers)
         self.registered = dict(registered)
         self.notes = notes
+        self.is_steady = True
+        """Whether parameters and optimizer state change only after a step's reduction."""
         self.buffers = buffers_of(self.models)
         """Where they are; which there are does not change."""
         for optimizer in self.optimizers.values():
@@ -167,17 +192,19 @@ class TrainingState:
         return self._encode(self._tree())
 
     def capture(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Likewise, with copies of all but parameters and optimizer state.
+        """Likewise, with copies of all that changes while microbatches are computed.
 
-        These two change only after a step's reduction: whoever copies them may do so while microbatches are computed.
+        Where parameters and optimizer state do not, they are not copied: who copies them may do so meanwhile.
 
         Raises:
             ModelError: as `encode`.
         """
         tree = self._tree()
         document, tensors = self._encode(tree)
-        steady = {id(parameter) for parameter in tree["parameters"].values()}
-        steady |= {id(value) for _, _, value in self._optimizer_state()}
+        steady = set()
+        if self.is_steady:
+            steady = {id(parameter) for parameter in tree["parameters"].values()}
+            steady |= {id(value) for _, _, value in self._optimizer_state()}
         return document, [tensor if id(tensor) in steady else tensor.clone() for tensor in tensors]
 
     def _tree(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rubato.data.source import Source
 from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
+from rubato.engine.replicas import Replicas
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.errors import ModelError, NonFiniteGradient
@@ -35,11 +36,19 @@ class Step:
     gradients are reduced over all workers, and `p.grad` holds the mean over the global batch, equal on every worker.
     """
 
-    def __init__(self, session: Session, source: Source, scaler: Any, noise: NoiseWatch | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        source: Source,
+        scaler: Any,
+        noise: NoiseWatch | None = None,
+        replicas: Replicas | None = None,
+    ) -> None:
         self._session = session
         self._source = source
         self._scaler = scaler
         self._noise = noise
+        self._replicas = replicas
         self.index = session.step
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
@@ -50,7 +59,7 @@ class Step:
         self._slots: dict[int, tuple[float, float]] = {}
         self._loss: float | None = None
         self._weight = 0.0
-        """Of the present pass: its number of samples, unless the program says otherwise."""
+        """Of the present pass, or piece of one: its number of samples, unless the program says otherwise."""
 
     @property
     def microbatch(self) -> int | None:
@@ -119,6 +128,8 @@ class Step:
         session.compute_ns = session.data_ns = 0
         session.audit = None
         session.begin_digests()
+        if self._replicas is not None:
+            self._replicas.begin()
         if session.audits is Audit.ALL and self._may_audit:
             yield from self._audit(before_float, before_other)
         while True:
@@ -130,9 +141,12 @@ class Step:
             if leaves and not session.is_caught_up():
                 began = time.perf_counter_ns()
                 self._restore(before_float, before_other)
-                batch = self._open(leaves)
-                session.overlap(leaves)
-                yield batch
+                if self._replicas is None:
+                    batch = self._open(leaves)
+                    session.overlap(leaves)
+                    yield batch
+                else:
+                    yield from self._train(self._replicas, leaves)
                 if self._close(leaves, before_float):
                     integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
@@ -143,8 +157,25 @@ class Step:
             result = session.reduce(self._slots, integers)
             if result is not None:
                 break
-        self._deliver(result.integers, before_float)
+        counts = self._deliver(result.integers, before_float)
+        if self._replicas is not None:
+            if not counts:
+                self._restore(before_float, before_other)
+            self._replicas.take_mean()
         advance(session, self._source)
+
+    def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
+        """A pass piece by piece, each for an update of its replica."""
+        losses, weights = [], []
+        for part in self._session.plan.parts(self.index, leaves):
+            yield self._open(leaves, part)
+            replicas.update()
+            losses.append(self._loss)
+            weights.append(self._weight)
+        replicas.finish()
+        self._weight = sum(weights)
+        told = [loss * weight for loss, weight in zip(losses, weights, strict=True) if loss is not None]
+        self._loss = sum(told) / self._weight if len(told) == len(weights) and self._weight else None
 
     @property
     def _may_audit(self) -> bool:
@@ -166,21 +197,23 @@ class Step:
                 buffer.put(before)
             for buffer, before in zip(flat.other_buffers, before_other, strict=True):
                 buffer.put(before)
+        if self._replicas is not None:
+            self._replicas.restore()
         for _, parameter in flat.parameters:
             parameter.grad = None
 
-    def _open(self, leaves: range) -> Any:
-        session, leaf = self._session, leaves.start
-        size = sum(session.plan.sizes(self.index)[leaf : leaves.stop])
+    def _open(self, leaves: range, part: range | None = None) -> Any:
+        session, leaf, part = self._session, leaves.start, part or leaves
+        size = session.plan.part_size(self.index, part)
         session.present_microbatch, self._loss, self._weight = leaf, None, float(size)
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
-        batch = to_device(self._source.read(self.index, leaf, len(leaves)), session.device)
+        batch = to_device(self._source.read(self.index, part.start, len(part)), session.device)
         session.data_ns += time.perf_counter_ns() - began
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
-        seed_all(session.spec.seed, self.index, leaf)
+        seed_all(session.spec.seed, self.index, part.start)
         return batch
 
     def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:
@@ -212,7 +245,8 @@ class Step:
         """What a GradScaler has multiplied the losses of this step by."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
-    def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> None:
+    def _deliver(self, integers: bytes, before_float: list[torch.Tensor]) -> bool:
+        """Give the model what all have reduced. Returns whether the step counts."""
         session = self._session
         decision = session.decision
         assert decision is not None
@@ -241,6 +275,7 @@ class Step:
             offset += size
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True
+        return not skip
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

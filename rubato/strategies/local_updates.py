@@ -36,6 +36,16 @@ class Outer:
     momentum: float = 0.9
     is_nesterov: bool = True
 
+    def direction(self, mean: torch.Tensor, gathered: torch.Tensor | None) -> torch.Tensor:
+        """Where to go, times lr.
+
+        Args:    gathered: momentum so far, changed in place; None where there is none.
+        """
+        if gathered is None:
+            return mean
+        gathered.mul_(self.momentum).add_(mean)
+        return mean + self.momentum * gathered if self.is_nesterov else gathered
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -108,7 +118,5 @@ class Shared:
     def take(self, fragment: int, mean: torch.Tensor, own_L: torch.Tensor) -> None:
         """Step the outer optimizer in a fragment, and change a worker's own weights to what it goes on with."""
         place, outer = self.place(fragment), self._outer
-        momentum = self.momentum[place].mul_(outer.momentum).add_(mean)
-        direction = mean + outer.momentum * momentum if outer.is_nesterov else momentum
-        self.weights[place] -= outer.lr * direction
+        self.weights[place] -= outer.lr * outer.direction(mean, self.momentum[place])
         own_L[place] = torch.lerp(self.weights[place], own_L[place], self._rounds.mix)

@@ -14,6 +14,7 @@ from rubato.errors import check_rules
 from rubato.wire.aggregation import AggregationSpec, aggregation_rules
 from rubato.wire.batch import ROOMY, BatchSpec, LrScalingSpec, lr_scaling_rules, resolve_num_microbatches
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.local_updates import LocalUpdatesSpec, local_updates_rules
 from rubato.wire.parallelism import ParallelismSpec
 from rubato.wire.ray_train import ray_train_rules
 from rubato.wire.units import parse_duration_s, parse_size_bytes
@@ -325,6 +326,8 @@ class JobSpec:
     """How the model is laid over the workers."""
     aggregation: AggregationSpec = field(default_factory=AggregationSpec)
     """How gradients are exchanged."""
+    local_updates: LocalUpdatesSpec = field(default_factory=LocalUpdatesSpec)
+    """Updates between two exchanges."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and what to keep."""
     restart: RestartSpec = RestartSpec()
@@ -415,6 +418,7 @@ class JobSpec:
             *ray_train_rules(self),
             *aggregation_rules(self),
             *lr_scaling_rules(self),
+            *local_updates_rules(self),
         )
 
     @property
@@ -423,6 +427,8 @@ class JobSpec:
         count = self.batch.num_microbatches
         if count != "auto":
             return count
+        if self.local_updates.is_on:
+            return self.workers.upper  # as many train by themselves as there may be workers
         smallest = ROOMY if self.reproducible else 1  # one pass goes over all of a worker's: small ones cost nothing
         return resolve_num_microbatches(self.batch.global_size, self.workers.min, self.workers.upper, smallest)
 

@@ -1,0 +1,218 @@
+"""Microbatches that train by themselves for a while: what a pass over one is where a spec has `local_updates`.
+
+round      one step of the job. All parameters and the optimizers' state are the same on all workers when it begins
+replica    what a pass over a microbatch trains: H updates of its own, each of a piece of the microbatch, from the
+           round's beginning. Its gradient is how far it came, d = (parameters at the beginning) - (its own)
+exchange   as of any step: the mean of all d, and the mean of what the optimizers keep, as buffers travel
+outer      all take the mean d for a gradient: of plain descent by 1 (the mean of the weights), or of Nesterov's
+
+A replica belongs to a microbatch and not to a worker. So the bits do not depend on who trained which, workers come and
+go between rounds, and a replica that was lost with its worker is trained again by another from the same beginning.
+
+The optimizers' state is averaged as the weights are: each replica begins with what all have learned of the gradients'
+size. In the first round it begins without any, as a new optimizer does.
+Memory: parameters once more for the beginning, and once for the outer momentum; the exchange holds the optimizers'
+state beside the gradients.
+Source: Stich 2019, arXiv:1805.09767 (local SGD); Douillard et al. 2023, arXiv:2311.08105 (DiLoCo); Cheng and Glasgow
+2025, arXiv:2409.13155 (averaging Adam's moments).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rubato.engine.reduction import is_finite
+from rubato.engine.state import TrainingState
+from rubato.errors import ModelError
+from rubato.strategies.local_updates import Outer
+from rubato.wire.spec import JobSpec
+
+REGISTERED = "rubato.outer"
+"""The name of what the outer optimizer keeps, in the training state."""
+
+
+@dataclass(frozen=True)
+class OptimizerPlace:
+    """A place of an optimizer's state; like a buffer, but that it may be empty until the first update."""
+
+    name: str
+    optimizer: torch.optim.Optimizer
+    parameter: torch.Tensor
+    key: str
+    own: torch.Tensor
+    """Its shape, type and strides: without memory."""
+    device: torch.device
+
+    @property
+    def held(self) -> torch.Tensor | None:
+        """What lies there, if anything does."""
+        found = self.optimizer.state[self.parameter].get(self.key) if self.parameter in self.optimizer.state else None
+        return found if isinstance(found, torch.Tensor) else None
+
+    @property
+    def now(self) -> torch.Tensor:
+        """What lies there, zeros where nothing does.
+
+        Raises:  ModelError: it has another shape or type than it had at first.
+        """
+        held = self.held
+        if held is None:
+            return self._empty().zero_()
+        if held.shape != self.own.shape or held.dtype != self.own.dtype:
+            raise ModelError(
+                f"{self.name} was {tuple(self.own.shape)} {self.own.dtype} at first and is {tuple(held.shape)} "
+                f"{held.dtype}: with local_updates optimizers keep tensors of fixed shapes; use AdamW or SGD"
+            )
+        return held
+
+    def put(self, value: torch.Tensor) -> None:
+        """Give it a value."""
+        held = self.held
+        if held is None:
+            self.optimizer.state[self.parameter][self.key] = self._empty().copy_(value)
+        else:
+            held.copy_(value)
+
+    def _empty(self) -> torch.Tensor:
+        return torch.empty_strided(self.own.shape, self.own.stride(), dtype=self.own.dtype, device=self.device)
+
+
+class Replicas:
+    """What one worker keeps of the round that is trained now, and the outer optimizer.
+
+    Args:    state: all that is trained; its parameters require gradients from here on, or never.
+    Raises:  ModelError: what an optimizer keeps cannot be averaged; the message says why.
+    """
+
+    def __init__(self, spec: JobSpec, state: TrainingState) -> None:
+        self.outer = Outer(1.0, 0.0) if spec.local_updates.method == "local_sgd" else _outer_of(spec)
+        self._drops = spec.on_non_finite == "skip"
+        self._optimizers = list(state.optimizers.values())
+        self._parameters = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
+        self.places = list(places_of(state))
+        """Of the optimizers' state."""
+        self._momentum = {name: torch.zeros_like(one) for name, one in self._parameters} if self.outer.momentum else {}
+        self._beginning: list[torch.Tensor] = []
+        self._without: list[OptimizerPlace] = []
+        """Places that were empty when the round began."""
+        self._touched: set[int] = set()
+
+    def begin(self) -> None:
+        """A round begins."""
+        parameters = [one.detach() for _, one in self._parameters]
+        if not self._beginning:
+            self._beginning = [torch.empty_like(one) for one in parameters]
+        torch._foreach_copy_(self._beginning, parameters)
+        self._without = [place for place in self.places if place.held is None]
+
+    def restore(self) -> None:
+        """The optimizers' state was put back: what was not there is not there."""
+        self._empty(self._without)
+
+    def update(self) -> None:
+        """A piece was gone through: one update of the replica, by all optimizers."""
+        with_gradient = [(at, one) for at, (_, one) in enumerate(self._parameters) if one.grad is not None]
+        self._touched.update(at for at, _ in with_gradient)
+        gradients = [one.grad for _, one in with_gradient if one.grad is not None]
+        if not self._drops or all(is_finite(one.coalesce().values() if one.is_sparse else one) for one in gradients):
+            for optimizer in self._optimizers:
+                optimizer.step()
+        for _, one in self._parameters:
+            one.grad = None
+
+    def finish(self) -> None:
+        """The replica has trained: how far it came is its gradient, and the parameters are back at the beginning."""
+        touched, self._touched = self._touched, set()
+        with torch.no_grad():
+            for at, ((_, one), beginning) in enumerate(zip(self._parameters, self._beginning, strict=True)):
+                one.grad = beginning - one if at in touched else None
+                one.copy_(beginning)
+
+    def take_mean(self) -> None:
+        """The gradients are the mean of how far all came: step the outer optimizer."""
+        untouched = set()
+        with torch.no_grad():
+            for name, one in self._parameters:
+                mean, one.grad = one.grad, None
+                if mean is None:
+                    untouched.add(id(one))
+                else:
+                    one.sub_(self.outer.direction(mean, self._momentum.get(name)), alpha=self.outer.lr)
+        self._empty([place for place in self._without if id(place.parameter) in untouched])
+
+    @staticmethod
+    def _empty(places: list[OptimizerPlace]) -> None:
+        for place in places:
+            place.optimizer.state.pop(place.parameter, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the outer optimizer keeps."""
+        return {"momentum": dict(self._momentum)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with it; another method keeps something else, and begins anew."""
+        for name, saved in state["momentum"].items():
+            if name in self._momentum:
+                self._momentum[name].copy_(saved)
+
+
+def replicas_of(spec: JobSpec, state: TrainingState, scaler: Any) -> Replicas | None:
+    """Those of a spec that has `local_updates`; what the outer optimizer keeps is part of the state from here on.
+
+    Raises:  ModelError: as `Replicas`, or there is a GradScaler.
+    """
+    if not spec.local_updates.is_on:
+        return None
+    if scaler is not None:
+        raise ModelError("with local_updates no GradScaler sees the updates: leave it out; bfloat16 needs none")
+    replicas = Replicas(spec, state)
+    state.registered[REGISTERED] = replicas
+    state.is_steady = False
+    return replicas
+
+
+def _outer_of(spec: JobSpec) -> Outer:
+    outer = spec.local_updates.outer
+    return Outer(outer.lr, outer.momentum)
+
+
+def places_of(state: TrainingState) -> Iterator[OptimizerPlace]:
+    """Where optimizers keep tensors, as an update of a copy shows.
+
+    Raises:  ModelError: there is something else than tensors, or no copy can be made.
+    """
+    names = {id(one): name for name, one in state.named_parameters()}
+    for title, optimizer in state.optimizers.items():
+        own = [one for group in optimizer.param_groups for one in group["params"]]
+        for parameter, kept in zip(own, _probe(optimizer), strict=True):
+            for key, value in kept.items():
+                if value is None or not parameter.requires_grad:
+                    continue
+                name = f"{type(optimizer).__name__}{f' {title!r}' if title else ''}: {key} of {names[id(parameter)]}"
+                if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_complex():
+                    raise ModelError(
+                        f"{name} is no plain tensor ({type(value).__name__}), and local_updates average what "
+                        "optimizers keep; use AdamW or SGD, or leave local_updates out"
+                    )
+                yield OptimizerPlace(name, optimizer, parameter, key, value.to("meta"), value.device)
+
+
+def _probe(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """By parameter, what a copy keeps after an update."""
+    try:
+        twin = copy.deepcopy(optimizer)
+        parameters = [one for group in twin.param_groups for one in group["params"]]
+        for one in parameters:
+            one.grad = torch.zeros_like(one) if one.requires_grad else None
+        twin.step()
+        return [dict(twin.state.get(one, {})) for one in parameters]
+    except Exception as error:
+        raise ModelError(
+            f"local_updates must know what {type(optimizer).__name__} keeps, and an update of a copy of it failed "
+            f"({type(error).__name__}: {error}); use AdamW or SGD, or leave local_updates out"
+        ) from error

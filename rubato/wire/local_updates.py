@@ -1,0 +1,92 @@
+"""Training between two exchanges: the `local_updates` of a job spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rubato.errors import check_rules
+
+if TYPE_CHECKING:
+    from rubato.wire.spec import JobSpec
+
+LocalMethod = Literal["none", "local_sgd", "diloco"]
+MAX_UPDATES = 100_000
+
+
+@dataclass(frozen=True)
+class OuterSpec:
+    """Of `diloco`: the optimizer that takes the mean of how far the microbatches came for a gradient."""
+
+    lr: float = 0.7
+    """Its learning rate."""
+    momentum: float = 0.9
+    """Its momentum (Nesterov's), 0 to below 1."""
+
+    def __post_init__(self) -> None:
+        check_rules(
+            (0 < self.lr < float("inf"), "lr", f"must be more than 0, got {self.lr}"),
+            (0 <= self.momentum < 1, "momentum", f"must be at least 0 and below 1, got {self.momentum}"),
+        )
+
+
+@dataclass(frozen=True)
+class LocalUpdatesSpec:
+    """Each microbatch trains by itself for a while, and a step of the job is an exchange of how far they came."""
+
+    method: LocalMethod = "none"
+    """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
+    they came for a gradient."""
+    sync_every: int = 1
+    """Updates of each microbatch in a step; `batch.global_size` is the samples of all of them, of all microbatches."""
+    outer: OuterSpec = OuterSpec()
+    """The outer optimizer of `diloco`."""
+
+    def __post_init__(self) -> None:
+        is_on = self.method != "none"
+        check_rules(
+            (1 <= self.sync_every <= MAX_UPDATES, "sync_every", f"must lie in 1..{MAX_UPDATES}, got {self.sync_every}"),
+            (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd or diloco"),
+            (
+                self.method == "diloco" or self.outer == OuterSpec(),
+                "outer",
+                f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
+            ),
+        )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether microbatches train by themselves."""
+        return self.method != "none"
+
+
+def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
+    """(holds, field, message): what does not go together with the rest of a job."""
+    local = spec.local_updates
+    if not local.is_on:
+        return []
+    updates = spec.num_microbatches * local.sync_every
+    return [
+        (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
+        (
+            spec.batch.global_size % updates == 0,
+            "batch.global_size",
+            f"must be a multiple of {updates}: {spec.num_microbatches} microbatches make {local.sync_every} updates of "
+            f"equal size in a step; got {spec.batch.global_size}",
+        ),
+        (
+            spec.aggregation.is_default,
+            "aggregation",
+            f"local_updates exchange weights, once in {local.sync_every} updates; leave {spec.aggregation.name} out",
+        ),
+        (
+            spec.batch.noise_every == 0,
+            "batch.noise_every",
+            "with local_updates no gradients are exchanged; leave it out",
+        ),
+        (
+            spec.lr_scaling.rule == "none",
+            "lr_scaling",
+            "with local_updates learning rates belong to a microbatch's own updates; leave it out",
+        ),
+    ]
