@@ -98,6 +98,8 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         return ["  Ray Train runs it: another number of workers restarts it from its newest checkpoint"]
     total, count = parsed.batch.global_size, parsed.num_microbatches
     step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
+    if parsed.local_updates.is_on:
+        step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"
     if not parsed.reproducible:
         share = f"{step}; each of {plural(workers, 'worker')} computes its share of them in one pass"
         return [share, *_describe_exchange(parsed)]

@@ -29,6 +29,8 @@ PRETTY = {
     "tree": "whole gradients, over a reduction tree",
     "halving_doubling": "whole gradients, by halving and doubling",
     "server": "whole gradients, added up by some for all",
+    "local_sgd": "the mean of the weights behind the updates of a step",
+    "diloco": "an outer update behind the updates of a step",
 }
 
 
@@ -37,7 +39,7 @@ class Option:
     """A strategy with a number of workers."""
 
     name: str
-    """As `aggregation` of a spec says it: an algorithm, or a compression method."""
+    """As a spec says it: an algorithm or a compression method of `aggregation`, or a method of `local_updates`."""
     workers: int
     step_s: float
     compute_s: float
@@ -106,8 +108,10 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
 
 def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
     """Strategies that the spec allows, the one it has by default first; and the others."""
-    told = spec.aggregation.compression
-    base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
+    told, local = spec.aggregation.compression, spec.local_updates
+    base = Strategy(
+        density=told.density, rank=told.rank, rows=told.rows, local=local.method, sync_every=local.sync_every
+    )
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for algorithm in ("ring", "tree", "halving_doubling"):
@@ -117,7 +121,11 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
     refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
-    if spec.reproducible:
+    if local.is_on:
+        because = "the spec has local_updates, whose exchanges are whole"
+        refused = [Refused(name_of(replace(one, local="none")), because) for one in allowed[1:]] + refused
+        allowed = allowed[:1]
+    elif spec.reproducible:
         because = "the spec says reproducible: true, and its bits depend on the number of workers"
         refused = [Refused(name_of(one), because) for one in allowed[1:]] + refused
         allowed = allowed[:1]
@@ -136,6 +144,8 @@ def useful_counts(spec: JobSpec) -> list[int]:
 
 def name_of(strategy: Strategy) -> str:
     """As a spec says it."""
+    if strategy.local != "none":
+        return strategy.local
     if strategy.method != "none":
         return strategy.method
     if strategy.servers:
@@ -179,6 +189,9 @@ def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -
     mine = ceil(spec.num_microbatches / workers)
     partials = 1 if not spec.reproducible else mine.bit_length()
     kept = 0 if strategy.method in ("none", "fp16", "bf16") else 2
+    if strategy.local != "none":
+        kept, travels = 2, max(profile.state_bytes, vector)  # the round's beginning, and the outer momentum
+        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector * (1 + kept)
     return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
 
 
@@ -232,5 +245,7 @@ def _sentences(
             f"{told.name} with {told.workers} workers would be {chosen.step_s / told.step_s:.2g} times as fast, but "
             "leaves out a part of each gradient: compare loss curves at equal samples before you rely on it."
         )
-    if spec.reproducible and chosen.exposed_s > chosen.compute_s:
-        yield "reproducible: false would allow strategies that send less."
+    if chosen.exposed_s > chosen.compute_s and not spec.local_updates.is_on:
+        if spec.reproducible:
+            yield "reproducible: false would allow strategies that send less."
+        yield "local_updates would exchange once in many updates; reproducible: true holds with them."

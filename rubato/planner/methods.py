@@ -9,6 +9,7 @@ from typing import Literal
 from rubato.planner.links import Exchange, Link, time_of
 from rubato.planner.profile import Profile
 from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, columns_for, count_of
+from rubato.wire.local_updates import LocalMethod
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
 
@@ -26,13 +27,16 @@ class Strategy:
     """Of a sketch."""
     servers: int = 0
     """Parameter servers among the workers; 0: none."""
+    local: LocalMethod = "none"
+    """Whether microbatches train by themselves between two exchanges, which are of the whole state then."""
     sync_every: int = 1
-    """Steps between two exchanges (local updates)."""
+    """Their updates in a step."""
 
     @property
     def overlaps(self) -> bool:
         """Whether the exchange begins while the backward pass still computes; on a GPU none does."""
-        return self.method == "none" and self.algorithm == "direct" and not self.servers and self.sync_every == 1
+        is_plain = self.method == "none" and self.algorithm == "direct" and not self.servers
+        return is_plain and self.local == "none"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     e = profile.element_bytes
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
+    if strategy.local != "none":
+        return [Message("direct", max(profile.state_bytes, e * profile.parameters))]
     if strategy.method == "none":
         return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
     matrices, compressed = profile.matrices, profile.compressed

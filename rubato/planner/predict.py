@@ -3,6 +3,7 @@
 The backward pass completes buckets one after the other, the last layer's first; they queue for one link:
     s_i = max(ready_i, e_{i-1}),  e_i = s_i + T(n_i)
     T_step = forward + max(backward, e_last) + update
+Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
 A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
 Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
 
@@ -80,16 +81,18 @@ def predict(
     """
     mine = ceil(microbatches / workers)
     passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
+    passes, samples = passes * strategy.sync_every, samples / strategy.sync_every
+    updates = passes if strategy.local != "none" else 1
     slowest = 1.0 + (spread * sqrt(2 * log(workers)) if workers > 1 else 0.0)
     backward_s = profile.backward_s(samples) * slowest
     compute_s = passes * (profile.forward_s(samples) * slowest + backward_s)
-    exposed_s = _exposed(profile, link, strategy, workers, samples, slowest, backward_s) / strategy.sync_every
+    exposed_s = _exposed(profile, link, strategy, workers, samples, slowest, backward_s)
     return Prediction(
         workers,
         compute_s,
         exposed_s,
-        codec_s(strategy, profile) / strategy.sync_every if workers > 1 else 0.0,
-        profile.update_s * profile.parameters,
+        codec_s(strategy, profile) if workers > 1 else 0.0,
+        profile.update_s * profile.parameters * updates,
         batch,
     )
 

@@ -47,8 +47,8 @@ class Cell:
     """What the workers share out; a model that is shared out itself is refused by the spec."""
     gradients: Literal["decentralised", "centralised"]
     """Whether all workers add up, or one does."""
-    consistency: Literal["synchronous"]
-    """Nobody begins a step before all gradients of the one before are in the weights."""
+    consistency: Literal["synchronous", "synchronous, after updates of one's own"]
+    """Nobody begins a step before all gradients of the one before are in the weights; a step is one update, or many."""
     pattern: Pattern
 
 
@@ -57,7 +57,7 @@ def cell_of(spec: JobSpec) -> Cell:
     return Cell(
         "data",
         "centralised" if spec.aggregation.name in ("sketched_sgd", "server") else "decentralised",
-        "synchronous",
+        "synchronous, after updates of one's own" if spec.local_updates.is_on else "synchronous",
         _pattern_of(spec),
     )
 

@@ -35,6 +35,13 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
     if compression.momentum:
         yield "The optimizer must have no momentum of its own: compression.momentum is in the exchange."
+    local = spec.local_updates
+    if local.is_on:
+        yield (
+            f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "
+            "then all exchange how far they came: a step is so many updates, for schedules, checkpoints, scaling and "
+            "losses, too. Compare loss curves at equal samples with those without."
+        )
     if spec.aggregation.needs_alike:
         yield f"With {name} all workers must run on nodes of one kind; others are refused."
     scaling = spec.lr_scaling

@@ -112,7 +112,9 @@ def test_a_round_is_what_it_is_by_hand(optimizer: str, spec: LocalUpdatesSpec) -
     model = train(run, optimizer)
     expected = by_hand(optimizer, spec, run.session.spec.seed)
     for (name, one), other in zip(model.state_dict().items(), expected.state_dict().values(), strict=True):
-        torch.testing.assert_close(one.double(), other.double(), rtol=2e-4, atol=2e-5, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            one.double(), other.double(), rtol=2e-4, atol=2e-5, msg=name.join(("", ": {}")).format
+        )
 
 
 def test_one_update_by_one_replica_is_a_step_without_them() -> None:

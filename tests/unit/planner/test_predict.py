@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -98,8 +99,14 @@ def test_on_a_slow_link_compression_wins_and_the_exchange_binds() -> None:
 
 
 def test_local_updates_share_an_exchange_among_steps() -> None:
-    often, seldom = (predict(MODEL, SLOW, Strategy(sync_every=every), 4, 64, 4) for every in (1, 100))
-    assert seldom.exposed_s == pytest.approx(often.exposed_s / 100, rel=0.2)
+    plain = predict(MODEL, SLOW, Strategy(algorithm="ring"), 4, 64, 4)
+    local = predict(MODEL, SLOW, Strategy(local="local_sgd", sync_every=100), 4, 6400, 4)
+    assert local.compute_s == pytest.approx(100 * plain.compute_s)
+    assert local.update_s == pytest.approx(100 * plain.update_s)
+    assert local.exposed_s == pytest.approx(plain.exposed_s, rel=0.2)
+    with_state = replace(MODEL, state_bytes=3 * MODEL.element_bytes * MODEL.parameters)
+    adam = predict(with_state, SLOW, Strategy(local="diloco", sync_every=100), 4, 6400, 4)
+    assert adam.exposed_s == pytest.approx(3 * local.exposed_s, rel=0.1), "what optimizers keep travels, too"
 
 
 def test_a_count_that_divides_the_microbatches_is_worth_more_than_the_next_one() -> None:

@@ -32,6 +32,7 @@ def spec_of(**aggregation: Any) -> JobSpec:
 def possible() -> list[JobSpec]:
     """Of each algorithm and each method, and of both where they go together."""
     found = [parse_spec({**SPEC, "backend": "ray_train"})]
+    found += [parse_spec({**SPEC, "local_updates": {"method": one}}) for one in ("local_sgd", "diloco")]
     for algorithm in get_args(Algorithm):
         for method in get_args(Method):
             try:
@@ -50,7 +51,8 @@ def test_the_table_has_the_cells_that_there_are() -> None:
 @given(st.sampled_from(possible()))
 def test_a_spec_is_named_in_its_own_cell(spec: JobSpec) -> None:
     (row,) = [row for row in rows() if Cell(*row[:4]) == cell_of(spec)]  # type: ignore[arg-type]
-    named = spec.backend if spec.backend != "rubato" else spec.aggregation.name
+    local = spec.local_updates
+    named = spec.backend if spec.backend != "rubato" else local.method if local.is_on else spec.aggregation.name
     assert f"`{named}`" in row[4]
 
 

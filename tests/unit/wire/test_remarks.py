@@ -33,6 +33,15 @@ def test_nothing_is_said_of_what_is_usual() -> None:
         (compressed(method="powersgd"), ["With powersgd all workers must run on nodes of one kind"]),
         (compressed(method="topk", momentum=0.9), ["The optimizer must have no momentum of its own"]),
         (
+            said(
+                batch={"global_size": 128, "num_microbatches": 8}, local_updates={"method": "diloco", "sync_every": 8}
+            ),
+            [
+                "Each of the 8 microbatches makes 8 updates by itself in a step",
+                "a step is so many updates, for schedules",
+            ],
+        ),
+        (
             said(lr_scaling={"rule": "sqrt", "base_size": 64}),
             ["Learning rates are multiplied as sqrt says, from a batch of 64 to one of 256."],
         ),

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rubato.errors import SpecError
+from rubato.wire.spec import JobSpec, parse_spec
+
+SPEC = {"name": "a", "entrypoint": "train.py:train", "batch": {"global_size": 128, "num_microbatches": 8}}
+ON = {"method": "diloco", "sync_every": 8}
+
+
+def spec_of(local: dict[str, Any], **fields: Any) -> JobSpec:
+    return parse_spec({**SPEC, "local_updates": local, **fields})
+
+
+def test_what_holds() -> None:
+    assert not parse_spec(SPEC).local_updates.is_on
+    spec = spec_of({**ON, "outer": {"lr": 0.5, "momentum": 0.0}})
+    assert spec.local_updates.is_on
+    assert spec.reproducible
+    auto = spec_of(ON, batch={"global_size": 96}, workers={"max": 6})
+    assert auto.num_microbatches == 6, "one for each worker that there may be"
+
+
+@pytest.mark.parametrize(
+    ("local", "fields", "message"),
+    [
+        ({"sync_every": 8}, {}, "local_updates.sync_every: needs a method: local_sgd or diloco"),
+        ({**ON, "sync_every": 0}, {}, "local_updates.sync_every: must lie in 1..100000, got 0"),
+        ({"method": "local_sgd", "outer": {"lr": 0.5}}, {}, "local_updates.outer: local_sgd has no outer optimizer"),
+        ({**ON, "outer": {"lr": 0}}, {}, "local_updates.outer.lr: must be more than 0"),
+        ({**ON, "outer": {"momentum": 1}}, {}, "local_updates.outer.momentum: must be at least 0 and below 1"),
+        ({**ON, "sync_every": 7}, {}, "batch.global_size: must be a multiple of 56: 8 microbatches make 7 updates"),
+        (ON, {"backend": "ray_train"}, "Ray Train exchanges the gradients itself"),
+        (
+            ON,
+            {"reproducible": False, "aggregation": {"algorithm": "ring"}},
+            "aggregation: local_updates exchange weights, once in 8 updates; leave ring out",
+        ),
+        (
+            ON,
+            {"batch": {"global_size": 128, "num_microbatches": 8, "noise_every": 5}},
+            "batch.noise_every: with local_updates no gradients are exchanged",
+        ),
+        (ON, {"lr_scaling": {"rule": "linear", "base_size": 8}}, "lr_scaling: with local_updates learning rates"),
+    ],
+)
+def test_what_is_refused(local: dict[str, Any], fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec_of(local, **fields)
+    assert message in str(refused.value)
