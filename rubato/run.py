@@ -345,9 +345,11 @@ class Run:
         # Of a step that others have reduced, some may be beyond it: they would not answer.
         if session.comm is None or session.world == 1 or not session.reduced:
             return {}
-        with contextlib.suppress(GenerationLost):  # the next step repairs what is lost
+        try:
             return probe(session.comm, session.comm.hosts, lambda: session.control.stage("update", session.step))
-        return {}
+        except GenerationLost:  # the next step repairs it; nothing may be told over what is left meanwhile
+            session.comm.bury()
+            return {}
 
     @contextlib.contextmanager
     def long_phase(self, name: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ its own, which NCCL insists on; else by way of the CPU's memory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
@@ -44,6 +45,10 @@ BACKSTOP_S = 24 * 3600.0
 """An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is useless."""
 ABORT_S = 20.0
 """For NCCL to give up what it does."""
+CLOSE_S = 20.0
+"""For messages under way to be given up."""
+MARKED_BYTES = 1 << 16
+"""Messages that are larger take long enough to be lost amid."""
 ABORT_FAILED = 75
 """Exit code of a process that could not abort NCCL."""
 _DIGEST_BYTES = 16
@@ -107,17 +112,17 @@ class Staged(Pending):
 
 
 class Messages(Pending):
-    """Messages under way on gloo.
+    """Messages under way to this member on gloo.
 
     Args:
-        works: receives and sends.
-        kept: tensors that they read or fill.
+        works: receives, in the order in which to wait for them.
+        kept: tensors that they fill.
     """
 
     def __init__(self, works: list[Any], is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...]) -> None:
         super().__init__(None, is_revoked, kept)
         self.works = works
-        self.error: RuntimeError | None = None
+        self.error: Exception | None = None
         self.is_over = threading.Event()
 
     def wait(self) -> None:
@@ -135,7 +140,6 @@ class Waiter:
 
     def __init__(self) -> None:
         self._begun: queue.SimpleQueue[Messages | None] = queue.SimpleQueue()
-        self._awaited: Any = None
         self._thread = threading.Thread(target=self._go_through, name="messages", daemon=True)
         self._thread.start()
 
@@ -143,36 +147,27 @@ class Waiter:
         """From here on `messages` turns over when it is."""
         self._begun.put(messages)
 
-    def close(self) -> None:
-        """End the thread. What is still under way fails: it would keep the group open, and this thread in it."""
+    def end(self) -> None:
+        """The connections are closed, so that what is under way fails."""
         self._begun.put(None)
-        while self._thread.is_alive():
-            work = self._awaited
-            try:
-                if work is not None:
-                    work.wait(_AT_ONCE)  # one that runs out has gloo close all connections of the group
-            except RuntimeError:
-                pass
-            self._thread.join(_POLL_MAX_S)
+        self._thread.join(CLOSE_S)
 
     def _go_through(self) -> None:
         while (messages := self._begun.get()) is not None:
-            for self._awaited in messages.works:
+            for work in messages.works:
                 try:
-                    self._awaited.wait(timedelta(seconds=BACKSTOP_S))
-                except RuntimeError as error:
+                    work.wait(timedelta(seconds=BACKSTOP_S))
+                except Exception as error:
                     messages.error = error.with_traceback(None)  # frames would keep the group
-                    messages.is_over.set()  # whatever becomes of the others
-            self._awaited = None
+                    break
+            work = None
             messages.works.clear()
             messages.is_over.set()
             del messages  # the next may be long in coming
 
 
 class Communicator:
-    """The collectives of one generation. Buffers handed to it must not be touched until the call returns.
-
-    All members make the same calls in the same order.
+    """What the members of one generation tell each other. Tensors must not be touched until it is waited for.
 
     Args:    group: gloo.
     """
@@ -188,6 +183,11 @@ class Communicator:
         """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
         self._waiter: Waiter | None = None
+        self._is_changing = threading.Lock()
+        """Held while messages begin, and while the groups are dropped."""
+        self._unconfirmed: list[Any] = []
+        """Sends, which keep what they read."""
+        self._mark = torch.zeros(1, dtype=torch.uint8)
         self._sent = [0] * world
         """By rank, messages to it so far; each has a number, which both sides count."""
         self._received = [0] * world
@@ -196,7 +196,8 @@ class Communicator:
         """Messages from some of the others and to some, on their way at once, and both ways between any two.
 
         What one member sends another arrives in that order, within a call and from call to call; who has nothing to
-        say to another has no part in what that one does. Empty ones are left out.
+        say to another has no part in what that one does. Empty ones are left out. It is over when all is received that
+        is to be; what is sent must stay as it is until the next `confirm`, or until that follows from what others say.
 
         Shapes:  (n,), contiguous; all of a call on the same device.
         Raises:  GenerationLost: a peer died, or the generation was revoked; what was to be filled is then undefined.
@@ -207,7 +208,7 @@ class Communicator:
         )
         sent = sorted((one for one in sent if one[1].numel()), key=lambda one: (one[0] - self.rank) % self.world)
         tensors = tuple(tensor for _, tensor in (*received, *sent))
-        if self._group is None or self._is_revoked():
+        if self._is_revoked():
             raise GenerationLost("the generation was revoked")
         try:
             if tensors and tensors[0].device.type != "cpu":
@@ -226,37 +227,71 @@ class Communicator:
         return Staged(pending, [(came, out) for (_, came), (_, out) in zip(here, received, strict=True)])
 
     def _pass_by_gloo(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
-        works = []
-        for counts, ways, call in ((self._received, received, self._group.recv), (self._sent, sent, self._group.send)):
-            for rank, tensor in ways:
-                counts[rank] = (counts[rank] + 1) % _TAGS
-                works.append(call([tensor], rank, counts[rank]))
-        messages = Messages(works, self._is_revoked, tuple(tensor for _, tensor in (*received, *sent)))
-        if works:
-            self._waiter = self._waiter or Waiter()
-            self._waiter.wait_for(messages)
-        else:
-            messages.is_over.set()
-        return messages
+        """Behind each large message there is a mark, and the receiver waits for that first.
+
+        gloo tells a receive that has not begun that its connection has ended. It does not tell one that is half done,
+        nor a send: nobody waits for these.
+        """
+        with self._is_changing:
+            if self._group is None:
+                raise GenerationLost("the generation was revoked")
+            works, behind = [], torch.empty(1, dtype=torch.uint8)
+            for rank, tensor in received:
+                work = self._group.recv([tensor], rank, _count(self._received, rank))
+                if _is_marked(tensor):
+                    works.append(self._group.recv([behind], rank, _count(self._received, rank)))
+                works.append(work)
+            for rank, tensor in sent:
+                for one in (tensor, self._mark) if _is_marked(tensor) else (tensor,):
+                    self._unconfirmed.append(self._group.send([one], rank, _count(self._sent, rank)))
+            messages = Messages(works, self._is_revoked, tuple(tensor for _, tensor in received))
+            if works:
+                self._waiter = self._waiter or Waiter()
+                self._waiter.wait_for(messages)
+            else:
+                messages.is_over.set()
+            return messages
 
     def _pass_by_nccl(self, received: Sequence[Message], sent: Sequence[Message]) -> Any:
         """As one operation: NCCL takes turns with single ones."""
-        self._nccl._start_coalescing(self.device)
-        for ways, call in ((received, self._nccl.recv), (sent, self._nccl.send)):
-            for rank, tensor in ways:
-                call([tensor], rank, 0)
-        return self._nccl._end_coalescing(self.device)
+        nccl = self._nccl
+        nccl._start_coalescing()
+        try:
+            for ways, call in ((received, nccl.recv), (sent, nccl.send)):
+                for rank, tensor in ways:
+                    call([tensor], rank, 0)
+        except RuntimeError:
+            with contextlib.suppress(RuntimeError):  # else this thread would stay in it
+                nccl._end_coalescing()
+            raise
+        return nccl._end_coalescing()
 
     def pass_messages(self, received: Sequence[Message], sent: Sequence[Message]) -> None:
-        """As `start_messages`, and waits for it."""
+        """As `start_messages`, and waits for what is received."""
         self.start_messages(received, sent).wait()
+
+    def confirm(self) -> None:
+        """Wait until all others have received what they were sent, which may be changed from then on.
+
+        All members call it, each when it has waited for what it receives.
+
+        Raises:  GenerationLost: as above.
+        """
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        token, count = torch.empty(self.world, dtype=torch.uint8), len(self._unconfirmed)
+        self.pass_messages([(rank, token[rank : rank + 1]) for rank in others], [(rank, self._mark) for rank in others])
+        del self._unconfirmed[:count]
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
         """Gather equal vectors: out[r*n:(r+1)*n] is rank r's source of n elements. All members call it alike.
 
+        It confirms, too.
+
         Raises:  GenerationLost: as above.
         """
+        count = len(self._unconfirmed)
         self.start_all_gather(out, source).wait()
+        del self._unconfirmed[:count]
 
     def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
         """As `all_gather`, without waiting for it."""
@@ -279,17 +314,16 @@ class Communicator:
 
     def bury(self) -> None:
         """Drop the groups. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
-        grave = [self._nccl, self._group, self._waiter]
-        is_open, self._nccl, self._group, self._waiter = self._group is not None, None, None, None
+        with self._is_changing:
+            grave = [self._nccl, self._waiter, self._group, self._unconfirmed]
+            is_open, self._nccl, self._group, self._waiter = self._group is not None, None, None, None
+            self._unconfirmed = []
         if is_open:
             threading.Thread(target=_rest, args=(grave,), name="graveyard", daemon=True).start()
 
 
 def _rest(grave: list[Any]) -> None:
-    nccl, waiter = grave[0], grave[2]
-    if waiter is not None:
-        waiter.close()
-        del waiter
+    nccl, waiter, group, _ = grave
     if nccl is not None:
         # Its kernels occupy the device until they are aborted. Where even that hangs, this process is of no use any
         # more, and the state lives on its peers.
@@ -299,10 +333,25 @@ def _rest(grave: list[Any]) -> None:
         nccl.abort()
         del nccl
         last.cancel()
+    with contextlib.suppress(RuntimeError):  # a wait that runs out has gloo close all connections of the group
+        group.recv_anysource([torch.empty(1)], _TAGS).wait(_AT_ONCE)
+    if waiter is not None:
+        waiter.end()
+    del waiter, group
     grave.clear()
 
 
-def _lost(error: RuntimeError) -> GenerationLost:
+def _is_marked(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() > MARKED_BYTES
+
+
+def _count(counts: list[int], rank: int) -> int:
+    counts[rank] = (counts[rank] + 1) % _TAGS
+    return counts[rank]
+
+
+def _lost(error: Exception) -> GenerationLost:
+    error.__traceback__ = None  # its frames would keep the group
     return GenerationLost(f"a peer was lost: {str(error).splitlines()[0]}")
 
 
@@ -349,6 +398,9 @@ def form(
             communicator.use_nccl(_nccl(dist.PrefixStore("nccl", store), rank, record.world, device))
             token = torch.zeros(record.world, dtype=torch.int64, device=device)
             communicator.all_gather(token, token[:1].clone())
+            others = [other for other in range(record.world) if other != rank]  # NCCL connects at the first message
+            received = [(other, token[other : other + 1]) for other in others]
+            communicator.pass_messages(received, [(other, token[rank : rank + 1]) for other in others])
     except GenerationLost:
         communicator.bury()
         raise

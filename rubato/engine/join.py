@@ -28,7 +28,7 @@ from rubato.engine.entry import Key
 from rubato.engine.header import ALIGNMENT
 from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
-from rubato.engine.sync import Received, Snapshot, receive_snapshot, scatter_to, send_snapshot
+from rubato.engine.sync import Received, Snapshot, receive_snapshot, send_snapshot, take_in, tell
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord
 
@@ -99,12 +99,10 @@ class _Party:
         sizes = torch.zeros(self._comm.world, dtype=torch.int64)
         self._comm.all_gather(sizes, torch.tensor([mine.numel()]))
         listed = [int(size) for size in sizes]
-        found = torch.empty(0, dtype=torch.uint8)
-        if any(listed):
-            for joiner in self.joiners:
-                received = scatter_to(self._comm, joiner, mine, listed)
-                found = received if joiner == self._comm.rank else found
-        return listed, found
+        if self._comm.rank in self.joiners:
+            return listed, take_in(self._comm, listed)
+        tell(self._comm, self.joiners, mine)
+        return listed, torch.empty(0, dtype=torch.uint8)
 
 
 class Feeder(_Party):
@@ -306,7 +304,7 @@ class Follower(_Party):
             self._changed.notify_all()
 
     def _work(self) -> None:
-        received = receive_snapshot(self._comm, self.joiners, self._note_piece)
+        received = receive_snapshot(self._comm, self._note_piece)
         with self._changed:
             self._received = received
             self._changed.notify_all()

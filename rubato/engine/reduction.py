@@ -111,6 +111,7 @@ class Reduction:
         self._send_sum(nodes, header, integers)
         while self._sums_sent:
             self._sums_sent.popleft().wait()
+        self._comm.confirm()  # the program may change its gradients, which lie where sums are sent from
         last = buffers.sections[-1]
         vector = buffers.typed(self._results, 0, buffers.length)
         headers, owned = [], b""

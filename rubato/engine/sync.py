@@ -2,8 +2,8 @@
 
 A member captures at the boundary and copies its share in a thread of its own, while the next microbatches are computed:
 parameters and optimizer state do not change before the step's reduction is delivered, all else is copied at once.
-The sizes travel by all-gather; the document (scalars and layout) and the shares as messages, to one joiner after
-the other, so that no share is held more than once. Cost: state bytes / M sent by each of M members, per joiner.
+The sizes travel by all-gather; the document (scalars and layout) and the shares as messages, to all joiners at once,
+piece by piece. Cost: state bytes / M sent by each of M members, per joiner.
 """
 
 from __future__ import annotations
@@ -64,36 +64,26 @@ def send_snapshot(comm: Communicator, snapshot: Snapshot, joiners: Sequence[int]
     """A member's side. Raises GenerationLost: a member was lost."""
     sizes = _gather_sizes(comm, len(snapshot.text), snapshot.share.numel())
     text = bytes_tensor(snapshot.text)
-    for joiner in joiners:
-        scatter_to(comm, joiner, text, sizes[:, 0].tolist())
-        for at, lengths in _pieces(sizes[:, 1].tolist()):
-            scatter_to(comm, joiner, snapshot.share[at : at + PIECE_BYTES], lengths)
+    tell(comm, joiners, text)
+    for at, _ in _pieces(sizes[:, 1].tolist()):
+        tell(comm, joiners, snapshot.share[at : at + PIECE_BYTES])
 
 
-def receive_snapshot(
-    comm: Communicator, joiners: Sequence[int], on_piece: Callable[[], None] = lambda: None
-) -> Received:
+def receive_snapshot(comm: Communicator, on_piece: Callable[[], None] = lambda: None) -> Received:
     """A joiner's side. Raises GenerationLost: a member was lost.
 
-    Args:    on_piece: called when a piece has come, for whomever it is.
+    Args:    on_piece: called when a piece has come.
     """
     sizes = _gather_sizes(comm, 0, 0)
-    nothing = torch.empty(0, dtype=torch.uint8)
     shares = sizes[:, 1].tolist()
     begins = [0, *itertools.accumulate(shares)]
-    received: Received | None = None
-    for joiner in joiners:
-        text = scatter_to(comm, joiner, nothing, sizes[:, 0].tolist())
-        if joiner == comm.rank:
-            told = json.loads(bytes(text.numpy()))
-            received = Received(told["document"], empty_like_layout(told["layout"]), told["extra"])
-        for at, lengths in _pieces(shares):
-            run = scatter_to(comm, joiner, nothing, lengths)
-            if joiner == comm.rank and received is not None:
-                for begin, piece in zip(begins, torch.split(run, lengths), strict=False):
-                    _place(received.tensors, begin + at, piece)
-            on_piece()
-    assert received is not None
+    told = json.loads(bytes(take_in(comm, sizes[:, 0].tolist()).numpy()))
+    received = Received(told["document"], empty_like_layout(told["layout"]), told["extra"])
+    for at, lengths in _pieces(shares):
+        run = take_in(comm, lengths)
+        for begin, piece in zip(begins, torch.split(run, lengths), strict=False):
+            _place(received.tensors, begin + at, piece)
+        on_piece()
     return received
 
 
@@ -116,16 +106,21 @@ def _gather_sizes(comm: Communicator, *sizes: int) -> torch.Tensor:
     return table.view(comm.world, len(sizes))
 
 
-def scatter_to(comm: Communicator, receiver: int, source: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Bytes of all members to one of them, in the order of the ranks.
+def tell(comm: Communicator, receivers: Sequence[int], source: torch.Tensor) -> None:
+    """What a member has for some others, who `take_in` that of all.
 
-    Args:    source: (sizes[own rank],) uint8.
-    Returns: (sum(sizes),) uint8 at the receiver, nothing elsewhere.
     Raises:  GenerationLost: a member was lost.
     """
-    if comm.rank != receiver:
-        comm.pass_messages([], [(receiver, source)])
-        return torch.empty(0, dtype=torch.uint8)
+    comm.pass_messages([], [(receiver, source) for receiver in receivers])
+
+
+def take_in(comm: Communicator, sizes: Sequence[int]) -> torch.Tensor:
+    """What others tell, in the order of the ranks.
+
+    Args:    sizes: by rank, its bytes.
+    Returns: (sum(sizes),) uint8.
+    Raises:  GenerationLost: a member was lost.
+    """
     out = torch.empty(sum(sizes), dtype=torch.uint8)
     comm.pass_messages(list(enumerate(torch.split(out, list(sizes)))), [])
     return out

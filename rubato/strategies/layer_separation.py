@@ -120,7 +120,7 @@ def sum_gradients(comm: Collectives, roles: Roles, parameters: Sequence[torch.nn
     """After the last microbatch, on all ranks: each group sums the gradients of its layers."""
     group = Group(comm, roles.group(comm.rank))
     flat = torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in parameters])
-    total = sum_directly(group, flat)  # also where a group is one: the other one makes these calls
+    total = sum_directly(group, flat)
     for parameter, part in zip(parameters, split(total, [one.numel() for one in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
 

@@ -22,8 +22,14 @@ class Collectives(Protocol):
     ) -> None:
         """Messages from some ranks and to some, on their way at once, and both ways between any two.
 
+        What is sent must stay as it is until all know that all have received it.
+
         Shapes:  (n,), contiguous, as long as the other side says.
         """
+        ...
+
+    def confirm(self) -> None:
+        """Wait until all others have received what they were sent; all call it."""
         ...
 
 
@@ -42,6 +48,9 @@ class Alone:
         """There is nobody else."""
         assert not [*received, *sent]
 
+    def confirm(self) -> None:
+        """Likewise."""
+
 
 class Group:
     """Some of the ranks, for what they do among themselves."""
@@ -59,18 +68,23 @@ class Group:
         """See `Collectives`."""
         self._comm.pass_messages(*[[(self._ranks[rank], one) for rank, one in ways] for ways in (received, sent)])
 
+    def confirm(self) -> None:
+        """Of all, not of the group alone."""
+        self._comm.confirm()
+
 
 def exchange(
     comm: Collectives, sent: Mapping[int, torch.Tensor], expected: Mapping[int, int], dtype: torch.dtype
 ) -> dict[int, torch.Tensor]:
     """Messages between some pairs of ranks, on their way at once.
 
-    Args:     sent: by receiver, a vector.  expected: by sender, elements of its message.
+    Args:     sent: by receiver, a vector, which is copied.  expected: by sender, elements of its message.
     Returns:  by sender, what came.
     Shapes:   all (n,), of `dtype`.
     """
     came = {rank: torch.empty(expected[rank], dtype=dtype, device=comm.device) for rank in sorted(expected)}
-    comm.pass_messages(list(came.items()), [(rank, sent[rank].contiguous()) for rank in sorted(sent)])
+    copies = {id(one): one.clone(memory_format=torch.contiguous_format) for one in sent.values()}
+    comm.pass_messages(list(came.items()), [(rank, copies[id(sent[rank])]) for rank in sorted(sent)])
     return came
 
 

@@ -72,7 +72,9 @@ def _there_and_back(comm: Collectives, far: int, numel: int) -> float:
         sent = {receiver: one} if comm.rank == sender else {}
         expected = {sender: one.numel()} if comm.rank == receiver else {}
         exchange(comm, sent, expected, one.dtype)
-    return time.perf_counter() - began
+    took_s = time.perf_counter() - began
+    comm.confirm()
+    return took_s
 
 
 def _of_first(comm: Collectives, answer: bool) -> bool:
@@ -87,4 +89,6 @@ def _time_of(comm: Collectives, call: Callable[[torch.Tensor], object], vector: 
     call(vector)
     if vector.device.type == "cuda":
         torch.cuda.synchronize(vector.device)
-    return time.perf_counter() - began
+    took_s = time.perf_counter() - began
+    comm.confirm()
+    return took_s

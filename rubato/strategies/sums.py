@@ -174,14 +174,8 @@ def _halving_doubling(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
             # The lower place's sum stands left, as in the tree.
             total[keep] = total[keep] + came[partner] if not place & m else came[partner] + total[keep]
             steps.append((partner, keep, give))
-        else:
-            exchange(comm, {}, {}, total.dtype)
         low, high, m = keep.start, keep.stop, m << 1
-    for level in reversed(range(power.bit_length() - 1)):
-        if is_odd:
-            exchange(comm, {}, {}, total.dtype)
-            continue
-        partner, keep, give = steps[level]
+    for partner, keep, give in reversed(steps):
         came = exchange(comm, {partner: total[keep]}, {partner: give.stop - give.start}, total.dtype)
         total[give] = came[partner]
     came = exchange(comm, _to(twin if is_even else None, total), _of(twin if is_odd else None, total), total.dtype)

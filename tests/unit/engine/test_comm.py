@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from groups import HOST, bury, gloo_group, on_ranks, outcomes, record_of
 from rubato.engine.comm import Communicator, form, may_use_nccl, open_store
 from rubato.errors import GenerationLost
 
+R = TypeVar("R")
 ROOT = Path(__file__).resolve().parents[3]
 PEER = """
 import sys, torch
@@ -29,6 +32,9 @@ rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 record = record_of(world, store=store)
 comm = form(record, rank, job_id="test", host=HOST, device=torch.device("cpu"), is_revoked=lambda: False)
 print("formed", flush=True)
+sys.stdin.readline()
+others, large = [one for one in range(world) if one != rank], torch.ones(1 << 26, dtype=torch.uint8)
+comm.start_messages([(one, torch.empty_like(large)) for one in others], [(one, large) for one in others])
 sys.stdin.read()
 """
 
@@ -133,6 +139,60 @@ def test_the_death_of_a_peer_ends_every_wait(exchange: Callable[[Communicator, i
     del store
 
 
+def test_what_is_sent_may_change_when_it_is_confirmed() -> None:
+    def play(rank: int) -> float:
+        comm, large = group[rank], torch.full((1 << 20,), 1.0 + rank)
+        if rank == 0:
+            comm.pass_messages([], [(1, large), (2, large)])
+            comm.confirm()
+            large.zero_()
+        else:
+            time.sleep(0.05 * rank)
+            comm.pass_messages([(0, large)], [])
+            comm.confirm()
+        assert len(comm._unconfirmed) == 2, "nothing is kept but the words of this very confirm"
+        comm.all_gather(torch.empty(3), torch.ones(1))
+        assert not comm._unconfirmed
+        return float(large.mean())
+
+    with gloo_group(3) as group:
+        assert on_ranks(3, play) == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_peer_that_is_lost_amid_large_messages_holds_nothing(ends: signal.Signals) -> None:
+    """Both ways are half done, of which gloo tells nobody. A death is noticed; a peer that hangs is revoked."""
+    revoked = threading.Event()
+    store, address = open_store(HOST)
+    with peer_process(1, 2, address) as peer:
+        (comm,) = on_ranks(1, lambda _: formed(0, 2, address, revoked.is_set))
+        outs = [torch.zeros(1 << 26, dtype=torch.uint8) for _ in range(3)]
+        pending = [comm.start_messages([(1, out)], [(1, torch.ones_like(out))]) for out in outs]
+        assert peer.stdin is not None
+        peer.stdin.write(b"go\n")
+        peer.stdin.flush()
+        until(lambda: [out for out in outs[:1] if out[1 << 20]], 1)
+        os.kill(peer.pid, ends)
+        if ends is signal.SIGSTOP:
+            revoked.set()
+        started = time.monotonic()
+        with pytest.raises(GenerationLost):
+            pending[0].wait()
+        assert time.monotonic() - started < 5
+        kept = [weakref.ref(out.untyped_storage()) for out in outs]
+        threads = [one for one in threading.enumerate() if one.name == "messages"]
+        comm.bury()
+        for thread in [*threads, *(one for one in threading.enumerate() if one.name == "graveyard")]:
+            if ends is signal.SIGKILL or thread in threads:
+                thread.join(10)
+                assert not thread.is_alive()
+        outs.clear()
+        pending.clear()
+        assert threads
+        assert [one() for one in kept] == [None] * 3
+    del store
+
+
 @pytest.mark.parametrize("exchange", WAYS)
 def test_a_revoke_interrupts_a_wait(exchange: Callable[[Communicator, int], None]) -> None:
     """Rank 1 never comes to the collective."""
@@ -188,7 +248,7 @@ def test_a_revoke_leaves_no_thread_behind_where_all_wait_for_messages() -> None:
     del store
 
 
-def until(look: Callable[[], list[threading.Thread]], count: int) -> list[threading.Thread]:
+def until(look: Callable[[], list[R]], count: int) -> list[R]:
     """Look until so many are found."""
     ends = time.monotonic() + 10
     while len(found := look()) < count:
@@ -268,3 +328,44 @@ def test_what_lies_in_the_memory_of_the_cpu_never_travels_over_nccl() -> None:
         assert on_ranks(2, play) == [[5, 6]] * 2
         for comm in group:
             comm._nccl = None  # it is none that could be buried
+
+
+class Recorder:
+    """As the NCCL backend is called; torch's annotations of it take no device."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.calls: list[str] = []
+        self._failing = failing
+
+    def _start_coalescing(self) -> None:
+        self.calls.append("start")
+
+    def _end_coalescing(self) -> str:
+        self.calls.append("end")
+        return "work"
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
+        self._say(f"recv {rank} {tensors[0].numel()} {tag}")
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
+        self._say(f"send {rank} {tensors[0].numel()} {tag}")
+
+    def _say(self, call: str) -> None:
+        if call.startswith(self._failing or "none"):
+            raise RuntimeError("NCCL error")
+        self.calls.append(call)
+
+
+def test_on_nccl_messages_are_one_operation_that_always_ends() -> None:
+    comm = Communicator(None, 0, 3, lambda: False)
+    told = [(1, torch.zeros(2)), (2, torch.zeros(3))]
+    comm.use_nccl(nccl := Recorder())
+    assert comm._pass_by_nccl(told, told) == "work"
+    assert nccl.calls == ["start", "recv 1 2 0", "recv 2 3 0", "send 1 2 0", "send 2 3 0", "end"]
+    comm.use_nccl(nccl := Recorder(failing="send 2"))
+    with pytest.raises(RuntimeError, match="NCCL error"):
+        comm._pass_by_nccl(told, told)
+    assert nccl.calls[-1] == "end"
+    for name in ("_start_coalescing", "_end_coalescing"):
+        annotation = getattr(torch._C._distributed_c10d.Backend, name).__doc__
+        assert annotation.split("->")[0].strip().endswith("(self: torch._C._distributed_c10d.Backend)"), annotation

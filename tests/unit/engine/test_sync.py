@@ -51,7 +51,7 @@ def share(group: Sequence[Communicator], rank: int, state: TrainingState, holder
         snapshot.copy()
         send_snapshot(group[rank], snapshot, joiners)
         return {}
-    received = receive_snapshot(group[rank], joiners)
+    received = receive_snapshot(group[rank])
     state.install(received.document, received.tensors)
     return received.extra
 
@@ -96,7 +96,7 @@ def test_what_changes_before_the_copy_is_captured_at_once() -> None:
         if rank == 0:
             send_snapshot(group[0], snapshot, [1])
         else:
-            received = receive_snapshot(group[1], [1])
+            received = receive_snapshot(group[1])
             joiner.install(received.document, received.tensors)
 
     on_ranks(2, play)
