@@ -271,7 +271,7 @@ class Communicator:
         self.start_messages(received, sent).wait()
 
     def confirm(self) -> None:
-        """Wait until all others have received what they were sent, which may be changed from then on.
+        """Wait until all others have received what they were sent: from then on it may change, and its sender leave.
 
         All members call it, each when it has waited for what it receives.
 

@@ -73,7 +73,9 @@ def settle(session: Session) -> None:
         session.control.stage("exchange", session.step)
         comm = session.comm if session.comm is not None and session.world > 1 else Alone(session.device)
         try:
-            session.complete_table(key, aggregation.settle(comm))
+            settled = aggregation.settle(comm)
+            comm.confirm()  # some may leave behind this, and others need what they sent
+            session.complete_table(key, settled)
         except GenerationLost as error:
             session.membership.recover(str(error))
     row = session.completed.result
