@@ -31,7 +31,9 @@ down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
 .PHONY: test
-test: setup short e2e-short gpu chaos-short ## All tests but the long ones: unit, integration, browser, GPU, a chaos sample
+test: setup ## All tests but the long ones: a chaos sample, browser, GPU, integration, unit; says what it skips
+	$(PYTEST) tests/chaos tests/e2e tests/gpu $(IN_ORDER) -rs -m "not long"
+	$(PYTEST) tests/integration tests/unit $(IN_ORDER) -m "not long"
 
 .PHONY: unit
 unit: setup ## Unit tests
@@ -54,10 +56,6 @@ IN_ORDER := -q -n $(JOBS) --dist loadscope --no-loadscope-reorder --durations=40
 .PHONY: integration
 integration: setup ## Integration tests: processes, databases (a real PostgreSQL), one local Ray
 	$(PYTEST) tests/integration $(IN_ORDER)
-
-.PHONY: short
-short: setup
-	$(PYTEST) tests/integration tests/unit $(IN_ORDER) -m "not long"
 
 .PHONY: chaos-short
 chaos-short: setup
@@ -86,10 +84,6 @@ soak: setup ## Random churn for MINUTES=60, checked against the oracle; prints i
 .PHONY: fault-table
 fault-table: setup ## Write what the faults cost into docs/faults.md, from the records of all seeds and of the last soak
 	$(BIN)/python scripts/fault_table.py tests/chaos/measured/*.jsonl
-
-.PHONY: e2e-short
-e2e-short: setup
-	$(PYTEST) tests/e2e -q -rs -m "not long" -n $(JOBS) --dist loadfile --durations=30 --durations-min=5
 
 .PHONY: e2e
 e2e: setup ## The page in a real Chromium; skipped, loudly, where there is none

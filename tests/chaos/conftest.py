@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,12 @@ from tests.s3_fixtures import s3, server
 from tests.small_disk import small_disk
 
 __all__ = ["home", "running", "s3", "server", "small_disk"]
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("short") is None:
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="module")
