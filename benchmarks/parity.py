@@ -1,8 +1,9 @@
 """What each strategy learns, beside whole gradients, on the same samples in the same order.
 
-python -m benchmarks.parity [--workers 2] [--seeds 5] [--recipes image-classifier,char-lm] [--write]
+python -m benchmarks.parity [--workers 2] [--seeds 5] [--recipes image-classifier,char-lm] [--strategies auto,diloco]
+    [--write]
 
-Each recipe is trained by each strategy with each seed, for the same number of steps. A strategy is at parity where the
+Each recipe is trained by each strategy with each seed, on as many samples. A strategy is at parity where the
 mean of its measure is worse than that of whole gradients by less than MARGIN standard deviations (pooled over both):
 declared here, before anything is measured. How fast anything is, is not asked.
 """
@@ -29,20 +30,26 @@ from rubato.testing import LocalJob
 
 MARGIN = 1.0
 START: dict[str, Any] = {"start_step": 20}
+BATCH = 256
+LOCAL_BATCH = 1024
+"""Samples of a step in which every worker makes LOCAL_UPDATES updates of its own, so of 64 samples with two."""
+LOCAL_UPDATES = 8
 STRATEGIES: dict[str, dict[str, Any]] = {
     "auto": {},
     "fp16": {"compression": {"method": "fp16"}},
     "bf16": {"compression": {"method": "bf16"}},
-    "powersgd, rank 4": {"compression": {"method": "powersgd", "rank": 4, **START}},
-    "topk, 5 %": {"compression": {"method": "topk", "density": 0.05, **START}},
-    "topk, 1 %": {"compression": {"method": "topk", "density": 0.01, **START}},
-    "gtopk, 5 %": {"compression": {"method": "gtopk", "density": 0.05, **START}},
-    "hierarchical_topk, 5 %": {"compression": {"method": "hierarchical_topk", "density": 0.05, **START}},
-    "threshold, 0.001": {"compression": {"method": "threshold", "threshold": 0.001, **START}},
+    "powersgd rank 4": {"compression": {"method": "powersgd", "rank": 4, **START}},
+    "topk 5 %": {"compression": {"method": "topk", "density": 0.05, **START}},
+    "topk 1 %": {"compression": {"method": "topk", "density": 0.01, **START}},
+    "gtopk 5 %": {"compression": {"method": "gtopk", "density": 0.05, **START}},
+    "hierarchical_topk 5 %": {"compression": {"method": "hierarchical_topk", "density": 0.05, **START}},
+    "threshold 0.001": {"compression": {"method": "threshold", "threshold": 0.001, **START}},
     "onebit": {"compression": {"method": "onebit", **START}},
-    "sketch, 5 %": {"compression": {"method": "sketch", "density": 0.05, **START}},
-    "sketched_sgd, 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
+    "sketch 5 %": {"compression": {"method": "sketch", "density": 0.05, **START}},
+    "sketched_sgd 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
 }
+"""By name, the `aggregation` of a spec."""
+LOCAL = ("local_sgd", "diloco")
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,27 @@ class Task:
     is_better_high: bool
 
 
+COUNTED = ("steps", "evaluate_every")
+"""Of a configuration, what is counted in steps."""
 TASKS = {
     "image-classifier": Task({"steps": 400, "evaluate_every": 100}, "accuracy", is_better_high=True),
     "char-lm": Task({"steps": 300, "evaluate_every": 100, "max_characters": 300_000}, "val_loss", is_better_high=False),
 }
 
 
-def train(recipe: str, aggregation: Mapping[str, Any], workers: int, seed: int) -> float:
+def spec_of(name: str, task: Task, workers: int) -> dict[str, Any]:
+    """The fields of a spec in which strategies differ; as many samples with each."""
+    if name not in LOCAL:
+        return {"aggregation": STRATEGIES[name], "config": task.config, "batch": {"global_size": BATCH}}
+    rounds = {key: value * BATCH // LOCAL_BATCH for key, value in task.config.items() if key in COUNTED}
+    return {
+        "local_updates": {"method": name, "sync_every": LOCAL_UPDATES},
+        "config": {**task.config, **rounds},
+        "batch": {"global_size": LOCAL_BATCH, "num_microbatches": workers},
+    }
+
+
+def train(recipe: str, name: str, workers: int, seed: int) -> float:
     """The measure at the end of one run."""
     task = TASKS[recipe]
     with (
@@ -70,10 +91,9 @@ def train(recipe: str, aggregation: Mapping[str, Any], workers: int, seed: int) 
             Path(home),
             find_recipe(recipe).path,
             patience_s=3600.0,
-            config=task.config,
             seed=seed,
             reproducible=False,
-            aggregation=dict(aggregation),
+            **spec_of(name, task, workers),
             workers={"initial": workers, "min": workers, "max": workers},
         ) as job,
     ):
@@ -106,6 +126,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--recipes", type=words(list(TASKS)), default=list(TASKS))
+    everything = [*STRATEGIES, *LOCAL]
+    parser.add_argument("--strategies", type=words(everything), default=everything, help="beside auto")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     flags = parser.parse_args()
     load = os.getloadavg()[0]
@@ -113,8 +135,8 @@ def main() -> None:
     with nothing_left_behind():
         for recipe in flags.recipes:
             found: dict[str, list[float]] = {}
-            for name, aggregation in STRATEGIES.items():
-                found[name] = [train(recipe, aggregation, flags.workers, seed) for seed in range(flags.seeds)]
+            for name in dict.fromkeys(["auto", *flags.strategies]):
+                found[name] = [train(recipe, name, flags.workers, seed) for seed in range(flags.seeds)]
                 print(f"{recipe}, {name}: {found[name]}", file=sys.stderr, flush=True)
             parts.append(table(recipe, found))
     publish("parity", "\n\n".join(parts), writes=flags.write)
