@@ -148,21 +148,24 @@ class _Loop:
     def __post_init__(self) -> None:
         is_scaled = self.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.run.device.type) if is_scaled else None
+        if self.clip_grad_norm is not None:  # in a hook, as with `local_updates` the engine makes updates, too
+            self.optimizer.register_step_pre_hook(self._clip)
 
     def train_on(self, step: Step) -> None:
         for batch in step:
             with self._autocast():
                 loss = self.loss_fn(*self._forward(batch))
             step.backward(loss)
-        if self.clip_grad_norm is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
         if self.scaler is None:
             self.optimizer.step()
         else:
+            self.scaler.unscale_(self.optimizer)
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+    def _clip(self, *_: Any) -> None:
+        assert self.clip_grad_norm is not None
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
 
     def evaluate(self, what: Evaluation) -> float:
         def of_batch(*batch: Any) -> Any:

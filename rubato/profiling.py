@@ -37,6 +37,7 @@ from rubato.wire import worker as wire
 from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
 from rubato.wire.batch import BatchSpec
 from rubato.wire.codec import to_json
+from rubato.wire.local_updates import LocalUpdatesSpec
 from rubato.wire.spec import JobSpec, WorkersSpec, parse_spec, spec_to_json
 
 WARM_STEPS, MEASURED_STEPS = 2, 7
@@ -183,7 +184,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
     Raises:  UserError: the program ends before enough steps are seen.  Whatever the program raises.
     """
     batch, workers = BatchSpec(samples, 1), WorkersSpec(initial=1, min=1, max=1)
-    spec = replace(spec, batch=batch, workers=workers, aggregation=AggregationSpec())
+    spec = replace(spec, batch=batch, workers=workers, aggregation=AggregationSpec(), local_updates=LocalUpdatesSpec())
     device = prepare_torch(spec)
     start = wire.Start(1, "profile", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", "")
     train, code = load_entrypoint(spec)

@@ -37,6 +37,7 @@ from rubato.engine.session import Session
 from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
+from rubato.engine.upcoming import upcoming
 from rubato.engine.warmup import warm_up
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.probe import probe
@@ -230,7 +231,7 @@ class Run:
             Prefetcher(
                 source,
                 processes,
-                upcoming=session.upcoming,
+                upcoming=lambda: upcoming(session),
                 tell=session.tell,
                 waits=lambda: say("prefetch"),
                 reads=lambda: say("fetch"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rubato.errors import CheckpointError
@@ -86,9 +86,10 @@ class BatchPlan:
         order = Permutation(self.num_samples, self.seed, self.epoch_of(step))
         return [order[position] for position in range(first, first + sum(sizes[v : v + count]))]
 
-    def parts(self, step: int, microbatches: range) -> list[range]:
+    def parts(self, step: int, microbatches: range) -> Iterator[range]:
         """What is read at a time of microbatches that are computed in one pass: ranges for `Source.read`."""
-        return [microbatches] if any(self.sizes(step)[microbatches.start : microbatches.stop]) else []
+        if self.part_size(step, microbatches):
+            yield microbatches
 
     def part_size(self, step: int, part: range) -> int:
         """Samples of one of these."""
@@ -116,29 +117,36 @@ class RoundPlan(BatchPlan):
         if self.updates < 1 or self.global_size % (self.num_microbatches * self.updates):
             raise ValueError(f"{self.global_size} samples are not {self.num_microbatches} times {self.updates} pieces")
 
-    @property
+    @functools.cached_property
     def pieces(self) -> BatchPlan:
         """The plan that they are read by: piece h of microbatch v is its microbatch v * updates + h."""
         return BatchPlan(self.num_samples, self.global_size, self.num_microbatches * self.updates, self.seed)
 
     def sizes(self, step: int) -> tuple[int, ...]:
         """Samples in each of the V microbatches."""
-        of_pieces, count = self.pieces.sizes(step), self.updates
+        of_pieces, count = _sizes_of(self.pieces, step), self.updates
         return tuple(sum(of_pieces[v * count : (v + 1) * count]) for v in range(self.num_microbatches))
 
     def samples(self, step: int, v: int, count: int = 1) -> list[int]:
         """See `BatchPlan`."""
         return self.pieces.samples(step, v * self.updates, count * self.updates)
 
-    def parts(self, step: int, microbatches: range) -> list[range]:
+    def parts(self, step: int, microbatches: range) -> Iterator[range]:
         """Ranges of pieces, one for each update; several microbatches make theirs together."""
         begin, count = microbatches.start * self.updates, len(microbatches)
-        parts = [range(begin + at * count, begin + (at + 1) * count) for at in range(self.updates)]
-        return [part for part in parts if self.part_size(step, part)]
+        for at in range(self.updates):
+            part = range(begin + at * count, begin + (at + 1) * count)
+            if self.part_size(step, part):
+                yield part
 
     def part_size(self, step: int, part: range) -> int:
         """See `BatchPlan`."""
-        return self.pieces.part_size(step, part)
+        return sum(_sizes_of(self.pieces, step)[part.start : part.stop])
+
+
+@functools.lru_cache(maxsize=4)  # of the present step and the next: as many numbers as there are pieces
+def _sizes_of(plan: BatchPlan, step: int) -> tuple[int, ...]:
+    return plan.sizes(step)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 ALIGN = 16
 """Elements: 64 bytes of float32."""
@@ -43,3 +44,13 @@ def cut(starts: Sequence[int], end: int, length: int, most: int) -> list[Bucket]
                 found.append(Bucket(low, high, range(bisect_right(starts, low) - 1, bisect_left(starts, high))))
             stop = begin
     return [*found, Bucket(end, length, range(0))]
+
+
+def cut_tail(begin: int, flags: int, length: int, most: int) -> list[Bucket]:
+    """The buckets of what is not gradients, where that is as large: to be exchanged behind all of these.
+
+    Args:    flags: where the last one begins.
+    """
+    most = max(ALIGN, most // ALIGN * ALIGN)
+    bounds = [*range(begin, flags, most), flags, length]
+    return [Bucket(low, high, range(0)) for low, high in pairwise(bounds)]

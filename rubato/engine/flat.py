@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rubato.engine.buckets import ALIGN, cut
+from rubato.engine.buckets import ALIGN, cut, cut_tail
 from rubato.engine.state import Place
 from rubato.errors import ModelError
 
@@ -79,8 +79,11 @@ class FlatLayout:
         """Whether they are taken of the passes that are packed now; equal on all workers."""
         self.length = end + -(-(len(tensors) + self._notes.numel) // ALIGN) * ALIGN
         starts = [piece.start for piece in self.pieces[: len(tensors)]]
-        self.buckets = cut(starts, self.tail, self.length, BUCKET_BYTES // self.dtype.itemsize)
+        most = BUCKET_BYTES // self.dtype.itemsize
+        self.buckets = cut(starts, self.tail, self.length, most)
         """In which the vector is exchanged; the last one holds what is not gradients."""
+        if any(one.is_value for one in buffers):  # as large as the gradients, and more
+            self.buckets[-1:] = cut_tail(self.tail, self.flags.start, self.length, most)
 
     def check_frozen(self) -> None:
         """Parameters that have no place in the vector must not be trained: every worker would use its own gradient.
@@ -195,10 +198,10 @@ class FlatLayout:
         return squares, inverse_shares, passes
 
     def _changes(self, buffers_before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """What each float buffer has changed by, in the vector's type; its value, where it was not finite."""
+        """What each float buffer has changed by, in the vector's type; or its value: what was not finite, or is one."""
         for buffer, before in zip(self.float_buffers, buffers_before, strict=True):
             change = buffer.now.detach().to(self.dtype, copy=True)
-            yield change.sub_(torch.where(torch.isfinite(before), before, 0.0))
+            yield change if buffer.is_value else change.sub_(torch.where(torch.isfinite(before), before, 0.0))
 
     def deliver(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor], *, skip: bool = False) -> None:
         """Give the reduced vector to the model: gradients become views of it, buffers take their mean change.
@@ -214,8 +217,8 @@ class FlatLayout:
                     view = self._view(vector_L, piece)
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
-                base = torch.where(torch.isfinite(before), before, 0.0)
-                buffer.put(base + self._view(vector_L, piece).to(before.dtype))
+                told = self._view(vector_L, piece).to(before.dtype)
+                buffer.put(told if buffer.is_value else torch.where(torch.isfinite(before), before, 0.0) + told)
 
     def untouched(self, vector_L: torch.Tensor) -> set[str]:
         """Names of the parameters that no microbatch of a summed vector had a gradient of."""

@@ -11,8 +11,8 @@ go between rounds, and a replica that was lost with its worker is trained again 
 
 The optimizers' state is averaged as the weights are: each replica begins with what all have learned of the gradients'
 size. In the first round it begins without any, as a new optimizer does.
-Memory: parameters once more for the beginning, and once for the outer momentum; the exchange holds the optimizers'
-state beside the gradients.
+Memory: parameters once more for the beginning, and once for the outer momentum; the optimizers' state once more, to
+begin the next replica with; and the exchange holds it beside the gradients.
 Source: Stich 2019, arXiv:1805.09767 (local SGD); Douillard et al. 2023, arXiv:2311.08105 (DiLoCo); Cheng and Glasgow
 2025, arXiv:2409.13155 (averaging Adam's moments).
 """
@@ -20,15 +20,15 @@ Source: Stich 2019, arXiv:1805.09767 (local SGD); Douillard et al. 2023, arXiv:2
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from rubato.engine.reduction import is_finite
-from rubato.engine.state import TrainingState
-from rubato.errors import ModelError
+from rubato.engine.state import Place, TrainingState
+from rubato.errors import ModelError, NonFiniteGradient
 from rubato.strategies.local_updates import Outer
 from rubato.wire.spec import JobSpec
 
@@ -36,7 +36,7 @@ REGISTERED = "rubato.outer"
 """The name of what the outer optimizer keeps, in the training state."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OptimizerPlace:
     """A place of an optimizer's state; like a buffer, but that it may be empty until the first update."""
 
@@ -47,6 +47,8 @@ class OptimizerPlace:
     own: torch.Tensor
     """Its shape, type and strides: without memory."""
     device: torch.device
+    is_value = True
+    """Squares of gradients stay what they are, and not less than 0, when they are averaged themselves."""
 
     @property
     def held(self) -> torch.Tensor | None:
@@ -63,10 +65,10 @@ class OptimizerPlace:
         held = self.held
         if held is None:
             return self._empty().zero_()
-        if held.shape != self.own.shape or held.dtype != self.own.dtype:
+        if held.shape != self.own.shape or held.dtype != self.own.dtype or held.layout is not torch.strided:
             raise ModelError(
                 f"{self.name} was {tuple(self.own.shape)} {self.own.dtype} at first and is {tuple(held.shape)} "
-                f"{held.dtype}: with local_updates optimizers keep tensors of fixed shapes; use AdamW or SGD"
+                f"{held.dtype} ({held.layout}): with local_updates optimizers keep tensors of fixed shapes; use AdamW"
             )
         return held
 
@@ -91,15 +93,19 @@ class Replicas:
 
     def __init__(self, spec: JobSpec, state: TrainingState) -> None:
         self.outer = Outer(1.0, 0.0) if spec.local_updates.method == "local_sgd" else _outer_of(spec)
-        self._drops = spec.on_non_finite == "skip"
+        self._policy = spec.on_non_finite
+        self.left_out = 0
+        """Updates of this worker in this round that were not finite, and left out."""
         self._optimizers = list(state.optimizers.values())
         self._parameters = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
         self.places = list(places_of(state))
         """Of the optimizers' state."""
-        self._momentum = {name: torch.zeros_like(one) for name, one in self._parameters} if self.outer.momentum else {}
+        self._device = self._parameters[0][1].device if self._parameters else torch.device("cpu")
+        self._momentum = {name: _zeros(one) for name, one in self._parameters} if self.outer.momentum else {}
         self._beginning: list[torch.Tensor] = []
-        self._without: list[OptimizerPlace] = []
-        """Places that were empty when the round began."""
+        self._keys: list[dict[torch.Tensor, set[str]]] = []
+        """By optimizer and parameter, what was kept when the round began."""
+        self._options: list[dict[tuple[int, str], Any]] = []
         self._touched: set[int] = set()
 
     def begin(self) -> None:
@@ -108,33 +114,84 @@ class Replicas:
         if not self._beginning:
             self._beginning = [torch.empty_like(one) for one in parameters]
         torch._foreach_copy_(self._beginning, parameters)
-        self._without = [place for place in self.places if place.held is None]
+        self._keys = [{one: set(kept) for one, kept in optimizer.state.items()} for optimizer in self._optimizers]
+        self._options = [_options_of(optimizer) for optimizer in self._optimizers]
 
     def restore(self) -> None:
-        """The optimizers' state was put back: what was not there is not there."""
-        self._empty(self._without)
+        """What the optimizers keep was put back: what was not there is not there."""
+        for optimizer, keys in zip(self._optimizers, self._keys, strict=True):
+            for one, kept in list(optimizer.state.items()):
+                for key in kept.keys() - keys.get(one, set()):
+                    del kept[key]
+                if one not in keys:
+                    del optimizer.state[one]
 
-    def update(self) -> None:
-        """A piece was gone through: one update of the replica, by all optimizers."""
-        with_gradient = [(at, one) for at, (_, one) in enumerate(self._parameters) if one.grad is not None]
-        self._touched.update(at for at, _ in with_gradient)
-        gradients = [one.grad for _, one in with_gradient if one.grad is not None]
-        if not self._drops or all(is_finite(one.coalesce().values() if one.is_sparse else one) for one in gradients):
-            for optimizer in self._optimizers:
-                optimizer.step()
+    def update(self, weight: float) -> None:
+        """A piece of this weight was gone through: one update of the replica, by all optimizers.
+
+        Raises:
+            ModelError: it left no gradient.
+            NonFiniteGradient: one is not finite, and the job is to fail then.
+        """
+        touched = [at for at, (_, one) in enumerate(self._parameters) if one.grad is not None]
+        if not touched:
+            raise ModelError(
+                "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on "
+                "the prepared model's parameters"
+            )
+        self._touched.update(touched)
+        if weight > 0 and self._may_update():
+            torch.clear_autocast_cache()  # of weights that change now
+            with torch.autocast(self._device.type, enabled=False):
+                for optimizer in self._optimizers:
+                    optimizer.step()
+            torch.clear_autocast_cache()
         for _, one in self._parameters:
             one.grad = None
 
+    def _may_update(self) -> bool:
+        if self._policy == "deliver":
+            return True
+        gradients = [one.grad for _, one in self._parameters if one.grad is not None]
+        if all(is_finite(one.coalesce().values() if one.is_sparse else one) for one in gradients):
+            return True
+        if self._policy == "fail":
+            raise NonFiniteGradient(
+                "the gradient of an update was not finite, and the spec says on_non_finite: fail; lower the learning "
+                "rate, or say skip"
+            )
+        self.left_out += 1
+        return False
+
     def finish(self) -> None:
-        """The replica has trained: how far it came is its gradient, and the parameters are back at the beginning."""
+        """The replica has trained: how far it came is its gradient, and the parameters are back at the beginning.
+
+        Raises:  ModelError: the updates changed something that is not averaged.
+        """
+        self._check_options()
         touched, self._touched = self._touched, set()
         with torch.no_grad():
             for at, ((_, one), beginning) in enumerate(zip(self._parameters, self._beginning, strict=True)):
                 one.grad = beginning - one if at in touched else None
                 one.copy_(beginning)
+        torch.clear_autocast_cache()
 
-    def take_mean(self) -> None:
-        """The gradients are the mean of how far all came: step the outer optimizer."""
+    def _check_options(self) -> None:
+        known = {(id(place.optimizer), id(place.parameter), place.key) for place in self.places}
+        for optimizer, options in zip(self._optimizers, self._options, strict=True):
+            name = type(optimizer).__name__
+            if changed := [key for key, value in _options_of(optimizer).items() if value != options.get(key)]:
+                raise ModelError(_advice(f"{name} has changed its option {changed[0][1]} in its updates"))
+            for one, kept in optimizer.state.items():
+                for key in kept:
+                    if (id(optimizer), id(one), key) not in known:
+                        raise ModelError(_advice(f"{name} keeps {key!r} by now, which it did not at its first update"))
+
+    def take_mean(self, before: Iterable[tuple[Place, torch.Tensor]]) -> None:
+        """The gradients are the mean of how far all came: step the outer optimizer.
+
+        Args:    before: places, and what they held when the round began.
+        """
         untouched = set()
         with torch.no_grad():
             for name, one in self._parameters:
@@ -143,12 +200,12 @@ class Replicas:
                     untouched.add(id(one))
                 else:
                     one.sub_(self.outer.direction(mean, self._momentum.get(name)), alpha=self.outer.lr)
-        self._empty([place for place in self._without if id(place.parameter) in untouched])
-
-    @staticmethod
-    def _empty(places: list[OptimizerPlace]) -> None:
-        for place in places:
-            place.optimizer.state.pop(place.parameter, None)
+            for place, value in before:
+                if isinstance(place, OptimizerPlace) and id(place.parameter) in untouched:
+                    place.put(value)  # the mean of what nobody changed differs from it by its rounding
+        for optimizer, keys in zip(self._optimizers, self._keys, strict=True):
+            for one in [one for one in optimizer.state if id(one) in untouched and one not in keys]:
+                del optimizer.state[one]
 
     def state_dict(self) -> dict[str, Any]:
         """What the outer optimizer keeps."""
@@ -168,7 +225,7 @@ def replicas_of(spec: JobSpec, state: TrainingState, scaler: Any) -> Replicas | 
     """
     if not spec.local_updates.is_on:
         return None
-    if scaler is not None:
+    if scaler is not None and scaler.is_enabled():
         raise ModelError("with local_updates no GradScaler sees the updates: leave it out; bfloat16 needs none")
     replicas = Replicas(spec, state)
     state.registered[REGISTERED] = replicas
@@ -191,14 +248,11 @@ def places_of(state: TrainingState) -> Iterator[OptimizerPlace]:
         own = [one for group in optimizer.param_groups for one in group["params"]]
         for parameter, kept in zip(own, _probe(optimizer), strict=True):
             for key, value in kept.items():
-                if value is None or not parameter.requires_grad:
+                if not parameter.requires_grad:
                     continue
                 name = f"{type(optimizer).__name__}{f' {title!r}' if title else ''}: {key} of {names[id(parameter)]}"
                 if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_complex():
-                    raise ModelError(
-                        f"{name} is no plain tensor ({type(value).__name__}), and local_updates average what "
-                        "optimizers keep; use AdamW or SGD, or leave local_updates out"
-                    )
+                    raise ModelError(_advice(f"{name} is no plain tensor ({type(value).__name__})"))
                 yield OptimizerPlace(name, optimizer, parameter, key, value.to("meta"), value.device)
 
 
@@ -209,10 +263,39 @@ def _probe(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         parameters = [one for group in twin.param_groups for one in group["params"]]
         for one in parameters:
             one.grad = torch.zeros_like(one) if one.requires_grad else None
+        before = _options_of(twin)
         twin.step()
-        return [dict(twin.state.get(one, {})) for one in parameters]
     except Exception as error:
         raise ModelError(
             f"local_updates must know what {type(optimizer).__name__} keeps, and an update of a copy of it failed "
             f"({type(error).__name__}: {error}); use AdamW or SGD, or leave local_updates out"
         ) from error
+    name, known = type(optimizer).__name__, {id(one) for one in parameters}
+    for key, value in _options_of(twin).items():
+        if value != before.get(key):
+            raise ModelError(_advice(f"{name} keeps {key[1]!r} among its options"))
+    if any(id(one) not in known for one in twin.state):
+        raise ModelError(_advice(f"{name} keeps something that belongs to no parameter"))
+    return [dict(twin.state.get(one, {})) for one in parameters]
+
+
+def _options_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Any]:
+    """By parameter group and name; of tensors their values."""
+    return {
+        (at, key): value.tolist() if isinstance(value, torch.Tensor) else value
+        for at, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if key != "params"
+    }
+
+
+def _advice(finding: str) -> str:
+    return (
+        f"{finding}, and local_updates average tensors that optimizers keep by parameter: use AdamW or SGD, have no "
+        "hook of an optimizer change anything, or leave local_updates out"
+    )
+
+
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    """For momentum, in 32 bits at least."""
+    return torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))

@@ -99,6 +99,8 @@ class Session:
         self._handled_request = 0
         self.present_microbatch: int | None = None
         """The one that user code works on now."""
+        self.present_part: range | None = None
+        """What is read of it now, as `BatchPlan.parts` cuts it."""
         self.misses_loss = False
         """The program was told that it leaves out step.backward."""
         self.sizes_seen: set[int] = set()
@@ -147,7 +149,7 @@ class Session:
     @property
     def computing(self) -> int:
         """Members that have microbatches in the present step: those that just join have none yet."""
-        return len(set(self._owners()))
+        return len(set(self.owners()))
 
     @property
     def sums(self) -> Sums:
@@ -168,7 +170,8 @@ class Session:
             self.membership.begin_alone()
             return
         incarnation = self.control.start.incarnation
-        digest = state.layout_digest(self.num_microbatches, plan, total_steps)
+        terms = () if state.is_steady else (flat.pieces,)  # of what optimizers keep, too
+        digest = state.layout_digest(self.num_microbatches, plan, total_steps, *terms)
         self.control.standby = wire.Standby(incarnation, digest, code, total_steps, arithmetic_of(self.device))
         self.control.stage("standby", 0)
         self.control.say(self.control.standby)
@@ -212,23 +215,16 @@ class Session:
     def next_pass(self) -> range:
         """The lowest microbatches of this step that are this worker's to compute next, in one pass; empty: none."""
         self.check()
-        return next(self._passes(self.step, self._owners(), self.sums.of(self.step).held), range(0))
+        return next(self.passes(self.step, self.owners(), self.sums.of(self.step).held), range(0))
 
-    def upcoming(self) -> Iterator[tuple[int, int, int]]:
-        """(step, first, count) of all that this worker is to read, if the membership stays."""
-        assert self.record is not None
-        owners, held = self._owners(), self.sums.of(self.step).held
-        for step in range(self.step, self._total_steps):
-            for part in (one for leaves in self._passes(step, owners, held) for one in self.plan.parts(step, leaves)):
-                yield step, part.start, len(part)
-            owners, held = self.record.owners, set()
-
-    def _passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
+    def passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
+        """Those of this worker over a step's microbatches, without the ones that are held."""
         sizes = self.plan.sizes(step)
         mine = [leaf for leaf, size in enumerate(sizes) if size and owners[leaf] == self.rank and leaf not in held]
         return passes(self.order, mine)
 
-    def _owners(self) -> tuple[int, ...]:
+    def owners(self) -> tuple[int, ...]:
+        """Of the present step's microbatches, their ranks."""
         assert self.record is not None
         return self.owners_of_step[1] if self.owners_of_step and self._is_repaired else self.record.owners
 
@@ -262,7 +258,7 @@ class Session:
             return
         if not self.sums.may_overlap or not self._is_group_free(leaves):
             return
-        passes = self._passes(self.step, self._owners(), self.sums.of(self.step).held)
+        passes = self.passes(self.step, self.owners(), self.sums.of(self.step).held)
         if next(passes) == leaves and next(passes, None) is None:
             self.sums.overlap(self.step, leaves, self._begin_exchange(exchange, record))
 
@@ -292,7 +288,7 @@ class Session:
 
     def _begin_exchange(self, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
         stamp = record.attempt, record.number, self.step
-        return exchange.begin(self.order, self.sums.of(self.step).present, self._owners(), stamp)
+        return exchange.begin(self.order, self.sums.of(self.step).present, self.owners(), stamp)
 
     def _is_group_free(self, leaves: range) -> bool:
         """Whether the group may be used before the step's end: in a generation's first step others catch up on it."""
@@ -323,7 +319,7 @@ class Session:
                 self._finish_feeding()
                 begun, was_wrong = self.sums.take_begun()
                 header = replace(header, again=was_wrong)
-                result = self.exchange.reduce(self.sums.of(self.step), self._owners(), header, integers, begun)
+                result = self.exchange.reduce(self.sums.of(self.step), self.owners(), header, integers, begun)
                 agreement.check(result.headers)
                 self._complete(Completed((self.step, 0), result))
                 self.reduced += 1

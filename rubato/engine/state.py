@@ -36,6 +36,11 @@ class Place(Protocol):
         ...
 
     @property
+    def is_value(self) -> bool:
+        """Whether what it holds is averaged itself, and not by how much it has changed."""
+        ...
+
+    @property
     def now(self) -> torch.Tensor:
         """What it holds. Raises ModelError: something of another shape or type."""
         ...
@@ -54,6 +59,7 @@ class Buffer:
     key: str
     own: torch.Tensor
     """What it held at first and holds again when the engine gives it a value: what programs put there is theirs."""
+    is_value = False
 
     @property
     def now(self) -> torch.Tensor:
@@ -192,19 +198,17 @@ class TrainingState:
         return self._encode(self._tree())
 
     def capture(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Likewise, with copies of all that changes while microbatches are computed.
+        """Likewise, with copies of all but parameters and optimizer state.
 
-        Where parameters and optimizer state do not, they are not copied: who copies them may do so meanwhile.
+        Where these change only after a step's reduction, who copies them may do so while microbatches are computed.
 
         Raises:
             ModelError: as `encode`.
         """
         tree = self._tree()
         document, tensors = self._encode(tree)
-        steady = set()
-        if self.is_steady:
-            steady = {id(parameter) for parameter in tree["parameters"].values()}
-            steady |= {id(value) for _, _, value in self._optimizer_state()}
+        steady = {id(parameter) for parameter in tree["parameters"].values()}
+        steady |= {id(value) for _, _, value in self._optimizer_state()}
         return document, [tensor if id(tensor) in steady else tensor.clone() for tensor in tensors]
 
     def _tree(self) -> dict[str, Any]:

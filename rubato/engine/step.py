@@ -161,21 +161,32 @@ class Step:
         if self._replicas is not None:
             if not counts:
                 self._restore(before_float, before_other)
-            self._replicas.take_mean()
+            self._replicas.take_mean(
+                (
+                    *zip(session.flat.float_buffers, before_float, strict=True),
+                    *zip(session.flat.other_buffers, before_other, strict=True),
+                )
+            )
         advance(session, self._source)
 
     def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
         """A pass piece by piece, each for an update of its replica."""
-        losses, weights = [], []
+        told: list[tuple[float | None, float]] = []
         for part in self._session.plan.parts(self.index, leaves):
             yield self._open(leaves, part)
-            replicas.update()
-            losses.append(self._loss)
-            weights.append(self._weight)
+            replicas.update(self._weight)
+            told.append((self._loss, self._weight))
         replicas.finish()
-        self._weight = sum(weights)
-        told = [loss * weight for loss, weight in zip(losses, weights, strict=True) if loss is not None]
-        self._loss = sum(told) / self._weight if len(told) == len(weights) and self._weight else None
+        if replicas.left_out:
+            text = f"{replicas.left_out} of {len(told)} updates of microbatch {leaves.start} were not finite: left out"
+            self._session.tell(EventKind.NON_FINITE, text)
+            replicas.left_out = 0
+        self._weight = sum(weight for _, weight in told)
+        losses = [loss * weight for loss, weight in told if loss is not None and weight > 0]
+        if any(loss is None for loss, _ in told):
+            self._loss = None
+        else:
+            self._loss = sum(losses) / self._weight if self._weight else 0.0
 
     @property
     def _may_audit(self) -> bool:
@@ -205,7 +216,8 @@ class Step:
     def _open(self, leaves: range, part: range | None = None) -> Any:
         session, leaf, part = self._session, leaves.start, part or leaves
         size = session.plan.part_size(self.index, part)
-        session.present_microbatch, self._loss, self._weight = leaf, None, float(size)
+        session.present_microbatch, session.present_part = leaf, part
+        self._loss, self._weight = None, float(size)
         # Deadlines are for one microbatch, not for all of them; the first of its size may have to be compiled.
         session.control.stage("fetch", self.index, leaf)
         began = time.perf_counter_ns()
@@ -237,7 +249,7 @@ class Step:
         loss = float("nan") if self._loss is None else self._loss
         for leaf, part in zip(leaves, sizes, strict=True):
             self._slots[leaf] = (loss, weight if part == size else weight * part / size)
-        session.present_microbatch = None
+        session.present_microbatch = session.present_part = None
         return 0 in leaves
 
     @property
@@ -275,7 +287,7 @@ class Step:
             offset += size
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True
-        return not skip
+        return not skip and decision.weight > 0
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

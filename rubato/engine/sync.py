@@ -1,7 +1,8 @@
 """The state of one boundary on its way to joiners, while the members train on.
 
 A member captures at the boundary and copies its share in a thread of its own, while the next microbatches are computed:
-parameters and optimizer state do not change before the step's reduction is delivered, all else is copied at once.
+parameters and optimizer state do not change before the step's reduction is delivered, all else is copied at once. Where
+they do (`local_updates`), its share is copied at once.
 The sizes travel by all-gather; the document (scalars and layout) and the shares as messages, to all joiners at once,
 piece by piece. Cost: state bytes / M sent by each of M members, per joiner.
 """
@@ -31,20 +32,25 @@ class Snapshot:
     """
 
     def __init__(self, state: TrainingState, extra: dict[str, Any], part: int, parts: int) -> None:
-        document, self._tensors = state.capture()
+        document, self._tensors = state.capture() if state.is_steady else state.encode()
         told = {"document": document, "layout": layout(self._tensors), "extra": extra}
         self.text = json.dumps(told).encode() if part == 0 else b""
         self.total_bytes = total_bytes(self._tensors)
         """Of the whole state."""
         self._begin, self._end = share_bounds(self.total_bytes, parts)[part]
         self.share = torch.empty(0, dtype=torch.uint8)
+        self._is_copied = False
+        if not state.is_steady:
+            self.copy()
 
     def copy(self) -> None:
         """Make the share independent of the state; before it returns the state must not change."""
+        if self._is_copied:
+            return
         share = torch.empty(self._end - self._begin, dtype=torch.uint8)
         for tensor, first, last, offset in overlaps(self._tensors, self._begin, self._end):
             share[offset : offset + last - first].copy_(raw_bytes(tensor)[first:last])
-        self.share, self._tensors = share, []
+        self.share, self._tensors, self._is_copied = share, [], True
 
 
 @dataclass(frozen=True)

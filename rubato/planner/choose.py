@@ -190,8 +190,9 @@ def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -
     partials = 1 if not spec.reproducible else mine.bit_length()
     kept = 0 if strategy.method in ("none", "fp16", "bf16") else 2
     if strategy.local != "none":
-        kept, travels = 2, max(profile.state_bytes, vector)  # the round's beginning, and the outer momentum
-        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector * (1 + kept)
+        travels = max(profile.state_bytes, vector)
+        kept = travels + (vector if strategy.local == "diloco" else 0)  # the round's beginning; the outer momentum
+        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector + kept
     return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
 
 

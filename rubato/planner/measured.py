@@ -79,7 +79,7 @@ _LEAST_SHARE = 1e-6
 def sizes_of(spec: JobSpec) -> list[int]:
     """Three sizes of passes, in samples, about those that workers of this job make."""
     pieces = spec.num_microbatches if spec.reproducible else spec.workers.upper
-    usual = max(1, spec.batch.global_size // pieces)
+    usual = max(1, spec.batch.global_size // pieces // spec.local_updates.sync_every)
     return sorted({max(1, usual // 2), usual, 2 * usual, *((3 * usual,) if usual == 1 else ())})
 
 

@@ -135,13 +135,17 @@ def train(run: rubato.Run) -> None:
     run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=Windows(text[:split], config.context))
     validation_set = Windows(text[split:], config.context)
 
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    optimizer.register_step_pre_hook(clip)  # as with `local_updates` the engine makes updates, too
+
     def loss_of(codes: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(codes).flatten(0, 1), following.flatten())
 
     for step in run.steps(epochs=config.epochs, steps=config.steps):
         for codes, following in step:
             step.backward(loss_of(codes, following))
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         if step.every(config.evaluate_every):

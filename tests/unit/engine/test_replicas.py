@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from alone import AloneRun, loss_of
 from torch import nn
 
 from rubato.data.order import RoundPlan
+from rubato.engine.flat import BUCKET_BYTES, FlatLayout
 from rubato.engine.replicas import places_of
 from rubato.engine.state import TrainingState
+from rubato.engine.upcoming import upcoming
 from rubato.errors import ModelError, NonFiniteGradient
 from rubato.wire.local_updates import LocalUpdatesSpec, OuterSpec
 
@@ -203,7 +206,20 @@ def test_what_cannot_be_averaged_is_refused() -> None:
             raise RuntimeError("it needs a closure")
 
     model = nn.Linear(3, 1)
+
+    class Numbering(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
+            return super().step(closure)
+
+    class Elsewhere(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            self.state["total"]["count"] = torch.zeros(1)
+            return super().step(closure)
+
     for optimizer, message in (
+        (Numbering, "Numbering keeps 'count' among its options"),
+        (Elsewhere, "belongs to no parameter"),
         (Counting, r"count of weight is no plain tensor \(int\)"),
         (Failing, "it needs a closure"),
     ):
@@ -228,3 +244,128 @@ def test_looking_at_an_optimizer_leaves_no_trace() -> None:
     ]
     assert not optimizer.state
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def go_through(run: AloneRun, model: nn.Module, without: int | None = None) -> None:
+    """All steps; one batch of each may be left out."""
+    for step in run.steps():
+        for at, (x, y) in enumerate(step):
+            if at != without:
+                step.backward(loss_of(model, x, y))
+
+
+class Late(torch.optim.SGD):
+    """Keeps something from its third update on."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in group["params"]:
+                state = self.state[one]
+                state["count"] = state.get("count", torch.zeros(())) + 1
+                if state["count"] == 3:
+                    state["slow"] = one.detach().clone()
+        return super().step(closure)
+
+
+def test_what_is_kept_later_or_changed_by_a_hook_fails_with_its_name() -> None:
+    model = nn.Linear(3, 1)
+    late = Late(model.parameters(), lr=0.1)
+    run = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO)
+    run.prepare(model=model, optimizer=late, dataset=ROWS)
+    with pytest.raises(ModelError, match="Late keeps 'slow' by now"):
+        go_through(run, model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    run = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO)
+    run.prepare(model=model, optimizer=optimizer, scheduler=scheduler, dataset=ROWS)
+    with pytest.raises(ModelError, match="SGD has changed its option lr in its updates"):
+        go_through(run, model)
+
+
+def test_squares_of_gradients_stay_above_zero_when_they_shrink_by_orders_of_magnitude() -> None:
+    """As a mean of changes they would be less than zero by the rounding of what they were."""
+    rows = [(torch.tensor(index), torch.tensor(float(index % 2))) for index in range(7 * 60)]
+    model = nn.Sequential(nn.Embedding(1, 5), nn.Linear(5, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.5, 0.7))
+    local = LocalUpdatesSpec("diloco", 60)
+    run = AloneRun(batch=7 * 60, num_microbatches=7, local_updates=local)
+    run.prepare(model=model, optimizer=optimizer, dataset=rows)
+    for step in run.steps(epochs=3):
+        for x, y in step:
+            factor = 1e4 if step.index == 0 else 1e-8
+            step.backward((model(x * 0).squeeze(1) * factor - y * 0).square().mean())
+        optimizer.step()
+    assert all((state["exp_avg_sq"] >= 0).all() for state in optimizer.state.values())
+    assert all(torch.isfinite(one).all() for one in model.parameters())
+
+
+def test_a_piece_of_no_weight_makes_no_update() -> None:
+    """Padding only, whose loss is not a number."""
+    ends = []
+    for with_padding in (False, True):
+        torch.manual_seed(0)
+        run, model = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO), nn.Linear(3, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+        for step in run.steps():
+            for at, (x, y) in enumerate(step):
+                if with_padding and at == 1:
+                    step.backward(loss_of(model, x, y) * float("nan"), weight=0.0)
+                else:
+                    step.backward(loss_of(model, x, y))
+            optimizer.step()
+        run.finish()
+        assert all(math.isfinite(row.values["loss"]) for row in run.rows)
+        ends.append([one.detach().clone() for one in model.parameters()])
+    assert all(torch.isfinite(one).all() for one in ends[1])
+    assert not torch.equal(ends[0][0], ends[1][0])
+
+
+def test_a_piece_without_a_gradient_is_told() -> None:
+    run, model = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO), nn.Linear(3, 1)
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=ROWS)
+    with pytest.raises(ModelError, match="a batch left no gradient"):
+        go_through(run, model, without=2)
+
+
+def test_autocast_around_the_loop_sees_the_weights_of_now() -> None:
+    losses = []
+    for outside in (True, False):
+        torch.manual_seed(0)
+        run, model = AloneRun(batch=16, num_microbatches=1, local_updates=LOCAL_SGD), nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+        seen: list[float] = []
+        for step in run.steps(steps=1):
+            with torch.autocast("cpu", torch.bfloat16, enabled=outside):
+                for x, y in step:
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = loss_of(model, x, y)
+                    step.backward(loss)
+                    seen.append(float(loss.detach()))
+        losses.append(seen)
+    assert losses[0] == losses[1]
+
+
+def test_what_optimizers_keep_is_exchanged_in_buckets_of_the_usual_size() -> None:
+    model = nn.Linear(2048, 2048)
+    state = TrainingState({"": model}, {"": torch.optim.AdamW(model.parameters())}, {}, {})
+    flat = FlatLayout(state.named_parameters(), list(places_of(state)))
+    assert sum(one.end - one.begin for one in flat.buckets) == flat.length
+    assert max(one.end - one.begin for one in flat.buckets) * 4 <= BUCKET_BYTES
+    plain = FlatLayout(state.named_parameters(), [])
+    assert [one for one in flat.buckets if one.parameters] == [one for one in plain.buckets if one.parameters]
+
+
+def test_reading_ahead_begins_at_the_piece_in_work() -> None:
+    run, model = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+    seen = []
+    for step in run.steps(steps=2):
+        for x, y in step:
+            seen.append(next(upcoming(run.session)))
+            step.backward(loss_of(model, x, y))
+        optimizer.step()
+    assert seen == [(step, piece, 1) for step in range(2) for piece in range(8)]
