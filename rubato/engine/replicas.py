@@ -141,11 +141,10 @@ class Replicas:
             )
         self._touched.update(touched)
         if weight > 0 and self._may_update():
-            torch.clear_autocast_cache()  # of weights that change now
             with torch.autocast(self._device.type, enabled=False):
                 for optimizer in self._optimizers:
                     optimizer.step()
-            torch.clear_autocast_cache()
+            torch.clear_autocast_cache()  # it holds weights as they were
         for _, one in self._parameters:
             one.grad = None
 
