@@ -30,10 +30,13 @@ up: setup ## Start the service, Ray and the agent on this machine
 down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
+# No asynchronous test runs in a process in which a browser was.
+ASYNCHRONOUS := tests/chaos/test_database.py
+
 .PHONY: test
 test: setup ## All tests but the long ones: a chaos sample, browser, GPU, integration, unit; says what it skips
-	$(PYTEST) tests/chaos tests/e2e tests/gpu $(IN_ORDER) -rs -m "not long"
-	$(PYTEST) tests/integration tests/unit $(IN_ORDER) -m "not long"
+	$(PYTEST) tests/e2e tests/chaos tests/gpu --ignore $(ASYNCHRONOUS) $(IN_ORDER) -rs -m "not long"
+	$(PYTEST) $(ASYNCHRONOUS) tests/integration tests/unit $(IN_ORDER) -m "not long"
 
 .PHONY: unit
 unit: setup ## Unit tests
