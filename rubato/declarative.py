@@ -159,7 +159,8 @@ class _Loop:
         if self.scaler is None:
             self.optimizer.step()
         else:
-            self.scaler.unscale_(self.optimizer)
+            if self.clip_grad_norm is not None:
+                self.scaler.unscale_(self.optimizer)
             self.scaler.step(self.optimizer)
             self.scaler.update()
 

@@ -177,6 +177,7 @@ class Communicator:
         self._nccl: Any = None
         self.rank = rank
         self.world = world
+        self._others = [other for other in range(world) if other != rank]
         self.device = torch.device("cpu")
         """Where the vectors of the training are."""
         self.hosts: list[int] = [0] * world
@@ -270,6 +271,11 @@ class Communicator:
         """As `start_messages`, and waits for what is received."""
         self.start_messages(received, sent).wait()
 
+    def tell_all(self, out: torch.Tensor, source: torch.Tensor) -> None:
+        """An element of this member to all others, and theirs: out[r] is rank r's."""
+        received = [(rank, out[rank : rank + 1]) for rank in self._others]
+        self.pass_messages(received, [(rank, source) for rank in self._others])
+
     def confirm(self) -> None:
         """Wait until all others have received what they were sent: from then on it may change, and its sender leave.
 
@@ -277,9 +283,8 @@ class Communicator:
 
         Raises:  GenerationLost: as above.
         """
-        others = [rank for rank in range(self.world) if rank != self.rank]
         token, count = torch.empty(self.world, dtype=torch.uint8), len(self._unconfirmed)
-        self.pass_messages([(rank, token[rank : rank + 1]) for rank in others], [(rank, self._mark) for rank in others])
+        self.tell_all(token, self._mark)
         del self._unconfirmed[:count]
 
     def all_gather(self, out: torch.Tensor, source: torch.Tensor) -> None:
@@ -398,9 +403,7 @@ def form(
             communicator.use_nccl(_nccl(dist.PrefixStore("nccl", store), rank, record.world, device))
             token = torch.zeros(record.world, dtype=torch.int64, device=device)
             communicator.all_gather(token, token[:1].clone())
-            others = [other for other in range(record.world) if other != rank]  # NCCL connects at the first message
-            received = [(other, token[other : other + 1]) for other in others]
-            communicator.pass_messages(received, [(other, token[rank : rank + 1]) for other in others])
+            communicator.tell_all(token, token[rank : rank + 1].clone())  # NCCL connects at the first message
     except GenerationLost:
         communicator.bury()
         raise

@@ -83,7 +83,8 @@ def exchange(
     Shapes:   all (n,), of `dtype`.
     """
     came = {rank: torch.empty(expected[rank], dtype=dtype, device=comm.device) for rank in sorted(expected)}
-    copies = {id(one): one.clone(memory_format=torch.contiguous_format) for one in sent.values()}
+    distinct = {id(one): one for one in sent.values()}  # the same one often goes to several
+    copies = {key: one.clone(memory_format=torch.contiguous_format) for key, one in distinct.items()}
     comm.pass_messages(list(came.items()), [(rank, copies[id(sent[rank])]) for rank in sorted(sent)])
     return came
 
