@@ -129,7 +129,10 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def ratio(samples: Samples, other: Samples, key: str) -> str | None:
-    """Median against median of the same figure of another peer."""
-    if not samples.get(key) or not other.get(key):
+    """The median of the ratios round by round; where one of the two lacks a round, median against median."""
+    mine, theirs = samples.get(key, ()), other.get(key, ())
+    if not mine or not theirs:
         return None
-    return f"{statistics.median(samples[key]) / statistics.median(other[key]):.2f}"
+    if len(mine) == len(theirs):
+        return f"{statistics.median(one / base for one, base in zip(mine, theirs, strict=True)):.2f}"
+    return f"{statistics.median(mine) / statistics.median(theirs):.2f}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_run import causes
 from small_job import job
 
 PROGRAM = """
@@ -51,8 +52,11 @@ def test_the_bits_are_the_same_whatever_the_workers(tmp_path: Path) -> None:
         run.wait_workers(3)
         run.wait_step(run.step + 2)
         run.kill_and_wait([1])
+        run.wait_workers(3)
         run.scale(2)
+        run.wait_workers(2)
         run.wait_step(run.step + 2)
         hold.unlink()
         assert run.result() == digest
         assert [row["values"]["loss"] for row in run.rows()] == losses
+    assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run))

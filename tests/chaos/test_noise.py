@@ -53,6 +53,7 @@ def test_it_is_the_same_whatever_the_workers(tmp_path: Path) -> None:
         run.wait_workers(3)
         run.wait_step(run.step + 2)
         run.kill_and_wait([1])
+        run.wait_workers(3)
         hold.unlink()
         assert run.result() == digest
         assert noise(run) == expected

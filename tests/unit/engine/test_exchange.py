@@ -11,11 +11,14 @@ from groups import fake_group, gloo_group, on_ranks, outcomes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rubato.engine.buckets import cut
+from rubato.engine.buffers import UNDER_WAY, Buffers
 from rubato.engine.comm import Communicator
 from rubato.engine.exchange import Exchange
+from rubato.engine.flat import BUCKET_BYTES
 from rubato.engine.header import Header, Leaving, decide, header_bytes
-from rubato.engine.reduction import Reduced
-from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners
+from rubato.engine.reduction import Reduced, bytes_of_parts, frontiers
+from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, radices_of
 from rubato.errors import GenerationLost, ProtocolError
 
 CPU = torch.device("cpu")
@@ -295,3 +298,27 @@ def test_memory_that_is_too_small_is_not_taken_over() -> None:
         assert vector(result) == vector(large.alone())
 
     on_ranks(2, play)
+
+
+@given(count=st.integers(1, 48), data=st.data())
+def test_what_comes_in_takes_no_more_memory_than_the_documents_say(count: int, data: st.DataObject) -> None:
+    """The bound on a worker's memory that docs/benchmarks.md states."""
+    world = data.draw(st.integers(2, 8))
+    owners = data.draw(
+        st.one_of(
+            st.just(balanced_owners(count, world)),
+            st.lists(st.integers(0, world - 1), min_size=count, max_size=count).map(sorted),
+        )
+    )
+    most = BUCKET_BYTES // 4
+    like = torch.empty(4 * most + 64, device="meta")
+    buffers = Buffers(
+        data.draw(st.integers(0, world - 1)), world, like, 0, 0, CPU, cut([0], 4 * most, 4 * most + 64, most)
+    )
+    held = frontiers(Tree.of(count), range(count), owners, world)
+    came = sum(sorted(bytes_of_parts(buffers, one, held) for one in buffers.sections)[-UNDER_WAY:])
+    parts = max(1, 2 * sum(radix - 1 for radix in radices_of(count)))
+    chunk_bytes = BUCKET_BYTES / world + 64  # rounded up to 16 elements
+    assert came <= UNDER_WAY * chunk_bytes * (world - 1) * parts
+    if count.bit_count() == world.bit_count() == 1 and owners == balanced_owners(count, world):
+        assert came <= UNDER_WAY * (BUCKET_BYTES + 64 * world)
