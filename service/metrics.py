@@ -54,6 +54,12 @@ async def list_metrics(session: AsyncSession, job_id: str, after: int, limit: in
     return list((await session.scalars(statement.order_by(Metric.position).limit(limit))).all())
 
 
+async def newest_metrics(session: AsyncSession, job_id: str, limit: int) -> list[Metric]:
+    """The rows with the highest ingest positions, in its order."""
+    statement = select(Metric).where(Metric.job_id == job_id).order_by(Metric.position.desc()).limit(limit)
+    return list((await session.scalars(statement)).all())[::-1]
+
+
 async def last_metric_step(session: AsyncSession, job_id: str) -> int:
     """The highest step with a row; 0 where there is none."""
     return (await session.scalar(select(func.max(Metric.step)).where(Metric.job_id == job_id))) or 0

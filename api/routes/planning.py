@@ -8,21 +8,27 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
-from api.auth import Caller, needs
+from api.auth import Caller, Parts, needs
 from api.bodies import parse_json, read_body
 from api.routes.errors import errors
-from rubato.errors import Finding, SpecError
+from rubato.errors import Finding, SpecError, UserError
 from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link
+from rubato.planner.measured import link_of
 from rubato.planner.profile import Profile
 from rubato.wire.codec import from_json, to_json
 from service import jobs
+from service.access import Principal
+from service.context import Context
 from service.errors import ErrorKind, ServiceError, invalid_spec
+from service.metrics import finite, newest_metrics
 
 router = APIRouter(prefix="/api/v1", tags=["planning"])
 
 MAX_BYTES = 1 << 20
 """Of a request: a spec, and a profile with some thousand layers."""
+MOST_ROWS = 1000
+"""Of a job that has measured links: the newest count."""
 _BODY = {
     "requestBody": {
         "required": True,
@@ -38,8 +44,12 @@ _BODY = {
                             "properties": {"latency_s": {"type": "number"}, "bytes_per_s": {"type": "number"}},
                             "required": ["latency_s", "bytes_per_s"],
                         },
+                        "links_of": {
+                            "type": "string",
+                            "description": "Instead: id or name of a job of the recipe `measure-links`.",
+                        },
                     },
-                    "required": ["spec", "profile", "link"],
+                    "required": ["spec", "profile"],
                 }
             }
         },
@@ -48,21 +58,26 @@ _BODY = {
 T = TypeVar("T")
 
 
-@router.post("/plan", response_model=Plan, responses=errors(413, 422), openapi_extra=_BODY)
+@router.post("/plan", response_model=Plan, responses=errors(404, 413, 422), openapi_extra=_BODY)
 @needs(None)
-async def make_plan(request: Request, caller: Caller) -> Any:
+async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""
     body = parse_json(await read_body(request, MAX_BYTES))
-    if not isinstance(body, dict) or not {"spec", "profile", "link"} <= body.keys():
+    is_whole = (
+        isinstance(body, dict) and {"spec", "profile"} <= body.keys() and ("link" in body) != ("links_of" in body)
+    )
+    if not is_whole:
         raise ServiceError(
             ErrorKind.INVALID_REQUEST,
-            "Send {spec, profile, link}: a job spec, what `rubato profile` wrote, and latency_s and bytes_per_s.",
+            "Send {spec, profile, link}: a job spec, what `rubato profile` wrote, and latency_s and bytes_per_s; "
+            "or, instead of link, links_of: a job that has measured the network.",
         )
     spec = jobs.read_spec(body["spec"])
     if spec.backend != "rubato":
         finding = Finding("backend", "Ray Train decides itself how its workers exchange gradients")
         raise invalid_spec(SpecError([finding]))
-    profile, link = _part(Profile, body, "profile"), _part(Link, body, "link")
+    profile = _part(Profile, body, "profile")
+    link = _part(Link, body, "link") if "link" in body else await _measured(context, caller, body["links_of"])
     return to_json(await asyncio.to_thread(plan, profile, link, spec))
 
 
@@ -72,3 +87,16 @@ def _part(kind: type[T], body: dict[str, Any], name: str) -> T:
     except SpecError as error:
         found = [replace(one, path=f"{name}.{one.path}" if one.path else name) for one in error.findings]
         raise invalid_spec(SpecError(found)) from None
+
+
+async def _measured(context: Context, caller: Principal, reference: Any) -> Link:
+    """The links that a job has measured, as far as the caller may know of it."""
+    if not isinstance(reference, str):
+        raise invalid_spec(SpecError([Finding("links_of", "must be the id or the name of a job")]))
+    async with context.database.read() as session:
+        job = await jobs.find_visible(session, reference, caller)
+        rows = [finite(row.values) for row in await newest_metrics(session, job.id, MOST_ROWS)]
+    try:
+        return link_of(rows)
+    except UserError as error:
+        raise invalid_spec(SpecError([Finding("links_of", str(error))])) from None

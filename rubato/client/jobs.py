@@ -45,7 +45,13 @@ class Jobs:
 
     @call
     def plan(
-        self, spec: dict[str, Any], profile: dict[str, Any], *, latency_s: float, bytes_per_s: float
+        self,
+        spec: dict[str, Any],
+        profile: dict[str, Any],
+        *,
+        latency_s: float = 1e-4,
+        bytes_per_s: float | None = None,
+        links_of: str | None = None,
     ) -> Call[dict[str, Any]]:
         """Predicted steps by number of workers and strategy, and what would be best; nothing is submitted.
 
@@ -53,8 +59,13 @@ class Jobs:
             profile: what `rubato profile` wrote.
             latency_s: until a message between two workers begins to arrive.
             bytes_per_s: of a worker's network port, each way.
+            links_of: instead of both, a job of the recipe `measure-links`.
         """
-        body = {"spec": spec, "profile": profile, "link": {"latency_s": latency_s, "bytes_per_s": bytes_per_s}}
+        body: dict[str, Any] = {"spec": spec, "profile": profile}
+        if bytes_per_s is not None:
+            body["link"] = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
+        if links_of is not None:
+            body["links_of"] = links_of
         return dict((yield from self._transport.json("POST", "/plan", body)))
 
     @call

@@ -8,9 +8,11 @@ import pytest
 
 from rubato.planner.choose import plan
 from rubato.planner.links import Link
+from rubato.planner.measured import link_of
 from rubato.planner.profile import MAX_LAYERS, Layer, Profile
 from rubato.wire.codec import to_json
 from rubato.wire.spec import parse_spec
+from tests.simulated_controller import metric
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench
@@ -51,6 +53,27 @@ async def test_what_is_wrong_says_where(bench: Bench, changed: dict[str, Any], p
     assert any(sentence in one for one in told), refused
 
 
+async def test_links_are_those_that_a_job_has_measured(bench: Bench) -> None:
+    controller = await bench.start("links", recipe="measure-links")
+    body = {"spec": SPEC, "profile": BODY["profile"], "links_of": "links"}
+    refused = await bench.post("/plan", 422, body)
+    assert [(error["path"], "measured no links" in error["message"]) for error in refused["errors"]] == [
+        ("links_of", True)
+    ]
+    values = {
+        "link_workers": 4.0, "link_latency_s": 2e-4, "link_bytes_per_s": 5e7, "link_large_bytes": 1e6,
+        "link_tree_small_s": 1e-3, "link_tree_large_s": 0.2,
+    }  # fmt: skip
+    rows = [metric(step, **{**values, "link_latency_s": step * 1e-4}) for step in (1, 2, 3)]
+    await controller.report(metrics=tuple(rows), step=3)
+    answer = await bench.post("/plan", 200, body)
+    assert answer == to_json(plan(PROFILE, link_of([values]), parse_spec(SPEC)))
+    assert answer != await bench.post("/plan", 200, BODY)
+    assert "not_found" in str(await bench.post("/plan", 404, {**body, "links_of": "nobody"}))
+    assert (await bench.post("/plan", 422, {**body, "links_of": 7}))["errors"][0]["path"] == "links_of"
+
+
 async def test_all_three_parts_are_needed(bench: Bench) -> None:
     assert "spec, profile, link" in (await bench.post("/plan", 422, {"spec": SPEC}))["detail"]
     assert "spec, profile, link" in (await bench.post("/plan", 422, []))["detail"]
+    assert "spec, profile, link" in (await bench.post("/plan", 422, {**BODY, "links_of": "links"}))["detail"]

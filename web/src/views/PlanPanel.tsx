@@ -15,6 +15,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const [profile, setProfile] = useState<unknown>(null);
   const [gbit, setGbit] = useState("10");
   const [latency, setLatency] = useState("0.1");
+  const [measuredBy, setMeasuredBy] = useState("");
   const [answer, setAnswer] = useState<{ text: string; plan: Plan } | null>(null);
   const [problem, setProblem] = useState("");
   const [isBusy, setBusy] = useState(false);
@@ -37,9 +38,11 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
     });
   const predict = () =>
     attempt(async () => {
-      const link = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
+      const said = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
+      const job = measuredBy.trim();
+      const network = job ? { links_of: job } : { link: said };
       const { spec } = await dryRun(text);
-      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, link }) });
+      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, ...network }) });
     });
   const shown = answer?.text === text ? answer.plan : null;
   return (
@@ -65,6 +68,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             min="0"
             step="any"
             value={gbit}
+            disabled={measuredBy.trim() !== ""}
             onInput={(event) => setGbit(event.currentTarget.value)}
           />
         </label>
@@ -75,7 +79,17 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             min="0"
             step="any"
             value={latency}
+            disabled={measuredBy.trim() !== ""}
             onInput={(event) => setLatency(event.currentTarget.value)}
+          />
+        </label>
+        <label class="field">
+          Or the job that measured it
+          <input
+            type="text"
+            placeholder="of the recipe measure-links"
+            value={measuredBy}
+            onInput={(event) => setMeasuredBy(event.currentTarget.value)}
           />
         </label>
       </div>
