@@ -38,6 +38,7 @@ from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
 from rubato.engine.upcoming import upcoming
+from rubato.engine.updates import refuse_within
 from rubato.engine.warmup import warm_up
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.probe import probe
@@ -167,8 +168,12 @@ class Run:
             self._rate = LearningRate(session.spec, self._noise)
             self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
-        self._replicas = replicas_of(session.spec, state, prepared["scaler"])
-        places: list[Place] = [*state.buffers, *(self._replicas.places if self._replicas is not None else ())]
+        replicas = self._replicas = replicas_of(session.spec, state, prepared["scaler"])
+        refuse_within(
+            state.optimizers.values(),
+            lambda: session.present_microbatch is not None and not (replicas is not None and replicas.is_updating),
+        )
+        places: list[Place] = [*state.buffers, *(replicas.places if replicas is not None else ())]
         flat = FlatLayout(state.named_parameters(), places, has_notes=self._noise is not None)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)

@@ -96,6 +96,7 @@ class Replicas:
         self._policy = spec.on_non_finite
         self.left_out = 0
         """Updates of this worker in this round that were not finite, and left out."""
+        self.is_updating = False
         self._optimizers = list(state.optimizers.values())
         self._parameters = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
         self.places = list(places_of(state))
@@ -141,9 +142,11 @@ class Replicas:
             )
         self._touched.update(touched)
         if weight > 0 and self._may_update():
+            self.is_updating = True
             with torch.autocast(self._device.type, enabled=False):
                 for optimizer in self._optimizers:
                     optimizer.step()
+            self.is_updating = False
             torch.clear_autocast_cache()  # it holds weights as they were
         for _, one in self._parameters:
             one.grad = None

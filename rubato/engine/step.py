@@ -20,6 +20,7 @@ from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
+from rubato.engine.updates import Schedules
 from rubato.errors import ModelError, NonFiniteGradient
 from rubato.wire.events import EventKind
 
@@ -53,6 +54,7 @@ class Step:
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
         """Counted from 0."""
+        self._schedules = Schedules(())
         self.is_reduced = False
         """Whether the gradients of the global batch are there."""
         self._is_begun = False
@@ -120,6 +122,7 @@ class Step:
                 "go on to the next step of run.steps()"
             )
         self._is_begun = True
+        self._schedules = Schedules(session.state.registered.values())
         session.flat.check_frozen()
         session.flat.takes_notes = self._noise is not None and self._noise.is_due(self.index)
         before_float = [buffer.now.detach().clone() for buffer in session.flat.float_buffers]
@@ -197,6 +200,7 @@ class Step:
         session = self._session
         self._restore(before_float, before_other)
         yield self._open(range(1))
+        self._schedules.check()
         session.audit = session.sums.digest_of_pass(self.index, self._weight, before_float)
         session.present_microbatch = None
 
@@ -231,6 +235,7 @@ class Step:
     def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:
         """Take the gradients of a pass into the sum. Returns whether the step's lowest microbatch was in it."""
         session = self._session
+        self._schedules.check()
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
         size, weight = sum(sizes), self._weight
 

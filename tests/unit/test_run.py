@@ -330,6 +330,27 @@ def unsavable_state(run: Run) -> None:
     train(run)
 
 
+def update_inside(run: Run) -> None:
+    model, optimizer = prepared(run)
+    for step in run.steps(steps=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+            optimizer.step()
+
+
+def schedule_inside(run: Run) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS, scheduler=scheduler)
+    for step in run.steps(steps=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+            if step.index == 1:  # torch itself warns of one that comes before all updates
+                scheduler.step()
+        optimizer.step()
+
+
 def return_early(run: Run) -> None:
     model, _ = prepared(run)
     for step in run.steps(steps=3):
@@ -346,6 +367,8 @@ MISTAKES: dict[str, tuple[Callable[[Run], object], str]] = {
     "second loop": (loop(resume_a_broken_loop), r"can be gone through once.*without break"),
     "no backward": (microbatches(lambda *_: None), r"microbatch 0 of step 0 left no gradient"),
     "backward outside": (loop(backward_after_the_loop), r"belongs into the loop.*for batch in step"),
+    "update inside": (update_inside, r"step\(\) of SGD was called inside of the loop.*move it behind that loop"),
+    "schedule inside": (schedule_inside, r"step\(\) of StepLR was called inside of the loop.*behind that loop"),
     "vector loss": (
         microbatches(lambda run, model, step, x, y: step.backward(model(x))),
         r"as a scalar tensor, not one of shape \(2, 1\)",

@@ -329,6 +329,17 @@ def test_a_piece_without_a_gradient_is_told() -> None:
         go_through(run, model, without=2)
 
 
+def test_an_update_by_the_program_is_told() -> None:
+    run, model = AloneRun(batch=16, num_microbatches=2, local_updates=DILOCO), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+    step = next(run.steps())
+    x, y = next(iter(step))
+    step.backward(loss_of(model, x, y))
+    with pytest.raises(ModelError, match="called inside of the loop"):
+        optimizer.step()
+
+
 def test_autocast_around_the_loop_sees_the_weights_of_now() -> None:
     losses = []
     for outside in (True, False):
