@@ -274,7 +274,9 @@ class Step:
             if session.spec.on_non_finite == "fail":
                 advice = "the spec says on_non_finite: fail; lower the learning rate, or say skip"
                 raise NonFiniteGradient(f"{what}, and {advice}")
-            session.notice(EventKind.NON_FINITE, f"{what}; it was {'skipped' if skip else 'delivered as it is'}")
+            advice = "" if self._scaler else " (on_non_finite: skip leaves such steps out, fail stops at the first)"
+            done = "skipped" if skip else f"delivered as it is{advice}"
+            session.notice(EventKind.NON_FINITE, f"{what}; it was {done}")
         if session.flat.takes_notes and decision.is_finite and self._noise is not None:
             samples = session.plan.batch_size(self.index)
             unit = session.sums.unit(self.index) * samples / decision.weight  # a program may weigh by something else

@@ -40,6 +40,7 @@ MAX_EXIT_CODES = 256
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z0-9_./-]+(:[A-Za-z_][A-Za-z0-9_]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOWER_MAX = "give a lower workers.max (8, or workers.initial if that is more, where it is not given)"
 MAX_SECRETS = 64
 MAX_SECRET_NAME = 128
 MAX_NOTIFICATIONS = 20
@@ -391,12 +392,13 @@ class JobSpec:
                 or self.batch.num_microbatches >= self.workers.upper,
                 "batch.num_microbatches",
                 f"must be at least workers.max ({self.workers.upper}), else workers would have nothing to do; "
-                f"got {self.batch.num_microbatches}; lower workers.max or cut the batch finer",
+                f"got {self.batch.num_microbatches}; cut the batch finer, or {_LOWER_MAX}",
             ),
             (
                 self.backend != "rubato" or self.batch.global_size >= self.workers.upper,
                 "batch.global_size",
-                f"must be at least workers.max ({self.workers.upper}), got {self.batch.global_size}",
+                f"must be at least workers.max ({self.workers.upper}), got {self.batch.global_size}; "
+                f"take a larger batch, or {_LOWER_MAX}",
             ),
             (
                 not unset,

@@ -33,7 +33,7 @@ def play(seed: str, number: int, steps: int) -> list[float]:
     config = {"steps": steps, "model": model}
     alone = expected(model, steps)
     began = time.monotonic()
-    print(f"round {number} (seed {seed!r}): {model}, {'swings' if swings else 'churn'}", flush=True)
+    print(f"round {number} (seed {seed!r}): {model}, {'swings' if swings else 'churn'}, {steps} steps", flush=True)
     with tempfile.TemporaryDirectory() as home:
         workers = {"initial": 1 if swings else dice.randint(1, 4), "min": 1, "max": 8}
         restart = {"backoff": {"initial": 0.1, "max": 1.0}, "max_restarts": 1000}

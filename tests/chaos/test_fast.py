@@ -69,6 +69,7 @@ def test_no_sample_is_lost_or_doubled_by_a_kill_a_join_and_a_leave(tmp_path: Pat
     hold.touch()
     with counting(tmp_path, 3) as run:
         run.wait_step(1)
+        run.wait(lambda: bool(run.formed()), "the first generation")
         run.kill_and_wait([1])
         # A generation that has not committed a step yet is told of only if it does: the scaling would take its place.
         run.wait(lambda: len(run.formed()) == 3, "the generation with the other worker")

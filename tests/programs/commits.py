@@ -21,9 +21,11 @@ from rubato.checkpoint.stripes import read_state
 from rubato.engine.coordinator.ledger import CheckpointLedger
 from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, ManifestCommitted
 from rubato.engine.saver import Saver
+from rubato.launch import clearing
 from rubato.launch.archive import ArchiveTerms, StorageArchive, next_attempt
 from rubato.wire import worker as wire
 
+clearing.FINISH_S = 60.0  # a machine that stands still for five seconds leaves something to be cleared away
 TERMS = JobTerms("job_1", num_microbatches=4, radices=(2, 2), seed=0, global_batch=8)
 STEPS = (10, 20, 30)
 WORLD = 2
