@@ -72,15 +72,18 @@ def describe(found: Explanation, now: datetime) -> list[str]:
         )
     elif found.status not in FINAL:
         spares = f" and {found.granted_standby} spare" if found.granted_standby else ""
+        coming = found.granted_workers - found.workers
+        on_the_way = f" ({coming} on the way)" if coming > 0 else ""
         lines.append(
-            f"  wants {found.desired_workers}, granted {found.granted_workers}{spares}, training {found.workers}, "
+            f"  wants {found.desired_workers}, granted {found.granted_workers}{spares}, "
+            f"training {found.workers}{on_the_way}, "
             f"may have {found.min_workers} to {found.max_workers}, autoscale {found.autoscale}, "
             f"priority {found.priority}"
         )
     if found.deadline_at and found.status not in FINAL:
         limit = "limits.queue_timeout" if found.status == Status.QUEUED else "limits.max_duration"
         lines.append(f"  ends at {found.deadline_at} ({limit})")
-    if found.pause_seconds is not None:
+    if found.pause_seconds is not None and found.status not in FINAL:
         lines.append(f"  a change of its workers pauses the training for {format_pause(found.pause_seconds)}")
     if found.rates:
         measured = sorted((int(count), rate) for count, rate in found.rates.items())

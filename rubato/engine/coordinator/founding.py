@@ -101,7 +101,7 @@ class Founding:
         self._begins_at = now + wait
         job.emit(
             EventKind.RESTARTING,
-            f"all workers were lost ({because}); restarting from the last checkpoint in {wait:.1f} s",
+            f"all workers were lost ({because}); in {wait:.1f} s it restarts, from its newest checkpoint if it has one",
             restarts=job.restarts,
             seconds=wait,
             cause=because,
