@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.e2e.real_home import SLOW_MS, real_home, scale_and_kill
 
 
+@pytest.mark.long  # in CI `rubato demo` goes the same way, and the page is tested on a simulated cluster
 @pytest.mark.timeout(900)
 def test_a_person_scales_a_real_job_and_sees_what_a_kill_cost(browser: Browser, tmp_path: Path) -> None:
     with real_home(tmp_path / "home") as home:
