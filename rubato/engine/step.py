@@ -54,7 +54,6 @@ class Step:
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
         """Counted from 0."""
-        self._schedules = Schedules(())
         self.is_reduced = False
         """Whether the gradients of the global batch are there."""
         self._is_begun = False
@@ -274,8 +273,9 @@ class Step:
             if session.spec.on_non_finite == "fail":
                 advice = "the spec says on_non_finite: fail; lower the learning rate, or say skip"
                 raise NonFiniteGradient(f"{what}, and {advice}")
-            advice = "" if self._scaler else " (on_non_finite: skip leaves such steps out, fail stops at the first)"
-            done = "skipped" if skip else f"delivered as it is{advice}"
+            done = "skipped" if skip else "delivered as it is"
+            if not skip and self._scaler is None:
+                done += " (on_non_finite: skip leaves such steps out, fail stops at the first)"
             session.notice(EventKind.NON_FINITE, f"{what}; it was {done}")
         if session.flat.takes_notes and decision.is_finite and self._noise is not None:
             samples = session.plan.batch_size(self.index)

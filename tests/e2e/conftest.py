@@ -31,11 +31,6 @@ CHROMIUM = next(filter(None, [os.environ.get("RUBATO_CHROMIUM"), *map(shutil.whi
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest one first, so that nobody waits for it alone at the end."""
-    items.sort(key=lambda item: item.path.name != "test_story.py")
-
-
 def missing() -> str | None:
     """What the page's tests lack here, and how to get it."""
     if CHROMIUM is None:

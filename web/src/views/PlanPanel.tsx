@@ -16,6 +16,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const [gbit, setGbit] = useState("10");
   const [latency, setLatency] = useState("0.1");
   const [measuredBy, setMeasuredBy] = useState("");
+  const job = measuredBy.trim();
   const [answer, setAnswer] = useState<{ text: string; plan: Plan } | null>(null);
   const [problem, setProblem] = useState("");
   const [isBusy, setBusy] = useState(false);
@@ -39,7 +40,6 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const predict = () =>
     attempt(async () => {
       const said = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
-      const job = measuredBy.trim();
       const network = job ? { links_of: job } : { link: said };
       const { spec } = await dryRun(text);
       setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, ...network }) });
@@ -68,7 +68,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             min="0"
             step="any"
             value={gbit}
-            disabled={measuredBy.trim() !== ""}
+            disabled={job !== ""}
             onInput={(event) => setGbit(event.currentTarget.value)}
           />
         </label>
@@ -79,7 +79,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             min="0"
             step="any"
             value={latency}
-            disabled={measuredBy.trim() !== ""}
+            disabled={job !== ""}
             onInput={(event) => setLatency(event.currentTarget.value)}
           />
         </label>
