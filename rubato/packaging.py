@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rubato.errors import PackageError
+from rubato.wire.storage import MANIFEST_NAME
 from rubato.wire.zip_directory import lists_too_much
 
 IGNORE_FILE = ".rubatoignore"
@@ -45,6 +46,7 @@ DEFAULT_IGNORES = (
 )
 _DATE = (1980, 1, 1, 0, 0, 0)  # The earliest that zip can say.
 _CHUNK_BYTES = 1 << 20
+_CHECKPOINT = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,15 @@ class PackedFolder:
     packed_bytes: int
     unpacked_bytes: int
     files: int
+    checkpoints: int = 0
+    """That lay in the folder, and were left out."""
 
 
 # --- pack -------------------------------------------------------------------------------------------------------------
 
 
 def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_LIMITS) -> PackedFolder:
-    """Pack `folder` into the zip `target`, leaving out what `.rubatoignore` and the built-in list name.
+    """Pack `folder` into the zip `target`, without checkpoints and what `.rubatoignore` and the built-in list name.
 
     Raises:
         PackageError: the folder holds a link or a special file, or more than the limits allow, or cannot be read; or
@@ -88,8 +92,9 @@ def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_L
     rules = read_ignore_rules(folder)
     unpacked = 0
     count = 0
+    left_out: list[Path] = []
     with _writing(target), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, path in _walk(folder, "", rules):
+        for name, path in _walk(folder, "", rules, left_out):
             count += 1
             if count > limits.files:
                 raise PackageError(f"{folder} holds more than {limits.files:,} files; {_name_advice()}")
@@ -102,7 +107,7 @@ def pack_folder(folder: Path, target: Path, *, limits: PackageLimits = DEFAULT_L
         )
     if count == 0:
         raise PackageError(f"{folder} holds no file to pack (everything is ignored, or it is empty)")
-    return PackedFolder(target, hash_file(target), packed, unpacked, count)
+    return PackedFolder(target, hash_file(target), packed, unpacked, count, len(left_out))
 
 
 def _pack_file(archive: zipfile.ZipFile, name: str, path: Path, room_bytes: int) -> int:
@@ -150,8 +155,8 @@ def _writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _walk(folder: Path, prefix: str, rules: tuple[IgnoreRule, ...]) -> Iterator[tuple[str, Path]]:
-    """The files to pack, as (name, path), ordered by name."""
+def _walk(folder: Path, prefix: str, rules: tuple[IgnoreRule, ...], left_out: list[Path]) -> Iterator[tuple[str, Path]]:
+    """The files to pack, as (name, path), ordered by name; checkpoints of an earlier run are put into `left_out`."""
     with _reading(folder), os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     for entry in entries:
@@ -160,8 +165,10 @@ def _walk(folder: Path, prefix: str, rules: tuple[IgnoreRule, ...]) -> Iterator[
         if is_ignored(name, rules, is_folder=is_folder):
             continue
         path = Path(entry.path)
-        if is_folder:
-            yield from _walk(path, f"{name}/", rules)
+        if is_folder and _CHECKPOINT.fullmatch(entry.name) and (path / MANIFEST_NAME).is_file():
+            left_out.append(path)
+        elif is_folder:
+            yield from _walk(path, f"{name}/", rules, left_out)
         elif entry.is_symlink():
             raise PackageError(f"{name} is a link; put a copy in its place, or {_name_advice()}")
         elif entry.is_file(follow_symlinks=False):

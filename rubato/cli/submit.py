@@ -12,6 +12,7 @@ import typer
 
 from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
 from rubato.cli.output import note, put, put_json
+from rubato.cli.render import plural
 from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
@@ -93,7 +94,10 @@ def send(client: Client, data: dict[str, Any], folder: Path) -> Job:
 
 
 def _describe(package: PackedFolder) -> str:
-    return f"Uploaded {package.files} files, {package.packed_bytes / 1e6:.2f} MB packed."
+    text = f"Uploaded {package.files} files, {package.packed_bytes / 1e6:.2f} MB packed."
+    if package.checkpoints:
+        text += f" Left out: {plural(package.checkpoints, 'checkpoint')} of earlier runs."
+    return text
 
 
 def announce(job: Job, url: str, *, as_json: bool) -> None:

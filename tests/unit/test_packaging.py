@@ -96,6 +96,15 @@ def test_rubatoignore_leaves_out_and_takes_back(tmp_path: Path) -> None:
     assert names_in(pack_folder(folder, tmp_path / "package.zip").path) == [".env", ".rubatoignore", "keep.csv"]
 
 
+def test_checkpoints_of_earlier_runs_stay_at_home_and_nothing_that_only_looks_like_one(tmp_path: Path) -> None:
+    left = ("kept/1-30/manifest.json", "kept/1-30/stripe-1.safetensors", "2-60/manifest.json")
+    kept = ("train.py", "2026-11/data.csv", "1-2x/manifest.json", "manifest.json")
+    folder = fill(tmp_path / "work", dict.fromkeys((*left, *kept), b"x"))
+    packed = pack_folder(folder, tmp_path / "package.zip")
+    assert names_in(tmp_path / "package.zip") == sorted(kept)
+    assert (packed.files, packed.checkpoints) == (4, 2)
+
+
 def test_the_built_in_list_is_the_one_that_the_page_knows() -> None:
     assert list(DEFAULT_IGNORES) == IGNORE_CASES["defaults"]
 

@@ -3,7 +3,13 @@
 import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex } from "@noble/hashes/utils.js";
 import { Zip, ZipDeflate } from "fflate";
-import { DEFAULT_IGNORES, IGNORE_FILE, isIgnored, parseIgnoreLines } from "../text/ignore";
+import {
+  DEFAULT_IGNORES,
+  IGNORE_FILE,
+  isIgnored,
+  outsideCheckpoints,
+  parseIgnoreLines,
+} from "../text/ignore";
 
 /** What the service takes. */
 export const LIMITS = { files: 10_000, unpackedBytes: 500e6, packedBytes: 50e6 };
@@ -31,7 +37,8 @@ export interface Packed {
 export async function chooseFiles(files: readonly FolderFile[]): Promise<FolderFile[]> {
   const own = await files.find((file) => file.name === IGNORE_FILE)?.content.text();
   const rules = parseIgnoreLines([...DEFAULT_IGNORES, ...(own ?? "").split("\n")]);
-  const kept = files.filter((file) => !isIgnored(file.name, rules));
+  const wanted = new Set(outsideCheckpoints(files.map((file) => file.name)));
+  const kept = files.filter((file) => wanted.has(file.name) && !isIgnored(file.name, rules));
   if (kept.length === 0)
     throw new Error("The folder holds no file to pack: it is empty, or everything is ignored.");
   if (kept.length > LIMITS.files) {

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { DEFAULT_IGNORES, isIgnored, parseIgnoreLines } from "./ignore";
+import { DEFAULT_IGNORES, isIgnored, outsideCheckpoints, parseIgnoreLines } from "./ignore";
 
 interface Cases {
   defaults: string[];
@@ -19,6 +19,12 @@ describe("what is packed on the page is what the command line packs", () => {
     const rules = parseIgnoreLines(lines);
     expect(ignored.filter((name) => !isIgnored(name, rules))).toEqual([]);
     expect(kept.filter((name) => isIgnored(name, rules))).toEqual([]);
+  });
+
+  it("leaves out checkpoints of earlier runs, and nothing that only looks like one", () => {
+    const kept = ["train.py", "2026-11/data.csv", "1-2x/manifest.json", "manifest.json"];
+    const left = ["kept/1-30/manifest.json", "kept/1-30/stripe-1.safetensors", "2-60/manifest.json"];
+    expect(outsideCheckpoints([...left, ...kept])).toEqual(kept);
   });
 
   it("looks into no folder that is ignored", () => {

@@ -49,6 +49,15 @@ export function isIgnored(name: string, rules: readonly IgnoreRule[]): boolean {
   );
 }
 
+/** Those that lie in no checkpoint of an earlier run: a folder such as `2-3000` with a manifest. */
+export function outsideCheckpoints(names: readonly string[]): string[] {
+  const manifest = /(?:^|\/)\d+-\d+\/(?=manifest\.json$)/;
+  const folders = names
+    .filter((name) => manifest.test(name))
+    .map((name) => name.slice(0, -"manifest.json".length));
+  return names.filter((name) => !folders.some((folder) => name.startsWith(folder)));
+}
+
 function isPathIgnored(name: string, rules: readonly IgnoreRule[], isFolder: boolean): boolean {
   let ignored = false;
   for (const rule of rules) {
