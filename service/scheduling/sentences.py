@@ -213,7 +213,7 @@ def wants_more(job: JobView, workers: int, because: str) -> str:
 
 def has_its_wish(job: JobView, workers: int, because: str) -> str:
     """It has what its user wants."""
-    return f"has the {plural(workers, 'worker')} it wants{because}"
+    return f"has slots for the {plural(workers, 'worker')} it wants{because}"
 
 
 def has_extras(job: JobView, workers: int, because: str) -> str:

@@ -19,7 +19,7 @@ export function makeJob(fields: Partial<Job> = {}): Job {
     phase: "training",
     desired_workers: 2,
     granted_workers: 2,
-    scheduling: "has the 2 workers it wants",
+    scheduling: "has slots for the 2 workers it wants",
     workers: 2,
     joining: 0,
     min_workers: 1,

@@ -175,7 +175,10 @@ class TestElastic:
         lately = NOW - timedelta(seconds=10)
         job = elastic("a", 1, 3, wish=1, granted_at=lately)
         found = decided(View((cluster(3),), (job,), ()))["a"]
-        assert found.because == "has the 1 worker it wants; its count changed lately, it may grow again at 12:00:20 UTC"
+        assert (
+            found.because
+            == "has slots for the 1 worker it wants; its count changed lately, it may grow again at 12:00:20 UTC"
+        )
         dear = replace(job, granted_at=NOW - timedelta(seconds=40), pause_s=2.0)
         assert isinstance(decided(View((cluster(3),), (dear,), ()))["a"], Keep), "its pauses cost two seconds"
         spoken = replace(job, wish=2, wished_at=NOW)
