@@ -4,6 +4,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# Some images say that no bytecode is to be kept; then each of the many processes of the tests compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 PYTEST := scripts/pytest.sh
 # Three test processes by default: the machine of CI has two cores, and many tests wait. `make test JOBS=8` uses more.
