@@ -6,7 +6,8 @@ RubatoError
 |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
 |  |  `- NonFiniteGradient   a gradient is inf or nan, and the job is to fail then
 |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
-|  `- PackageError           a working folder that cannot be packed or unpacked safely
+|  |- PackageError           a working folder that cannot be packed or unpacked safely
+|  `- RunNotFound            there is no such run of `rubato run`
 |- GenerationLost            the present membership is over (a peer died or the controller revoked it); recovered inside
 |- ProtocolError             a message that breaks the protocol: stale, doubled, or from another wire version
 |  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
@@ -82,6 +83,10 @@ class EntrypointError(UserError):
 
 class PackageError(UserError):
     """A working folder that cannot be packed or unpacked safely."""
+
+
+class RunNotFound(UserError):
+    """There is no such run of `rubato run`."""
 
 
 class GenerationLost(RubatoError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from rubato.errors import ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
+from rubato.errors import ApiNotFound, ApiUnauthenticated, RubatoError, RunNotFound, ServiceUnreachable
 from rubato.wire.status import FINAL
 
 
@@ -35,7 +35,7 @@ def code_for_error(error: RubatoError) -> ExitCode:
     """The exit code for an error."""
     if isinstance(error, ApiUnauthenticated):
         return ExitCode.AUTH
-    if isinstance(error, ApiNotFound):
+    if isinstance(error, ApiNotFound | RunNotFound):
         return ExitCode.NOT_FOUND
     if isinstance(error, ServiceUnreachable):
         return ExitCode.UNREACHABLE

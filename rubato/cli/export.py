@@ -105,9 +105,9 @@ def _storage_of(source: str) -> str | None:
     if "://" in source or "/" in source or Path(source).is_dir():
         return source
     if is_local_run(source):
-        from rubato.launch.local import run_folder
+        from rubato.launch.records import read_record
 
-        return str(run_folder(Home.from_environment().path, source) / "checkpoints")
+        return read_record(Home.from_environment().path, source).checkpoints
     return None
 
 

@@ -13,6 +13,7 @@ from rubato.cli.render import WIDE, describe_failure, describe_generation, forma
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:
+    from rubato.cli.local_runs import Source
     from rubato.client import Client, Event, Job
     from rubato.errors import ServiceUnreachable
 
@@ -197,18 +198,18 @@ def tell_end(job: Job) -> None:
         note(f"  {title}: {value}")
 
 
-def wait_for_status(client: Client, job_id: str, statuses: tuple[str, ...], timeout_s: float | None = None) -> Job:
+def wait_for_status(client: Source, job_id: str, statuses: tuple[str, ...], timeout_s: float | None = None) -> Job:
     """Show a job until its status is one of these, or final; after `timeout_s` the job as it then stands."""
     with progress_line() as line:
         return client.wait(job_id, statuses=statuses, timeout_s=timeout_s, on_look=line.show)
 
 
-def last_position(client: Client, job_id: str) -> int:
+def last_position(client: Source, job_id: str) -> int:
     """Position of the newest event."""
     return max((event.position for event in client.events(job_id)), default=0)
 
 
-def wait_for_workers(client: Client, job: Job, *, after: int, timeout_s: float | None) -> ExitCode:
+def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float | None) -> ExitCode:
     """Show a scaling until its generation has formed, or until nobody joins any more where it has so many already.
 
     `job` is the job as it was after the request, `after` the position of the newest event before it.

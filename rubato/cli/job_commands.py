@@ -12,8 +12,9 @@ import typer
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
 from rubato.cli.live import Picture, WatchOption, show
+from rubato.cli.local_runs import source_of
 from rubato.cli.options import (
-    JobArgument,
+    JobOrRunArgument,
     JsonOption,
     UrlOption,
     connect,
@@ -29,7 +30,8 @@ from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from rubato.client import Client, Job
+    from rubato.cli.local_runs import Source
+    from rubato.client import Job
 
 TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after so long: 90, 5m.")]
 
@@ -65,14 +67,15 @@ def ps(
             show(take, watch=watch)
 
 
-def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def get(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Show one job: status and why, workers, progress, result or failure."""
-    with connect(url) as client:
+    with source_of(job, url) as client:
         found = client.job(job)
         if as_json:
             put_json(found.raw)
             return
         lines = describe_job(found, datetime.now(UTC))
+        lines += [(title, found.raw[title]) for title in ("folder", "checkpoints") if is_local_run(job)]
         width = max(len(title) for title, _ in lines)
         for title, value in lines:
             put(f"{title:<{width}}  {value}")
@@ -83,7 +86,7 @@ def get(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None)
 
 
 def logs(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as lines are written. Ctrl-C detaches.")
@@ -107,7 +110,7 @@ def logs(
     """
     ranks = parse_ranks(rank)
     begin = parse_since(since, datetime.now(UTC))
-    with connect(url) as client:
+    with source_of(job, url) as client:
         if not follow:
             lines = client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text, since=begin)
             for line in lines:
@@ -136,7 +139,7 @@ def logs(
 
 
 def scale(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job, or run_... of a `rubato run`.")],
+    job: JobOrRunArgument,
     workers: Annotated[int, typer.Argument(min=1, metavar="WORKERS", help="How many workers.")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Show the change until the new generation has formed.")] = False,
@@ -146,12 +149,8 @@ def scale(
     url: UrlOption = None,
 ) -> None:
     """Change the number of workers while the job trains."""
-    if is_local_run(job):
-        from rubato.cli.local import scale_local_run
-
-        raise typer.Exit(scale_local_run(job, workers))
     timeout_s = read_timeout(timeout)
-    with connect(url) as client:
+    with source_of(job, url) as client:
         found = client.job(job)
         is_restart = found.scaling_restarts and workers != found.desired_workers
         if is_restart and not yes and sys.stdin.isatty():
@@ -189,14 +188,14 @@ def read_timeout(text: str | None, option: str = "--timeout") -> float | None:
 def _change(
     url: str | None,
     job: str,
-    change: Callable[[Client, str], Job],
+    change: Callable[[Source, str], Job],
     *,
     until: tuple[str, ...],
     wait: bool,
     as_json: bool,
 ) -> None:
     """Ask for a change, wait for a status where that is wished, and print the job."""
-    with connect(url) as client:
+    with source_of(job, url) as client:
         changed = change(client, job)
         if wait:
             changed = wait_for_status(client, changed.id, until)
@@ -209,7 +208,7 @@ def _change(
 
 
 def pause(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Wait neither for a checkpoint nor for a cluster that is gone.")
@@ -230,7 +229,7 @@ def pause(
 
 
 def resume(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it trains.")] = False,
     as_json: JsonOption = False,
@@ -242,7 +241,7 @@ def resume(
 
 
 def cancel(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     force: Annotated[bool, typer.Option("--force", help="Do not wait for the grace.")] = False,
     grace: Annotated[
@@ -265,13 +264,13 @@ def cancel(
     )
 
 
-def checkpoint(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def checkpoint(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Ask a job for a checkpoint now."""
     _change(url, job, lambda client, name: client.checkpoint(name), until=(), wait=False, as_json=as_json)
 
 
 def wait(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     statuses: Annotated[
         list[str] | None,
@@ -291,7 +290,7 @@ def wait(
         if status not in known:
             raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint="--for")
     timeout_s = read_timeout(timeout)
-    with connect(url) as client:
+    with source_of(job, url) as client:
         found = wait_for_status(client, client.job(job).id, wanted, timeout_s)
         if as_json:
             put_json(found.raw)

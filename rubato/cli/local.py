@@ -1,4 +1,4 @@
-"""`rubato run`: the same program with local worker processes, without a service; and `rubato scale run_...`."""
+"""`rubato run`: the same program with local worker processes, without a service."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rubato.cli.exits import ExitCode
 from rubato.cli.options import RecipeOption, parse_assignments
-from rubato.cli.output import fail, note
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
@@ -45,7 +43,8 @@ def run(
 ) -> None:
     """Train on this machine, without a service: with recovery, and with `rubato scale run_... N` from another terminal.
 
-    Digest and weights are those of the same job on a cluster.
+    Digest and weights are those of the same job on a cluster. `get`, `events`, `metrics`, `logs`, `wait`, `pause`,
+    `cancel` and `checkpoint` take the run's id, too.
     """
     from rubato.launch.local import run_local
 
@@ -67,16 +66,3 @@ def run(
         home=Home.from_environment().path,
     )
     raise typer.Exit(code)
-
-
-def scale_local_run(run_id: str, workers: int) -> ExitCode:
-    """Change the workers of a `rubato run` in another terminal, over its control socket."""
-    from rubato.launch.local import scale_run
-
-    try:
-        scale_run(run_id, workers, home=Home.from_environment().path)
-    except (FileNotFoundError, ConnectionError):
-        fail(f"no run {run_id} is alive in this RUBATO_HOME; `rubato run` prints the id of each run")
-        return ExitCode.NOT_FOUND
-    note(f"Asked {run_id} for {workers} workers; its own terminal shows the change.")
-    return ExitCode.OK

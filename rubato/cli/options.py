@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable
+from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, complete_url
 from rubato.wire.units import parse_duration_s
 
@@ -56,10 +56,44 @@ def complete_jobs(incomplete: str) -> list[str]:
     return sorted({name for name in names if name.startswith(incomplete)})
 
 
+def complete_jobs_and_runs(incomplete: str) -> list[str]:
+    """The same, or ids of the `rubato run`s of this machine where it begins as one."""
+    from rubato.launch.records import run_ids
+
+    if not incomplete.startswith("run_"):
+        return complete_jobs(incomplete)
+    return [one for one in run_ids(Home.from_environment().path) if one.startswith(incomplete)]
+
+
+def refuse_local_run(job: str) -> str:
+    """The same, where it is no `rubato run`.
+
+    Raises:
+        UserError: it is one.
+    """
+    if is_local_run(job):
+        raise UserError(
+            f"{job} is a run of `rubato run`, which no service knows: get, events, metrics, logs, wait, scale, pause, "
+            "cancel, checkpoint and export take it"
+        )
+    return job
+
+
 JobArgument = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="Id of a job, or the name of the newest one of that name.", autocompletion=complete_jobs
+        metavar="JOB",
+        help="Id of a job, or the name of the newest one of that name.",
+        autocompletion=complete_jobs,
+        callback=refuse_local_run,
+    ),
+]
+JobOrRunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Id of a job, or the name of the newest one of that name; or run_... of a `rubato run`.",
+        autocompletion=complete_jobs_and_runs,
     ),
 ]
 

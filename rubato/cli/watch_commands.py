@@ -12,7 +12,8 @@ import typer
 from rubato.cli.exits import ExitCode
 from rubato.cli.follow import PlainProgress, gap_listener, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
+from rubato.cli.local_runs import source_of
+from rubato.cli.options import JobOrRunArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import USUAL, format_number, format_steps, format_workers, job_table, node_table, styled_status
 from rubato.wire.status import FINAL, Status
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from rubato.cli.local_runs import Source
     from rubato.client import Client, Cluster, Event, Job
 
 UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
@@ -37,7 +39,7 @@ _LAST = ("samples_per_second", "step_seconds", "compute_seconds", "data_seconds"
 
 
 def events(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they happen. Ctrl-C detaches.")] = False,
     kinds: Annotated[
@@ -51,7 +53,7 @@ def events(
 
     With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
     """
-    with connect(url) as client:
+    with source_of(job, url) as client:
         job_id = client.job(job).id
         found = client.follow_events(job_id, on_gap=gap_listener(PlainProgress())) if follow else client.events(job_id)
         is_any = False
@@ -76,7 +78,7 @@ def format_event(event: Event) -> str:
 
 
 def metrics(
-    job: JobArgument,
+    job: JobOrRunArgument,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")] = None,
     *,
     watch: WatchOption = False,
@@ -85,7 +87,7 @@ def metrics(
 ) -> None:
     """Show the metrics of a job: the whole curve, and the last, least and greatest value of each."""
     wanted = tuple(names or ())
-    with connect(url) as client:
+    with source_of(job, url) as client:
         if as_json:
             put_json(client.chart(client.job(job).id, names=wanted, max_points=CHART_POINTS))
         else:
@@ -93,7 +95,7 @@ def metrics(
             show(lambda: _metrics_of(client, job_id, wanted), watch=watch)
 
 
-def _metrics_of(client: Client, job_id: str, wanted: tuple[str, ...]) -> Picture:
+def _metrics_of(client: Source, job_id: str, wanted: tuple[str, ...]) -> Picture:
     found = client.job(job_id)
     chart = client.chart(found.id, names=wanted, max_points=CHART_POINTS)
     missing = [name for name in wanted if name not in chart]
@@ -103,7 +105,7 @@ def _metrics_of(client: Client, job_id: str, wanted: tuple[str, ...]) -> Picture
     parts: list[RenderableType] = [_headline(found)]
     if chart:
         parts.append(metric_table(chart, terminal_columns()))
-    return Picture(parts, remarks, is_last=found.is_final)
+    return Picture(parts, remarks, is_last=found.is_final or found.finished_at is not None)
 
 
 def _headline(job: Job) -> Text:

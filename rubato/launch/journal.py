@@ -18,8 +18,10 @@ from typing import Any
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.launch.host import Post
 from rubato.launch.progress import ProgressPrinter
+from rubato.launch.records import OUTCOME
 from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
+from rubato.wire.events import EventKind
 from rubato.wire.units import utc_timestamp
 
 KEPT_BYTES = 64 * 2**20
@@ -102,11 +104,15 @@ class LocalJournal:
     def __post_init__(self) -> None:
         self._files = {name: LineFile(self.folder / f"{name}.jsonl") for name in ("events", "metrics", "logs")}
         self._num_rows = 0
+        self.saved_step: int | None = None
+        """Of the newest checkpoint that was saved."""
         self._retry_at = 0.0
         self._is_behind = False
 
     def emit(self, event: Emit) -> None:
         """Note an event."""
+        if event.kind == EventKind.CHECKPOINT_COMMITTED:
+            self.saved_step = event.step
         self._write("events", {"time": utc_timestamp(), **to_json(event)})
         self.progress.event(event.kind, event.message)
 
@@ -137,7 +143,7 @@ class LocalJournal:
     def end(self, outcome: Outcome) -> None:
         """Note the end."""
         self.progress.close()
-        self._write("events", {"time": utc_timestamp(), "kind": "outcome", **to_json(outcome)})
+        self._write("events", {"time": utc_timestamp(), "kind": OUTCOME, **to_json(outcome)})
 
     def close(self) -> None:
         """Close the files, after a last look whether there is room for what waits."""

@@ -22,7 +22,7 @@ from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
 from rubato.errors import UserError
 from rubato.home import write_atomically
 from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
-from rubato.launch.control import RUN_FILE, ControlServer, ask_run
+from rubato.launch.control import RUN_FILE, ControlServer
 from rubato.launch.devices import share_of_slot, visible_devices
 from rubato.launch.environment import child_environment
 from rubato.launch.forkserver import ForkServer
@@ -30,6 +30,7 @@ from rubato.launch.host import Host, Post
 from rubato.launch.journal import LocalJournal
 from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
+from rubato.launch.records import run_folder
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Observed, Outcome, WorkerReport
@@ -68,6 +69,8 @@ def run_local(
         print(line, file=sys.stderr)
     run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
     outcome = run.run(lambda: print(run.run_id, flush=True))
+    if kept := describe_kept(outcome.state, run.run_id, run.saved_step, run.checkpoints):
+        print(f"rubato: {kept}", file=sys.stderr, flush=True)
     print(_printable(describe_outcome(outcome)), flush=True)
     return EXIT_CODES[outcome.state]
 
@@ -82,16 +85,6 @@ def describe_left_out(spec: JobSpec, environment: Mapping[str, str]) -> list[str
     if spec.limits.max_duration is not None:
         lines.append("limits.max_duration: only a service ends jobs by it; stop this run by Ctrl-C")
     return lines
-
-
-def scale_run(run_id: str, workers: int, *, home: Path) -> None:
-    """Change the number of workers of a living run; raises as `ask_run` does."""
-    ask_run(run_folder(home, run_id), {"verb": "scale", "workers": workers})
-
-
-def run_folder(home: Path, run_id: str) -> Path:
-    """Where a run keeps its files."""
-    return home / "runs" / run_id
 
 
 class LocalRun:
@@ -134,6 +127,8 @@ class LocalRun:
         self._wish = Wish("run", spec.workers.initial)
         # Re-entrant: a signal handler may interrupt another one that holds it.
         self._lock = threading.RLock()
+        self.saved_step: int | None = None
+        """Of the newest checkpoint that this run has saved."""
         self._observed: Observed | None = None
         self._workers: tuple[WorkerReport, ...] = ()
         terms = Terms.of(self.run_id, attempt, spec)
@@ -174,6 +169,7 @@ class LocalRun:
             with self._signals():
                 outcome = self.host.run(fleet, journal, archive)
             assert outcome is not None  # nobody tells a local run to let go
+            self.saved_step = journal.saved_step
             return outcome
         finally:
             control.close()
@@ -183,7 +179,14 @@ class LocalRun:
 
     def _introduce(self, control: ControlServer) -> None:
         """Say where this run can be asked."""
-        record = {"run_id": self.run_id, "pid": os.getpid(), "socket": str(control.path)}
+        record = {
+            "run_id": self.run_id,
+            "name": self._spec.name,
+            "pid": os.getpid(),
+            "socket": str(control.path),
+            "checkpoints": str(self.checkpoints),
+            **self._wanted(),
+        }
         try:
             write_atomically(self.folder / RUN_FILE, json.dumps(record), mode=0o600)
         except OSError as error:
@@ -210,8 +213,13 @@ class LocalRun:
             "run_id": self.run_id,
             "observed": to_json(self._observed),
             "workers": to_json(self._workers),
-            "desired_workers": self._wish.workers,
+            **self._wanted(),
         }
+
+    def _wanted(self) -> dict[str, int]:
+        """How many workers it is to have, and may."""
+        workers = self._spec.workers
+        return {"desired_workers": self._wish.workers, "min_workers": workers.min, "max_workers": workers.upper}
 
     def _scale(self, workers: int) -> None:
         low, high = self._spec.workers.min, self._spec.workers.upper
@@ -355,7 +363,18 @@ def describe_outcome(outcome: Outcome) -> str:
         return f"succeeded: step {outcome.result.step}, digest {outcome.result.digest}"
     if outcome.failure is not None:
         return f"failed: {describe_failure(outcome.failure)}"
-    return {"paused": "paused: run it again with --checkpoint-dir to go on", "cancelled": "cancelled"}[outcome.state]
+    return outcome.state
+
+
+def describe_kept(state: str, run_id: str, step: int | None, checkpoints: object) -> str:
+    """What is left of a run's work, and how to go on from it."""
+    if step is None:
+        return "" if state == "succeeded" else f"this run has saved no checkpoint in {checkpoints}"
+    if state == "succeeded":
+        return f"its last checkpoint is in {checkpoints}; `rubato export {run_id}` takes the model out"
+    return (
+        f"the checkpoint of step {step} is kept: run it again with --checkpoint-dir {checkpoints} to go on from there"
+    )
 
 
 def describe_failure(failure: Failure) -> str:

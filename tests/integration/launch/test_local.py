@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
 import os
 import queue
 import resource
@@ -24,88 +23,16 @@ from rubato.cli.keeper.process_table import identify
 from rubato.errors import CheckpointError, UserError
 from rubato.launch.archive import next_attempt
 from rubato.launch.control import ask_run
-from rubato.launch.local import LocalFleet, LocalRun, describe_left_out, run_local, scale_run
+from rubato.launch.local import LocalFleet, LocalRun, describe_left_out, run_local
 from rubato.launch.output import OutputLine
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome
 from rubato.wire.reasons import Reason
-from rubato.wire.spec import CheckpointSpec, LimitsSpec, parse_spec, spec_to_json
+from rubato.wire.spec import CheckpointSpec, LimitsSpec, spec_to_json
 from rubato.wire.storage import parse_storage
+from tests.integration.launch.toy_run import TOY, read_lines, spec
 from tests.waiting import wait_for
-
-TOY = (sys.executable, str(Path(__file__).with_name("toy_child.py")))
-
-
-def spec(workers: int = 1, **config: Any) -> Any:
-    restart = {"backoff": {"initial": 0.1}, "max_restarts": 2}
-    limits = {"stop_grace": 5}
-    return parse_spec(
-        {
-            "name": "toy",
-            "entrypoint": "toy.py",
-            "config": config,
-            "workers": {"initial": workers, "max": 4},
-            "restart": restart,
-            "limits": limits,
-        }
-    )
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-class Background:
-    """A run in a thread, as another terminal would have it."""
-
-    def __init__(self, run: LocalRun) -> None:
-        self.run = run
-        self.outcome: Outcome | None = None
-        self._thread = threading.Thread(target=self._go)
-        self._thread.start()
-
-    def _go(self) -> None:
-        self.outcome = self.run.run()
-
-    def join(self) -> Outcome:
-        self._thread.join(30)
-        assert self.outcome is not None
-        return self.outcome
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        return ask_run(self.run.folder, request)
-
-    def wait(self, step: int) -> None:
-        """Until so many steps are committed: the file says so."""
-        metrics = self.run.folder / "metrics.jsonl"
-        done = threading.Event()
-        while self._thread.is_alive():
-            if metrics.exists() and metrics.read_text().count("\n") >= step:
-                return
-            done.wait(0.01)
-        raise AssertionError(f"the run ended first: {self.outcome}")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def background(home: Path, tmp_path: Path) -> Iterator[Any]:
-    started: list[Background] = []
-
-    def start(job: Any) -> Background:
-        run = LocalRun(job, tmp_path, None, home, TOY, io.StringIO())
-        started.append(Background(run))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.outcome is None:
-            one.ask(verb="cancel", force=True)
-            one.join()
 
 
 def test_a_run_ends_with_step_and_digest(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +40,7 @@ def test_a_run_ends_with_step_and_digest(home: Path, tmp_path: Path, capsys: pyt
     out, err = capsys.readouterr()
     run_id, last = out.splitlines()
     assert last == f"succeeded: step 5, digest {'d' * 64}"
+    assert f"its last checkpoint is in {home / 'runs' / run_id / 'checkpoints'}; `rubato export {run_id}`" in err
     assert "[w1.1] hello from 1.1" in err
     folder = home / "runs" / run_id
     assert [row["step"] for row in read_lines(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
@@ -159,12 +87,12 @@ def test_a_failure_that_names_a_file_in_another_encoding_is_printed(
     assert "failed: No such file: caf\\udce9.pt" in out.read()
 
 
-def test_the_wish_of_another_terminal_is_obeyed(background: Any, home: Path) -> None:
+def test_the_wish_of_another_terminal_is_obeyed(background: Any) -> None:
     one = background(spec(steps=10**6))
     one.wait(3)
-    scale_run(one.run.run_id, 1, home=home)
+    one.ask(verb="scale", workers=1)
     with pytest.raises(UserError, match=r"1\.\.4"):
-        scale_run(one.run.run_id, 9, home=home)
+        one.ask(verb="scale", workers=9)
     assert one.ask(verb="status")["observed"]["workers"] == 1
     one.ask(verb="pause")
     assert one.join().state == "paused"
@@ -285,9 +213,10 @@ def test_an_interrupt_stops_at_the_boundary(tmp_path: Path) -> None:
     with start_program(tmp_path, *TOY) as process:
         read_until(process, "generation 1 formed")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 103
     assert out.splitlines()[-1] == "cancelled"
+    assert "rubato: this run has saved no checkpoint in " in err
 
 
 SHOWS_DEVICES = "import os, time; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"

@@ -79,7 +79,8 @@ def test_what_is_not_there(service: FakeService, rubato: Rubato) -> None:
     assert "digits has no checkpoint yet" in rubato("export", "digits").err
     assert rubato("export", "nobody").code == 102
     assert rubato("export", "run_nobody").code == 102, "a job may be called so"
-    assert "no whole checkpoint" in rubato("export", "run_0123456789abcd").err
+    gone = rubato("export", "run_0123456789abcd")
+    assert (gone.code, "there is no run run_0123456789abcd in " in gone.err) == (102, True)
     assert "--step is for jobs" in rubato("export", "./somewhere", "--step", "3").err
 
 

@@ -298,16 +298,6 @@ def test_scale_wait_ends_at_its_timeout_and_the_wish_stands(service: FakeService
     assert "Still 2 of 4 workers" in done.err
 
 
-def test_scale_of_a_local_run_goes_over_its_control_socket(
-    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr("rubato.launch.local.scale_run", lambda run_id, workers, home: asked.append((run_id, workers)))
-    assert rubato("scale", "run_0123456789abcd", "3").code == 0
-    assert asked == [("run_0123456789abcd", 3)]
-    assert service.requests == []
-
-
 def test_a_job_may_be_called_as_a_local_run_is(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/run_abc", job(name="run_abc"))
     service.on("POST", "/jobs/job_1/scale", Reply(job(name="run_abc", desired_workers=3), 202))
@@ -317,7 +307,7 @@ def test_a_job_may_be_called_as_a_local_run_is(service: FakeService, rubato: Rub
 def test_scale_of_a_local_run_that_ended(rubato: Rubato) -> None:
     done = rubato("scale", "run_0123456789abcd", "3")
     assert done.code == 102
-    assert "no run run_0123456789abcd is alive" in done.err
+    assert "there is no run run_0123456789abcd in " in done.err
 
 
 # --- pause, resume, cancel, wait ------------------------------------------------------------------------------------

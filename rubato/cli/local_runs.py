@@ -1,0 +1,237 @@
+"""What commands on jobs find where the job is a `rubato run`: its files and its control socket, and no service.
+
+`source_of` gives the commands either this or a client; both have the methods that those use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rubato.cli.options import connect, is_local_run
+from rubato.errors import UserError
+from rubato.home import Home
+
+if TYPE_CHECKING:
+    from rubato.client import Client, Event, Job, JobUpdate, LogLine, Worker
+    from rubato.client.records import GapListener
+    from rubato.launch.records import LocalRecord
+
+TAIL = 100
+"""Lines of output that are shown where nobody says how many; as a service does."""
+LOOK_EVERY_S = 0.3
+
+
+@contextlib.contextmanager
+def source_of(job: str, url: str | None) -> Iterator[Client | LocalRuns]:
+    """Who knows a job: the runs of this machine, or a service; raises as `connect` does."""
+    if is_local_run(job):
+        yield LocalRuns(Home.from_environment())
+        return
+    with connect(url) as client:
+        yield client
+
+
+class LocalRuns:
+    """The runs of one home, told as a client tells jobs."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def job(self, run_id: str) -> Job:
+        """How a run stands, or how it ended."""
+        from rubato.client.models import Job, decode
+
+        return decode(Job, describe_run(self._record(run_id)))
+
+    def workers(self, run_id: str) -> list[Worker]:
+        """The workers of a run; none once it is over."""
+        from rubato.client.models import Worker, decode
+
+        status = self._record(run_id).status()
+        return [decode(Worker, item) for item in status["workers"]] if status else []
+
+    def events(self, run_id: str, *, after: int = 0) -> Iterator[Event]:
+        """What happened to a run after a position."""
+        return (event for event in _events(self._record(run_id).lines("events")) if event.position > after)
+
+    def follow_events(self, run_id: str, *, on_gap: GapListener | None = None) -> Iterator[Event]:
+        """The same, and what happens until its end."""
+        return _events(self._record(run_id).follow("events"))
+
+    def follow(self, run_id: str, *, after: int = 0, on_gap: GapListener | None = None) -> Iterator[JobUpdate]:
+        """The run again and again, and each of its events after a position."""
+        from rubato.client.models import JobUpdate
+
+        while True:
+            state = self.job(run_id)
+            for event in self.events(run_id, after=after):
+                after = event.position
+                yield JobUpdate(event=event)
+            yield JobUpdate(job=state)
+            if state.finished_at is not None:
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def chart(
+        self, run_id: str, *, names: tuple[str, ...] = (), max_points: int = 1000
+    ) -> dict[str, dict[str, list[float]]]:
+        """Each metric as `x` and `y`, every point of it."""
+        series: dict[str, dict[str, list[float]]] = {}
+        for row in self._record(run_id).lines("metrics"):
+            for name, value in row["values"].items():
+                if not names or name in names:
+                    one = series.setdefault(name, {"x": [], "y": []})
+                    one["x"].append(row["step"])
+                    one["y"].append(value)
+        return series
+
+    def logs(self, run_id: str, *, tail: int | None = None, **only: Any) -> list[LogLine]:
+        """The newest lines of output, oldest first; `only` as for `follow_logs`."""
+        found = list(_log_lines(self._record(run_id).lines("logs"), **only))
+        limit = tail or (len(found) if only.get("since") else TAIL)
+        return found[-limit:] if found else []
+
+    def follow_logs(
+        self, run_id: str, *, tail: int | None = None, on_gap: GapListener | None = None, **only: Any
+    ) -> Iterator[LogLine]:
+        """The lines of `logs`, then every line as it is written, until the run ends.
+
+        Args:
+            run_id: whose.
+            tail: begin with so many.
+            on_gap: of no use here.
+            only: ranks, attempt, text, since: which lines.
+        """
+        record = self._record(run_id)
+        begun = self.logs(run_id, tail=tail, **only)
+        yield from begun
+        # Lines before the tail's end are not told twice: they are numbered.
+        last = int(begun[-1].id) if begun else 0
+        yield from (line for line in _log_lines(record.follow("logs"), **only) if int(line.id) > last)
+
+    def scale(self, run_id: str, workers: int) -> Job:
+        """Ask for another number of workers."""
+        return self._ask(run_id, verb="scale", workers=workers)
+
+    def pause(self, run_id: str, *, force: bool = False) -> Job:
+        """Save a checkpoint, and end."""
+        if force:
+            raise UserError(f"a run pauses once it has saved its checkpoint; `rubato cancel {run_id}` does not wait")
+        return self._ask(run_id, verb="pause")
+
+    def resume(self, run_id: str) -> NoReturn:
+        """A run is not queued again.
+
+        Raises:  UserError: says what to do instead.
+        """
+        checkpoints = self._record(run_id).checkpoints
+        raise UserError(f"run it again with --checkpoint-dir {checkpoints}: it goes on from the newest one there")
+
+    def cancel(self, run_id: str, *, force: bool = False, grace_s: float | None = None) -> Job:
+        """End it at the next step, or at once."""
+        if grace_s is not None:
+            raise UserError("the grace of a run is its limits.stop_grace; --force ends it at once")
+        return self._ask(run_id, verb="cancel", force=force)
+
+    def checkpoint(self, run_id: str) -> Job:
+        """Ask for a checkpoint."""
+        return self._ask(run_id, verb="checkpoint")
+
+    def wait(
+        self,
+        run_id: str,
+        *,
+        statuses: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+        on_look: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Wait until its status is one of these, or it is over; after `timeout_s` the run as it then stands."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.job(run_id)
+            if on_look is not None:
+                on_look(found)
+            is_late = deadline is not None and time.monotonic() >= deadline
+            if found.status in statuses or found.finished_at is not None or is_late:
+                return found
+            time.sleep(LOOK_EVERY_S)
+
+    def _record(self, run_id: str) -> LocalRecord:
+        from rubato.launch.records import read_record
+
+        return read_record(self._home.path, run_id)
+
+    def _ask(self, run_id: str, **request: Any) -> Job:
+        self._record(run_id).ask(request)
+        return self.job(run_id)
+
+
+def describe_run(record: LocalRecord) -> dict[str, Any]:
+    """A run in the words that a service has for a job; `folder` and `checkpoints` beside them."""
+    told, rows = record.status(), record.lines("metrics")
+    observed, end = (told or {}).get("observed") or {}, record.outcome()
+    told_of = {
+        "id": record.run_id,
+        "name": record.name,
+        "step": observed.get("step", rows[-1]["step"] if rows else 0),
+        "total_steps": observed.get("total_steps"),
+        "metrics": rows[-1]["values"] if rows else None,
+        "created_at": record.began_at,
+        **record.wanted,
+        "folder": str(record.folder),
+        "checkpoints": record.checkpoints,
+    }
+    if told is not None:
+        return told_of | {
+            "status": observed.get("state", "starting"),
+            "phase": observed.get("phase"),
+            "message": observed.get("reason") or None,
+            "desired_workers": told["desired_workers"],
+            **{key: observed.get(key, 0) for key in ("workers", "joining", "generation", "restarts", "scalings")},
+        }
+    if end is None:
+        message = "its process ended without a word, as by SIGKILL"
+        return told_of | {"status": "failed", "message": message, "finished_at": record.written_at()}
+    failure = end.get("failure") or None
+    told_of |= {"status": end["state"], "result": end.get("result"), "failure": failure, "finished_at": end["time"]}
+    return told_of | {"message": failure["message"] if failure else None}
+
+
+def _events(lines: Any) -> Iterator[Event]:
+    from rubato.client.models import Event, decode
+
+    for position, line in enumerate(lines, start=1):
+        yield decode(Event, {"message": _how_it_ended(line), **line, "position": position})
+
+
+def _how_it_ended(line: dict[str, Any]) -> str:
+    """What the last event of a run says, which has no message of its own."""
+    failure = line.get("failure") or {}
+    return ": ".join(filter(None, (line.get("state"), failure.get("message"))))
+
+
+def _log_lines(
+    lines: Any,
+    *,
+    ranks: tuple[int, ...] = (),
+    attempt: int | None = None,
+    text: str | None = None,
+    since: datetime | None = None,
+) -> Iterator[LogLine]:
+    from rubato.client.models import LogLine, decode
+
+    if attempt is not None:
+        raise UserError("a run is one attempt: leave --attempt out")
+    for number, line in enumerate(lines, start=1):
+        is_old = since is not None and datetime.fromisoformat(line["time"]).astimezone(UTC) < since
+        if is_old or (ranks and line["rank"] not in ranks) or (text is not None and text not in line["line"]):
+            continue
+        yield decode(LogLine, {**line, "id": str(number)})
+
+
+if TYPE_CHECKING:
+    Source = Client | LocalRuns
