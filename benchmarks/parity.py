@@ -32,7 +32,8 @@ MARGIN = 1.0
 START: dict[str, Any] = {"start_step": 20}
 BATCH = 256
 LOCAL_BATCH = 1024
-"""Samples of a step in which every worker makes LOCAL_UPDATES updates of its own, so of 64 samples with two."""
+"""Samples of a step in which every worker makes LOCAL_UPDATES updates of its own, so of 64 samples with two; as many
+and as large ones are made asynchronously."""
 LOCAL_UPDATES = 8
 STRATEGIES: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -49,7 +50,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sketched_sgd 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
 }
 """By name, the `aggregation` of a spec."""
-LOCAL = ("local_sgd", "diloco")
+LOCAL = ("local_sgd", "diloco", "asynchronous")
+MORE = 2
+"""So many workers more compute asynchronous updates: of two only one would, and nothing would be late."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,13 @@ def spec_of(name: str, task: Task, workers: int) -> dict[str, Any]:
     if name not in LOCAL:
         return {"aggregation": STRATEGIES[name], "config": task.config, "batch": {"global_size": BATCH}}
     rounds = {key: value * BATCH // LOCAL_BATCH for key, value in task.config.items() if key in COUNTED}
+    is_served = name == "asynchronous"
+    count = workers + MORE if is_served else workers
     return {
-        "local_updates": {"method": name, "sync_every": LOCAL_UPDATES},
+        "local_updates": {"method": name, "sync_every": LOCAL_UPDATES * (workers if is_served else 1)},
         "config": {**task.config, **rounds},
-        "batch": {"global_size": LOCAL_BATCH, "num_microbatches": workers},
+        "batch": {"global_size": LOCAL_BATCH, "num_microbatches": count},
+        "workers": {"initial": count, "min": count, "max": count},
     }
 
 
@@ -93,8 +99,7 @@ def train(recipe: str, name: str, workers: int, seed: int) -> float:
             patience_s=3600.0,
             seed=seed,
             reproducible=False,
-            **spec_of(name, task, workers),
-            workers={"initial": workers, "min": workers, "max": workers},
+            **{"workers": {"initial": workers, "min": workers, "max": workers}, **spec_of(name, task, workers)},
         ) as job,
     ):
         job.result()

@@ -26,11 +26,11 @@ from benchmarks.processes import nothing_left_behind
 from benchmarks.strategies import STRATEGIES, Emulated, emulate, spec_of
 from rubato.cli.app import run
 from rubato.planner.choose import name_of
+from rubato.planner.methods import Strategy
 from rubato.planner.predict import predict
 from rubato.planner.profile import Profile
 from rubato.testing import LocalJob
 from rubato.wire.codec import from_json
-from rubato.wire.spec import JobSpec, parse_spec
 from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
@@ -38,6 +38,9 @@ STEPS, WARM = 30, 10
 SAMPLE_S = 0.002
 """Of a pass, each way."""
 BATCH: dict[str, Any] = {"global_size": 64, "num_microbatches": 16}
+LOCAL = [Strategy(local="local_sgd", sync_every=8), Strategy(local="asynchronous", sync_every=32)]
+"""A step of these is many updates."""
+LOCAL_BATCH: dict[str, Any] = {"global_size": 512, "num_microbatches": 4}
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -46,7 +49,6 @@ def spec(**fields: Any) -> dict[str, Any]:
         "name": "steps",
         "entrypoint": f"{PROGRAM.name}:train",
         "config": {"steps": STEPS, "sample_s": SAMPLE_S},
-        "batch": BATCH,
         "reproducible": False,
         **fields,
     }
@@ -64,11 +66,18 @@ def profile_of_program() -> Profile:
         return from_json(Profile, json.loads(file.read_text()), strict=True)
 
 
-def train(net: Network, workers: int, aggregation: dict[str, object]) -> float:
+def fields_of(strategy: Strategy) -> dict[str, Any]:
+    """Of the job that trains by it."""
+    if strategy.local == "none":
+        return {"batch": BATCH, "aggregation": spec_of(strategy)}
+    return {"batch": LOCAL_BATCH, "local_updates": {"method": strategy.local, "sync_every": strategy.sync_every}}
+
+
+def train(net: Network, workers: int, strategy: dict[str, Any]) -> float:
     """Median seconds of a step."""
     with tempfile.TemporaryDirectory() as home:
         fields = spec(
-            aggregation=aggregation,
+            **strategy,
             workers={"initial": workers, "min": workers, "max": workers},
             env={NAMESPACES: net.name},
         )
@@ -80,20 +89,22 @@ def train(net: Network, workers: int, aggregation: dict[str, object]) -> float:
     return float(statistics.median(row["values"]["step_seconds"] for row in rows))
 
 
-def table(profile: Profile, job: JobSpec, workers: int, links: list[Emulated]) -> str:
-    """Milliseconds of a step: measured, and predicted."""
+def table(profile: Profile, workers: int, links: list[Emulated]) -> str:
+    """Milliseconds of so many samples as a step has: measured, and predicted."""
     heads = ["strategy", *(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms: measured, predicted" for link in links)]
-    cells: dict[str, list[str]] = {name_of(one): [] for one in STRATEGIES}
+    cells: dict[str, list[str]] = {name_of(one): [] for one in (*STRATEGIES, *LOCAL)}
     apart = []
     for link in links:
         with emulate(workers, link) as net:
-            for strategy in STRATEGIES:
-                name = name_of(strategy)
-                seconds = train(net, workers, spec_of(strategy))
-                batch = job.batch.global_size, job.num_microbatches
-                told = predict(profile, link.as_planned, strategy, workers, *batch, several=True)
-                apart.append(max(seconds / told.step_s, told.step_s / seconds))
-                cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told.step_s:.0f}")
+            for strategy in (*STRATEGIES, *LOCAL):
+                name, fields = name_of(strategy), fields_of(strategy)
+                size = fields["batch"]["global_size"]
+                share = BATCH["global_size"] / size
+                seconds = train(net, workers, fields) * share
+                batch = size, fields["batch"]["num_microbatches"]
+                told = predict(profile, link.as_planned, strategy, workers, *batch, several=True).step_s * share
+                apart.append(max(seconds / told, told / seconds))
+                cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
                 print(f"{name} at {link.mbit:g} Mb/s, {link.latency_ms:g} ms: {cells[name][-1]}", file=sys.stderr)
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     lines += [f"| `{name}` | {' | '.join(row)} |" for name, row in cells.items()]
@@ -109,19 +120,19 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
     load = os.getloadavg()[0]
-    job = parse_spec(spec())
     links = [Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit]
     try:
         with nothing_left_behind():
             profile = profile_of_program()
-            text = table(profile, job, flags.workers, links)
+            text = table(profile, flags.workers, links)
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)
         return 1
     head = (
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {profile.parameters:,} "
-        f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms; links emulated; milliseconds, "
-        f"medians of {STEPS - WARM} steps."
+        f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms (with updates of their own "
+        f"{LOCAL_BATCH['global_size']}, told by {BATCH['global_size']}); links emulated; milliseconds, medians of "
+        f"{STEPS - WARM} steps."
     )
     publish("strategy-steps", f"{head}\n\n{text}", writes=flags.write)
     return 0

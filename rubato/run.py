@@ -33,6 +33,7 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.noise import REGISTERED as NOISE
 from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.engine.replicas import Replicas, replicas_of
+from rubato.engine.serving import Serving, serving_of
 from rubato.engine.session import Session
 from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
@@ -59,6 +60,7 @@ class Run:
         self._noise: NoiseWatch | None = None
         self._rate: LearningRate | None = None
         self._replicas: Replicas | None = None
+        self._serving: Serving | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -169,11 +171,13 @@ class Run:
             self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         replicas = self._replicas = replicas_of(session.spec, state, prepared["scaler"])
+        serving = self._serving = serving_of(session.spec, state, replicas)
         refuse_within(
             state.optimizers.values(),
             lambda: session.present_microbatch is not None and not (replicas is not None and replicas.is_updating),
         )
         places: list[Place] = [*state.buffers, *(replicas.places if replicas is not None else ())]
+        places += [serving.log] if serving is not None else []
         flat = FlatLayout(state.named_parameters(), places, has_notes=self._noise is not None)
         state.encode()  # what cannot be saved is told now, not at the first checkpoint
         total = self._total_steps(plan, epochs, steps)
@@ -212,7 +216,7 @@ class Run:
         session = self._session
         began = time.perf_counter()
         while session.step < session.total_steps:
-            step = Step(session, source, scaler, self._noise, self._replicas)
+            step = Step(session, source, scaler, self._noise, self._replicas, self._serving)
             self._step = step
             yield step
             step.check_reduced()
@@ -286,6 +290,7 @@ class Run:
             "epoch": float(step.epoch),
             **(self._noise.told(step.index) if self._noise is not None else {}),
             **(self._rate.told(step.index) if self._rate is not None else {}),
+            **(self._serving.told_of_round() if self._serving is not None else {}),
             **self._take_logged(),
         }
         return MetricRow(step.index + 1, utc_timestamp(), session.record.number, session.computing, _finite(values))

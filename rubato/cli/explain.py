@@ -101,6 +101,9 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         return ["  Ray Train runs it: another number of workers restarts it from its newest checkpoint"]
     total, count = parsed.batch.global_size, parsed.num_microbatches
     step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
+    if parsed.local_updates.is_asynchronous:
+        share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
+        return [f"{share}, which one worker makes as gradients come from the others"]
     if parsed.local_updates.is_on:
         step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"
     if not parsed.reproducible:

@@ -125,6 +125,18 @@ class Messages(Pending):
         self.error: Exception | None = None
         self.is_over = threading.Event()
 
+    def poll(self) -> bool:
+        """Whether it is over, without waiting for it.
+
+        Raises:  GenerationLost: as `wait`.
+        """
+        if self.is_over.is_set():
+            self.wait()
+            return True
+        if self._is_revoked():
+            raise GenerationLost("the generation was revoked")
+        return False
+
     def wait(self) -> None:
         """See `Pending`."""
         while not self.is_over.wait(_LOOK_S):
@@ -183,11 +195,14 @@ class Communicator:
         self.hosts: list[int] = [0] * world
         """By rank, a number for the machine it is on, as the address says which others reach it by."""
         self._is_revoked = is_revoked
-        self._waiter: Waiter | None = None
+        self._waiters: dict[int | None, Waiter] = {}
+        """By the member that they wait for apart."""
         self._is_changing = threading.Lock()
         """Held while messages begin, and while the groups are dropped."""
         self._unconfirmed: list[Any] = []
         """Sends, which keep what they read."""
+        self._sent_apart: dict[int, list[Any]] = {}
+        """By member, the last ones."""
         self._mark = torch.zeros(1, dtype=torch.uint8)
         self._sent = [0] * world
         """By rank, messages to it so far; each has a number, which both sides count."""
@@ -220,6 +235,19 @@ class Communicator:
         except RuntimeError as error:
             raise _lost(error) from None
 
+    def start_apart(self, other: int, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]) -> Messages:
+        """As `start_messages` with one other member, but in the CPU's memory, and waited for by a thread for that one.
+
+        So whoever has several under way learns which is over first. What is sent counts as received when something is
+        sent to it the next time: its answer must have come by then.
+
+        Raises:  GenerationLost: as above.
+        """
+        try:
+            return self._pass_by_gloo([(other, one) for one in received], [(other, one) for one in sent], apart=other)
+        except RuntimeError as error:
+            raise _lost(error) from None
+
     def _pass_by_the_cpu(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
         here = [(rank, torch.empty_like(out, device="cpu")) for rank, out in received]
         distinct = {id(tensor): tensor for _, tensor in sent}  # the same one often goes to several
@@ -227,7 +255,7 @@ class Communicator:
         pending = self._pass_by_gloo(here, [(rank, copies[id(tensor)]) for rank, tensor in sent])
         return Staged(pending, [(came, out) for (_, came), (_, out) in zip(here, received, strict=True)])
 
-    def _pass_by_gloo(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+    def _pass_by_gloo(self, received: Sequence[Message], sent: Sequence[Message], apart: int | None = None) -> Messages:
         """Behind each large message there is a mark, and the receiver waits for that first.
 
         gloo tells a receive that has not begun that its connection has ended. It does not tell one that is half done,
@@ -242,13 +270,17 @@ class Communicator:
                 if _is_marked(tensor):
                     works.append(self._group.recv([behind], rank, _count(self._received, rank)))
                 works.append(work)
+            sends = self._unconfirmed
+            if apart is not None and sent:
+                sends = self._sent_apart[apart] = []
             for rank, tensor in sent:
                 for one in (tensor, self._mark) if _is_marked(tensor) else (tensor,):
-                    self._unconfirmed.append(self._group.send([one], rank, _count(self._sent, rank)))
+                    sends.append(self._group.send([one], rank, _count(self._sent, rank)))
             messages = Messages(works, self._is_revoked, tuple(tensor for _, tensor in received))
             if works:
-                self._waiter = self._waiter or Waiter()
-                self._waiter.wait_for(messages)
+                if apart not in self._waiters:
+                    self._waiters[apart] = Waiter()
+                self._waiters[apart].wait_for(messages)
             else:
                 messages.is_over.set()
             return messages
@@ -320,15 +352,16 @@ class Communicator:
     def bury(self) -> None:
         """Drop the groups. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
         with self._is_changing:
-            grave = [self._nccl, self._waiter, self._group, self._unconfirmed]
-            is_open, self._nccl, self._group, self._waiter = self._group is not None, None, None, None
-            self._unconfirmed = []
+            sends = [self._unconfirmed, *self._sent_apart.values()]
+            grave = [self._nccl, list(self._waiters.values()), self._group, sends]
+            is_open, self._nccl, self._group = self._group is not None, None, None
+            self._waiters, self._unconfirmed, self._sent_apart = {}, [], {}
         if is_open:
             threading.Thread(target=_rest, args=(grave,), name="graveyard", daemon=True).start()
 
 
 def _rest(grave: list[Any]) -> None:
-    nccl, waiter, group, _ = grave
+    nccl, waiters, group, _ = grave
     if nccl is not None:
         # Its kernels occupy the device until they are aborted. Where even that hangs, this process is of no use any
         # more, and the state lives on its peers.
@@ -340,9 +373,9 @@ def _rest(grave: list[Any]) -> None:
         last.cancel()
     with contextlib.suppress(RuntimeError):  # a wait that runs out has gloo close all connections of the group
         group.recv_anysource([torch.empty(1)], _TAGS).wait(_AT_ONCE)
-    if waiter is not None:
+    for waiter in waiters:
         waiter.end()
-    del waiter, group
+    del waiters, group
     grave.clear()
 
 

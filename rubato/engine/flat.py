@@ -216,6 +216,11 @@ class FlatLayout:
                 else:
                     view = self._view(vector_L, piece)
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+        self.put_buffers(vector_L, buffers_before)
+
+    def put_buffers(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor]) -> None:
+        """Float buffers take the mean change that a vector tells."""
+        with torch.no_grad():
             for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
                 told = self._view(vector_L, piece).to(before.dtype)
                 buffer.put(told if buffer.is_value else torch.where(torch.isfinite(before), before, 0.0) + told)

@@ -19,6 +19,7 @@ Source: Stich 2019, arXiv:1805.09767 (local SGD); Douillard et al. 2023, arXiv:2
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Replicas:
     """
 
     def __init__(self, spec: JobSpec, state: TrainingState) -> None:
-        self.outer = Outer(1.0, 0.0) if spec.local_updates.method == "local_sgd" else _outer_of(spec)
+        self.outer = _outer_of(spec)
         self._policy = spec.on_non_finite
         self.left_out = 0
         """Updates of this worker in this round that were not finite, and left out."""
@@ -127,9 +128,10 @@ class Replicas:
                 if one not in keys:
                     del optimizer.state[one]
 
-    def update(self, weight: float) -> None:
+    def update(self, weight: float, scale: float = 1.0) -> None:
         """A piece of this weight was gone through: one update of the replica, by all optimizers.
 
+        Args:    scale: what their learning rates are multiplied by in it.
         Raises:
             ModelError: it left no gradient.
             NonFiniteGradient: one is not finite, and the job is to fail then.
@@ -143,7 +145,7 @@ class Replicas:
         self._touched.update(touched)
         if weight > 0 and self._may_update():
             self.is_updating = True
-            with torch.autocast(self._device.type, enabled=False):
+            with torch.autocast(self._device.type, enabled=False), _learning_rates(self._optimizers, scale):
                 for optimizer in self._optimizers:
                     optimizer.step()
             self.is_updating = False
@@ -176,6 +178,15 @@ class Replicas:
             for at, ((_, one), beginning) in enumerate(zip(self._parameters, self._beginning, strict=True)):
                 one.grad = beginning - one if at in touched else None
                 one.copy_(beginning)
+        torch.clear_autocast_cache()
+
+    def go_back(self) -> None:
+        """The round is begun again, or another worker trains it: parameters are as at its beginning."""
+        self._touched.clear()
+        with torch.no_grad():
+            for (_, one), beginning in zip(self._parameters, self._beginning, strict=True):
+                one.copy_(beginning)
+                one.grad = None
         torch.clear_autocast_cache()
 
     def _check_options(self) -> None:
@@ -236,8 +247,9 @@ def replicas_of(spec: JobSpec, state: TrainingState, scaler: Any) -> Replicas | 
 
 
 def _outer_of(spec: JobSpec) -> Outer:
+    """That of the spec; but for DiLoCo all go on from where the updates led."""
     outer = spec.local_updates.outer
-    return Outer(outer.lr, outer.momentum)
+    return Outer(outer.lr, outer.momentum) if spec.local_updates.method == "diloco" else Outer(1.0, 0.0)
 
 
 def places_of(state: TrainingState) -> Iterator[OptimizerPlace]:
@@ -279,6 +291,25 @@ def _probe(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     if any(id(one) not in known for one in twin.state):
         raise ModelError(_advice(f"{name} keeps something that belongs to no parameter"))
     return [dict(twin.state.get(one, {})) for one in parameters]
+
+
+@contextlib.contextmanager
+def _learning_rates(optimizers: Iterable[torch.optim.Optimizer], scale: float) -> Iterator[None]:
+    """Multiplied for a while.
+
+    Raises:  ModelError: an optimizer has none.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups] if scale != 1.0 else []
+    if any("lr" not in group for group in groups):
+        raise ModelError("local_updates.damping multiplies learning rates, and an optimizer has no `lr`: leave it out")
+    before = [group["lr"] for group in groups]
+    for group in groups:
+        group["lr"] = group["lr"] * scale
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
 
 
 def _options_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Any]:

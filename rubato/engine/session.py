@@ -149,7 +149,7 @@ class Session:
     @property
     def computing(self) -> int:
         """Members that have microbatches in the present step: those that just join have none yet."""
-        return len(set(self.owners()))
+        return len(set(self.shares()))
 
     @property
     def sums(self) -> Sums:
@@ -224,7 +224,12 @@ class Session:
         return passes(self.order, mine)
 
     def owners(self) -> tuple[int, ...]:
-        """Of the present step's microbatches, their ranks."""
+        """Of the present step's microbatches, their ranks: of all the first one's, where that is a server."""
+        shares = self.shares()
+        return (shares[0],) * len(shares) if self.spec.local_updates.is_asynchronous else shares
+
+    def shares(self) -> tuple[int, ...]:
+        """By microbatch of the present step, whose share of the work it is."""
         assert self.record is not None
         return self.owners_of_step[1] if self.owners_of_step and self._is_repaired else self.record.owners
 
@@ -316,7 +321,7 @@ class Session:
                 agreement = self._agreement(self.record)
                 found = self._digests.of(self.state, self.step, agreement.parts)
                 header = self._header(slots, agreement, agreement.digest(found))
-                self._finish_feeding()
+                self.finish_feeding()
                 begun, was_wrong = self.sums.take_begun()
                 header = replace(header, again=was_wrong)
                 result = self.exchange.reduce(self.sums.of(self.step), self.owners(), header, integers, begun)
@@ -348,7 +353,7 @@ class Session:
         if self.feeder is not None:
             self.feeder.add(completed)
 
-    def _finish_feeding(self) -> None:
+    def finish_feeding(self) -> None:
         """In the first exchange with joiners: what they missed must be with them before the group is used again."""
         assert self.record is not None
         if self.feeder is not None and self.feeder.record.number == self.record.number:
@@ -397,7 +402,7 @@ class Session:
             return self.completed.result.view_as(table)
         if self.comm is None or self.world == 1:
             return table
-        self._finish_feeding()
+        self.finish_feeding()
         return merge(self.comm, table)
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,11 @@ from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
+from rubato.engine.serving import Serving
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.engine.updates import Schedules
-from rubato.errors import ModelError, NonFiniteGradient
+from rubato.errors import GenerationLost, ModelError, NonFiniteGradient
 from rubato.wire.events import EventKind
 
 NO_LOSS = (
@@ -44,12 +45,14 @@ class Step:
         scaler: Any,
         noise: NoiseWatch | None = None,
         replicas: Replicas | None = None,
+        serving: Serving | None = None,
     ) -> None:
         self._session = session
         self._source = source
         self._scaler = scaler
         self._noise = noise
         self._replicas = replicas
+        self._serving = serving
         self.index = session.step
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
@@ -147,11 +150,17 @@ class Step:
                     batch = self._open(leaves)
                     session.overlap(leaves)
                     yield batch
-                else:
+                elif self._serving is None:
                     yield from self._train(self._replicas, leaves)
+                elif not (yield from self._repaired(self._serving, self._serve(self._serving, self._replicas, leaves))):
+                    continue
                 if self._close(leaves, before_float):
                     integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
+                continue
+            if self._serving is not None and self._has_tickets(self._serving):
+                self._restore(before_float, before_other)
+                yield from self._repaired(self._serving, self._help(self._serving))
                 continue
             self._restore(before_float, before_other)  # digests compare the state of the step's start
             if session.aggregation is not None:
@@ -169,6 +178,8 @@ class Step:
                     *zip(session.flat.other_buffers, before_other, strict=True),
                 )
             )
+        if self._serving is not None and counts:
+            self._serving.log.count()
         advance(session, self._source)
 
     def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
@@ -178,9 +189,13 @@ class Step:
             yield self._open(leaves, part)
             replicas.update(self._weight)
             told.append((self._loss, self._weight))
+        self._finish(replicas, told)
+
+    def _finish(self, replicas: Replicas, told: Sequence[tuple[float | None, float]]) -> None:
+        """Updates of these losses and weights were made."""
         replicas.finish()
         if replicas.left_out:
-            text = f"{replicas.left_out} of {len(told)} updates of microbatch {leaves.start} were not finite: left out"
+            text = f"{replicas.left_out} of {len(told)} updates of step {self.index} were not finite: left out"
             self._session.tell(EventKind.NON_FINITE, text)
             replicas.left_out = 0
         self._weight = sum(weight for _, weight in told)
@@ -189,6 +204,76 @@ class Step:
             self._loss = None
         else:
             self._loss = sum(losses) / self._weight if self._weight else 0.0
+
+    def _serve(self, serving: Serving, replicas: Replicas, leaves: range) -> Iterator[Any]:
+        """A round, as its server; without others it computes what there is."""
+        session = self._session
+        parts = list(session.plan.parts(self.index, leaves))
+        serving.begin()
+        if helpers := self._helpers():
+            assert session.comm is not None
+            session.finish_feeding()
+            session.control.stage("exchange", self.index)
+            serving.serve(session.comm, helpers, len(parts))
+        else:
+            for ticket in serving.in_order(serving.order(self.index, len(parts))):
+                yield self._open(leaves, parts[ticket])
+                self._schedules.check()
+                serving.take(serving.pack(ticket, self._loss, self._weight))
+        serving.close()
+        self._finish(replicas, serving.told)
+
+    def _help(self, serving: Serving) -> Iterator[Any]:
+        """A round, as one of those that compute its tickets."""
+        session = self._session
+        assert session.comm is not None
+        assert session.record is not None
+        server, first = session.owners()[0], self._helpers().index(session.rank)
+        leaves = range(sum(size > 0 for size in session.plan.sizes(self.index)))
+        parts = list(session.plan.parts(self.index, leaves))
+        serving.begin()
+        session.finish_feeding()
+        if first < len(parts):
+            for ticket in serving.tickets(session.comm, server, first):
+                began = time.perf_counter_ns()
+                serving.restore_buffers()
+                yield self._open(leaves, parts[ticket])
+                self._schedules.check()
+                push = serving.pack(ticket, self._loss, self._weight)
+                session.compute_ns += time.perf_counter_ns() - began
+                session.control.stage("exchange", self.index, ticket)
+                serving.send(session.comm, server, push)
+        session.present_microbatch = session.present_part = None
+        serving.go_back()
+        serving.helped = (session.record.number, self.index)
+
+    def _helpers(self) -> list[int]:
+        """Ranks that compute tickets of the server's round."""
+        session = self._session
+        if self._serving is None or self._serving.is_replay:
+            return []
+        return sorted(set(session.shares()) - {session.owners()[0]})
+
+    def _has_tickets(self, serving: Serving) -> bool:
+        """Whether this worker is to compute some, and has not in this generation."""
+        session = self._session
+        assert session.record is not None
+        is_done = serving.helped == (session.record.number, self.index) or session.is_caught_up()
+        return not is_done and session.follower is None and session.rank in self._helpers()
+
+    def _repaired(self, serving: Serving, work: Iterator[Any]) -> Generator[Any, None, bool]:
+        """The same; where a member is lost amid it, from the round's beginning, and this worker has recovered.
+
+        Returns: whether it was done.
+        """
+        try:
+            yield from work
+        except GenerationLost as error:
+            self._session.present_microbatch = self._session.present_part = None
+            serving.go_back()
+            self._session.membership.recover(str(error))
+            return False
+        return True
 
     @property
     def _may_audit(self) -> bool:

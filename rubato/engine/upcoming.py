@@ -8,7 +8,12 @@ from rubato.engine.session import Session
 
 
 def upcoming(session: Session) -> Iterator[tuple[int, int, int]]:
-    """(step, first, count) of all that this worker is to read, from what it reads now, if the membership stays."""
+    """(step, first, count) of all that this worker is to read, from what it reads now, if the membership stays.
+
+    Nothing where that is dealt out while it trains.
+    """
+    if session.spec.local_updates.is_asynchronous:
+        return
     assert session.record is not None
     owners, held = session.owners(), session.sums.of(session.step).held
     reads = session.present_part

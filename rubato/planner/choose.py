@@ -31,6 +31,7 @@ PRETTY = {
     "server": "whole gradients, added up by some for all",
     "local_sgd": "the mean of the weights behind the updates of a step",
     "diloco": "an outer update behind the updates of a step",
+    "asynchronous": "a server that makes updates as gradients come",
 }
 
 
@@ -192,7 +193,8 @@ def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -
     if strategy.local != "none":
         travels = max(profile.state_bytes, vector)
         kept = travels + (vector if strategy.local == "diloco" else 0)  # the round's beginning; the outer momentum
-        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector + kept
+        served = 2 * (workers - 1) * vector if strategy.local == "asynchronous" else 0  # on their way to and fro
+        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector + kept + served
     return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
 
 

@@ -28,9 +28,9 @@ class Strategy:
     servers: int = 0
     """Parameter servers among the workers; 0: none."""
     local: LocalMethod = "none"
-    """Whether microbatches train by themselves between two exchanges, which are of the whole state then."""
+    """Whether a step has updates of its own; at its end the whole state is exchanged then."""
     sync_every: int = 1
-    """Their updates in a step."""
+    """So many: of each microbatch, or of the server."""
 
     @property
     def overlaps(self) -> bool:
@@ -59,7 +59,11 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
     if strategy.local != "none":
-        return [Message("direct", max(profile.state_bytes, e * profile.parameters))]
+        closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
+        if strategy.local != "asynchronous":
+            return [closing]
+        # Of each update to the server and back, whoever computed it.
+        return [Message("server", e * profile.parameters * strategy.sync_every / (workers - 1)), closing]
     if strategy.method == "none":
         return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
     matrices, compressed = profile.matrices, profile.compressed

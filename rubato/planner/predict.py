@@ -4,6 +4,8 @@ The backward pass completes buckets one after the other, the last layer's first;
     s_i = max(ready_i, e_{i-1}),  e_i = s_i + T(n_i)
     T_step = forward + max(backward, e_last) + update
 Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
+Where a server makes H updates of gradients that the W - 1 others compute, each in c seconds, and a vector takes t to it
+and t back, an update u, that takes H max((c + 2t + u) / (W - 1), t, u): whoever is short, workers, link or server.
 A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
 Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
 
@@ -15,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 
-from rubato.planner.links import Link
-from rubato.planner.methods import Strategy, codec_s, exchange_s
+from rubato.planner.links import Link, time_of
+from rubato.planner.methods import Strategy, codec_s, exchange_s, messages
 from rubato.planner.profile import Profile
 
 BUCKET_BYTES = 8 << 20
@@ -79,6 +81,8 @@ def predict(
         spread: cv, the standard deviation of the workers' times over their mean.
         several: one pass goes over all microbatches of a worker (`reproducible: false`).
     """
+    if strategy.local == "asynchronous":
+        return _served(profile, link, strategy, workers, batch)
     mine = ceil(microbatches / workers)
     passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
     passes, samples = passes * strategy.sync_every, samples / strategy.sync_every
@@ -95,6 +99,21 @@ def predict(
         profile.update_s * profile.parameters * updates,
         batch,
     )
+
+
+def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
+    """A step of updates by a server; one worker alone does both in turn."""
+    updates, helpers = strategy.sync_every, max(1, workers - 1)
+    samples, update_s = batch / updates, profile.update_s * profile.parameters
+    compute_s = profile.forward_s(samples) + profile.backward_s(samples)
+    exposed_s = 0.0
+    if workers > 1:
+        way_s = link.latency_s + profile.element_bytes * profile.parameters / link.bytes_per_s
+        each_s = (compute_s + 2 * way_s + update_s) / helpers
+        closing = messages(strategy, profile, workers)[-1]
+        exposed_s = updates * (max(each_s, way_s, update_s) - (compute_s + update_s) / helpers)
+        exposed_s += time_of(closing.exchange, workers, closing.size, link)
+    return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
 
 
 def _exposed(

@@ -21,6 +21,12 @@ Pattern = Literal[
     "all to one and back",
     "as the program asks",
 ]
+Consistency = Literal[
+    "synchronous",
+    "synchronous, after updates of one's own",
+    "bounded staleness within a step",
+    "asynchronous within a step",
+]
 _PATTERNS: dict[str, Pattern] = {
     "auto": "each worker adds up a part and tells it to all",
     "ring": "ring",
@@ -47,8 +53,9 @@ class Cell:
     """What the workers share out; a model that is shared out itself is refused by the spec."""
     gradients: Literal["decentralised", "centralised"]
     """Whether all workers add up, or one does."""
-    consistency: Literal["synchronous", "synchronous, after updates of one's own"]
-    """Nobody begins a step before all gradients of the one before are in the weights; a step is one update, or many."""
+    consistency: Consistency
+    """Nobody begins a step before all gradients of the one before are in the weights; a step is one update, or many,
+    and within one gradients may be of older weights."""
     pattern: Pattern
 
 
@@ -56,15 +63,28 @@ def cell_of(spec: JobSpec) -> Cell:
     """The one cell of a job."""
     return Cell(
         "data",
-        "centralised" if spec.aggregation.name in ("sketched_sgd", "server") else "decentralised",
-        "synchronous, after updates of one's own" if spec.local_updates.is_on else "synchronous",
+        "centralised" if _has_centre(spec) else "decentralised",
+        _consistency_of(spec),
         _pattern_of(spec),
     )
+
+
+def _has_centre(spec: JobSpec) -> bool:
+    return spec.aggregation.name in ("sketched_sgd", "server") or spec.local_updates.is_asynchronous
+
+
+def _consistency_of(spec: JobSpec) -> Consistency:
+    local = spec.local_updates
+    if local.is_asynchronous:
+        return "asynchronous within a step" if local.staleness is None else "bounded staleness within a step"
+    return "synchronous, after updates of one's own" if local.is_on else "synchronous"
 
 
 def _pattern_of(spec: JobSpec) -> Pattern:
     if spec.backend != "rubato":
         return "as the program asks"
+    if spec.local_updates.is_asynchronous:
+        return "all to one and back"
     if spec.aggregation.name == "sketch":
         algorithm = spec.aggregation.algorithm
         return _PATTERNS["tree" if algorithm == "auto" else algorithm]

@@ -10,8 +10,9 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-LocalMethod = Literal["none", "local_sgd", "diloco"]
+LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous"]
 MAX_UPDATES = 100_000
+MAX_STALENESS = 100_000
 
 
 @dataclass(frozen=True)
@@ -32,32 +33,63 @@ class OuterSpec:
 
 @dataclass(frozen=True)
 class LocalUpdatesSpec:
-    """Each microbatch trains by itself for a while, and a step of the job is an exchange of how far they came."""
+    """Many updates in a step of the job: by microbatches that train by themselves, or by a parameter server."""
 
     method: LocalMethod = "none"
     """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
-    they came for a gradient."""
+    they came for a gradient. `asynchronous`: one worker applies the gradients of the others as they come, and gives
+    each its weights; nobody waits for anybody within a step."""
     sync_every: int = 1
-    """Updates of each microbatch in a step; `batch.global_size` is the samples of all of them, of all microbatches."""
+    """Updates of each microbatch in a step; of `asynchronous`: updates in a step, whoever computes them.
+    `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
     """The outer optimizer of `diloco`."""
+    staleness: int | None = None
+    """Of `asynchronous`: so many gradients, 1 or more, a worker may be ahead of the slowest (bounded staleness). null:
+    as many as it comes to."""
+    damping: bool = False
+    """Of `asynchronous`: a gradient that was computed t updates ago counts 1/t."""
+    replay: str | None = None
+    """Of `asynchronous`: folder or URI of a checkpoint of a job like this one. One worker makes its updates again, in
+    their order, which gives the same bits."""
 
     def __post_init__(self) -> None:
         is_on = self.method != "none"
         check_rules(
             (1 <= self.sync_every <= MAX_UPDATES, "sync_every", f"must lie in 1..{MAX_UPDATES}, got {self.sync_every}"),
-            (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd or diloco"),
+            (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd, diloco or asynchronous"),
             (
                 self.method == "diloco" or self.outer == OuterSpec(),
                 "outer",
                 f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
             ),
+            (
+                self.staleness is None or (self.is_asynchronous and 1 <= self.staleness <= MAX_STALENESS),
+                "staleness",
+                f"is for method: asynchronous, and lies in 1..{MAX_STALENESS}; got {self.staleness} (0 is to wait for "
+                "all, as aggregation.algorithm: server does)",
+            ),
+            (
+                self.is_asynchronous or not self.damping,
+                "damping",
+                f"{self.method} knows no gradients of older weights; say method: asynchronous, or leave it out",
+            ),
+            (
+                self.is_asynchronous or self.replay is None,
+                "replay",
+                f"{self.method} has no order of its own that could be repeated; leave it out",
+            ),
         )
 
     @property
     def is_on(self) -> bool:
-        """Whether microbatches train by themselves."""
+        """Whether a step has updates of its own."""
         return self.method != "none"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether they are made by a server, as gradients come."""
+        return self.method == "asynchronous"
 
 
 def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
@@ -67,11 +99,17 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
         return []
     updates = spec.num_microbatches * local.sync_every
     return [
+        (
+            not (local.is_asynchronous and spec.reproducible),
+            "local_updates.method",
+            "which gradients come first is up to the clock: say reproducible: false, or method: local_sgd, which gives "
+            "the same bits whatever the number of workers",
+        ),
         (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
         (
             spec.batch.global_size % updates == 0,
             "batch.global_size",
-            f"must be a multiple of {updates}: {spec.num_microbatches} microbatches make {local.sync_every} updates of "
+            f"must be a multiple of {updates}: {spec.num_microbatches} microbatches, {local.sync_every} updates of "
             f"equal size in a step; got {spec.batch.global_size}",
         ),
         (

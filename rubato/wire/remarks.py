@@ -36,7 +36,16 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
     if compression.momentum:
         yield "The optimizer must have no momentum of its own: compression.momentum is in the exchange."
     local = spec.local_updates
-    if local.is_on:
+    if local.is_asynchronous:
+        bound = "however old" if local.staleness is None else f"at most {local.staleness} steps ahead of the slowest"
+        yield (
+            f"One worker makes the {local.sync_every} updates of a step, as gradients come from the others, {bound}: a "
+            "step is so many updates, for schedules, checkpoints, scaling and losses, too. Which gradient comes first "
+            "is up to the clock; a checkpoint has their order. Compare loss curves at equal samples with those without."
+        )
+        if spec.workers.upper < 3:
+            yield "With two workers one computes and one makes updates, in turn: it pays from three on."
+    elif local.is_on:
         yield (
             f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "
             "then all exchange how far they came: a step is so many updates, for schedules, checkpoints, scaling and "

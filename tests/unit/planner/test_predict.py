@@ -109,6 +109,26 @@ def test_local_updates_share_an_exchange_among_steps() -> None:
     assert adam.exposed_s == pytest.approx(3 * local.exposed_s, rel=0.1), "what optimizers keep travels, too"
 
 
+@pytest.mark.parametrize(
+    ("link", "update_s", "short"), [(FAST, 0.0, "workers"), (SLOW, 0.0, "link"), (FAST, 1e-3, "server")]
+)
+def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, update_s: float, short: str) -> None:
+    model = replace(MODEL, update_s=update_s)
+    one, three, nine = (
+        predict(model, link, Strategy(local="asynchronous", sync_every=100), workers, 6400, 16) for workers in (1, 3, 9)
+    )
+    assert one.exposed_s == 0.0
+    vector_s = MODEL.element_bytes * MODEL.parameters / link.bytes_per_s
+    if short == "workers":
+        assert three.step_s == pytest.approx(one.step_s / 2, rel=0.1)
+        assert nine.step_s < three.step_s / 2
+    elif short == "link":
+        assert nine.step_s == pytest.approx(three.step_s, rel=0.1)
+        assert nine.step_s > 100 * vector_s
+    else:
+        assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
+
+
 def test_a_count_that_divides_the_microbatches_is_worth_more_than_the_next_one() -> None:
     four, five = (predict(MODEL, FAST, Strategy(), workers, 64, 16) for workers in (4, 5))
     assert five.compute_s == four.compute_s, "four microbatches for the slowest of both"

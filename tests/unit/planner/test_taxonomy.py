@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rubato.errors import SpecError
 from rubato.planner.taxonomy import Cell, cell_of
 from rubato.wire.aggregation import Algorithm, Method
+from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec, parse_spec
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "explanation" / "strategies.md"
@@ -32,7 +33,9 @@ def spec_of(**aggregation: Any) -> JobSpec:
 def possible() -> list[JobSpec]:
     """Of each algorithm and each method, and of both where they go together."""
     found = [parse_spec({**SPEC, "backend": "ray_train"})]
-    found += [parse_spec({**SPEC, "local_updates": {"method": one}}) for one in ("local_sgd", "diloco")]
+    local: list[dict[str, Any]] = [{"method": one} for one in get_args(LocalMethod) if one != "none"]
+    local.append({"method": "asynchronous", "staleness": 2})
+    found += [parse_spec({**SPEC, "local_updates": one}) for one in local]
     for algorithm in get_args(Algorithm):
         for method in get_args(Method):
             try:

@@ -42,6 +42,18 @@ def test_nothing_is_said_of_what_is_usual() -> None:
             ],
         ),
         (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 2},
+                local_updates={"method": "asynchronous", "sync_every": 8, "staleness": 3},
+            ),
+            [
+                "One worker makes the 8 updates of a step, as gradients come from the others, at most 3 steps ahead",
+                "With two workers one computes and one makes updates",
+            ],
+        ),
+        (
             said(lr_scaling={"rule": "sqrt", "base_size": 64}),
             ["Learning rates are multiplied as sqrt says, from a batch of 64 to one of 256."],
         ),

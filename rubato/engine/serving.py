@@ -1,0 +1,414 @@
+"""The updates of a step by a server: asynchronous training between two commits.
+
+round      one step of the job. All parameters and the optimizers' state are the same on all workers when it begins
+ticket     one of the H pieces of the round's samples; each is dealt once, to whoever is free
+push       a worker has the gradient of its ticket, and sends it to the server: the owner of the step's microbatches,
+           which computes none while there are others. It steps its optimizers with it at once
+answer     the server's weights, as they are by then, and the next ticket; with bounded staleness it waits until the
+           slowest has pushed enough
+close      no ticket is left: the others go back to the round's beginning, and how far the server came is the gradient
+           of the step. The exchange gives that, and what its optimizers keep, to all
+
+So within a round nobody waits for anybody, and between two rounds everybody has the same state: there workers come and
+go, and checkpoints are saved. Where one is lost amid a round, the server too, the others begin that round again: each
+sample counts once.
+
+Which gradient comes first is up to the clock, so the bits are not the same again. But the round has a log of what was
+applied in which order and how old it was, which travels with the state: gone through in its order it gives these bits.
+
+Messages: H times the gradients to the server, H - (W - 1) times the weights from it; then one exchange.
+Memory: the server two vectors for each of the others, each of these three; and what `replicas` tells of one replica.
+Source: Dean et al. 2012 (DistBelief); Ho et al. 2013 (SSP); Zhang et al. 2016, arXiv:1511.05950 (damping). The protocol
+is `strategies.parameter_server`.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from rubato.checkpoint.layout import bytes_tensor, raw_bytes
+from rubato.checkpoint.manifest import read_manifest
+from rubato.checkpoint.storage import open_folder
+from rubato.checkpoint.stripes import read_state
+from rubato.checkpoint.tree import decode
+from rubato.engine.comm import Communicator, Messages
+from rubato.engine.flat import FlatLayout
+from rubato.engine.replicas import Replicas
+from rubato.engine.state import TrainingState
+from rubato.errors import CheckpointError, ModelError
+from rubato.strategies.parameter_server import ShardServer, Todo
+from rubato.wire.spec import JobSpec
+from rubato.wire.storage import parse_storage
+
+REGISTERED = "rubato.updates"
+"""The name of the log, in the training state."""
+_HEAD = struct.Struct("<qdd")
+_OVER = -1
+_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
+
+
+@dataclass(frozen=True)
+class Push:
+    """The gradient of a ticket."""
+
+    ticket: int
+    weight: float
+    """Of its samples."""
+    loss: float
+    vector: torch.Tensor
+    """(N,): gradients, changes of float buffers, touched flags."""
+    integers: bytes
+    """Of the other buffers, behind it."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A row of the log: what was applied, in the order in which it was."""
+
+    ticket: int
+    version: int
+    """Updates of the round that were in the weights it was computed with."""
+
+
+class UpdateLog:
+    """The log of the last round, which travels as a buffer does, and of all before it.
+
+    Args:    most: updates in a round.
+    """
+
+    name = "the log of asynchronous updates"
+    is_value = True
+
+    def __init__(self, most: int) -> None:
+        self.own = torch.empty((most, 2), dtype=torch.int32, device="meta")
+        self.now = torch.full((most, 2), _OVER, dtype=torch.int32)
+        self.rounds: list[torch.Tensor] = []
+        """(updates, 2) each: ticket and version."""
+
+    def put(self, value: torch.Tensor) -> None:
+        """See `Place`."""
+        self.now = value.to(torch.int32).cpu().clone()
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """A round by this worker."""
+        self.now.fill_(_OVER)
+        for row, update in enumerate(updates):
+            self.now[row, 0], self.now[row, 1] = update.ticket, update.version
+
+    @property
+    def last(self) -> list[Update]:
+        """Of the last round."""
+        return [Update(ticket, version) for ticket, version in self.now.tolist() if ticket != _OVER]
+
+    def count(self) -> None:
+        """The round counts."""
+        self.rounds.append(self.now[: len(self.last)].clone())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rounds, one behind the other."""
+        updates = torch.cat(self.rounds) if self.rounds else torch.empty((0, 2), dtype=torch.int32)
+        return {"updates": updates, "lengths": torch.tensor([len(one) for one in self.rounds], dtype=torch.int64)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on behind them."""
+        self.rounds = [one.clone() for one in torch.split(state["updates"].cpu(), state["lengths"].tolist())]
+
+
+class Serving:
+    """What one worker does of the rounds.
+
+    Args:
+        most: updates in a round.
+        replicas: hold the round's beginning, and step the optimizers.
+    """
+
+    def __init__(self, spec: JobSpec, most: int, state: TrainingState, replicas: Replicas) -> None:
+        self._staleness, self._damps = spec.local_updates.staleness, spec.local_updates.damping
+        self._replicas = replicas
+        self._layout = FlatLayout(state.named_parameters(), state.buffers)
+        self._before: list[torch.Tensor] = []
+        self._before_other: list[torch.Tensor] = []
+        self._changes = torch.empty(0)
+        """Of float buffers, added up by weight."""
+        self.told: list[tuple[float | None, float]] = []
+        """Loss and weight of each update of the round, where this worker is the server."""
+        self._updates: list[Update] = []
+        self.log = UpdateLog(most)
+        self._replayed = None if spec.local_updates.replay is None else read_log(spec.local_updates.replay)
+        self.helped = (0, 0)
+        """Generation and step of the last round of which this worker has computed all tickets that it got."""
+
+    def begin(self) -> None:
+        """A round begins, or begins again; the buffers are as at its beginning."""
+        self._before = [one.now.detach().clone() for one in self._layout.float_buffers]
+        self._before_other = [one.now.clone() for one in self._layout.other_buffers]
+        self._changes = self._layout.empty()[self._layout.tail : self._layout.flags.start]
+        self.told, self._updates = [], []
+
+    def told_of_round(self) -> dict[str, float]:
+        """What a row of metrics says: how old the gradients of the last round were."""
+        ages = [index - update.version for index, update in enumerate(self.log.last)]
+        return {"staleness": fmean(ages), "staleness_max": float(max(ages))} if ages else {}
+
+    # --- a worker that computes tickets -------------------------------------------------------------------------------
+
+    def restore_buffers(self) -> None:
+        """Every ticket starts from the buffers of the round's beginning."""
+        for places, before in (
+            (self._layout.float_buffers, self._before),
+            (self._layout.other_buffers, self._before_other),
+        ):
+            for place, value in zip(places, before, strict=True):
+                place.put(value)
+
+    def pack(self, ticket: int, loss: float | None, weight: float) -> Push:
+        """The gradient of a ticket, which is dropped from the model.
+
+        Raises:  ModelError: there is none.
+        """
+        if all(one.grad is None for _, one in self._layout.parameters):
+            raise ModelError(
+                "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on "
+                "the prepared model's parameters"
+            )
+        vector = self._layout.empty()
+        self._layout.pack(vector, self._before, 1.0)
+        integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in self._layout.other_buffers)
+        return Push(ticket, weight, float("nan") if loss is None else loss, vector, integers)
+
+    def tickets(self, comm: Communicator, server: int, first: int) -> Iterator[int]:
+        """The tickets that this worker is to compute; each is packed and `send` before the next is asked for.
+
+        Args:    server: its rank.  first: the ticket to begin with.
+        Raises:  GenerationLost: a member was lost.
+        """
+        ticket = first
+        head = torch.empty(1, dtype=torch.int64)
+        weights = self._layout.empty().cpu()[: self._layout.tail]
+        while ticket != _OVER:
+            yield ticket
+            comm.start_apart(server, [head], []).wait()
+            ticket = int(head)
+            if ticket != _OVER:
+                comm.start_apart(server, [weights], []).wait()
+                self._take_weights(weights)
+
+    def send(self, comm: Communicator, server: int, push: Push) -> None:
+        """Tell the server the gradient of a ticket."""
+        head = bytes_tensor(_HEAD.pack(push.ticket, push.weight, push.loss) + push.integers)
+        comm.start_apart(server, [], [head, push.vector.cpu()])
+
+    def go_back(self) -> None:
+        """Parameters and buffers are those of the round's beginning."""
+        self._replicas.go_back()
+        self.restore_buffers()
+
+    def _take_weights(self, weights: torch.Tensor) -> None:
+        with torch.no_grad():
+            for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
+                one.copy_(weights[piece.start : piece.start + piece.numel].view(piece.shape))
+        torch.clear_autocast_cache()
+
+    def weights(self) -> torch.Tensor:
+        """(n,): a copy of the parameters as they are, as they travel."""
+        vector = torch.zeros(self._layout.tail, dtype=self._layout.dtype)
+        for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
+            vector[piece.start : piece.start + piece.numel].view(piece.shape).copy_(one.detach())
+        return vector
+
+    # --- the server ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the server goes through a log again, by itself."""
+        return self._replayed is not None
+
+    def order(self, step: int, tickets: int) -> list[Update]:
+        """What a worker without others does: every ticket, with all updates in its weights that were made before.
+
+        Raises:  ModelError: it goes through a log that does not fit.
+        """
+        if self._replayed is None:
+            return [Update(ticket, ticket) for ticket in range(tickets)]
+        found = self._replayed[step] if step < len(self._replayed) else []
+        if sorted(update.ticket for update in found) != list(range(tickets)):
+            raise ModelError(
+                f"step {step} makes {tickets} updates, and the log of local_updates.replay has {len(found)}: "
+                "it is of a shorter job, or of one with another batch or data set"
+            )
+        return found
+
+    def in_order(self, order: Sequence[Update]) -> Iterator[int]:
+        """The tickets of a round, each to be computed and given to `take` before the next is asked for.
+
+        Args:    order: of the updates. Weights are kept as long as an update is to come that was computed with them.
+        """
+        last_use = {update.version: index for index, update in enumerate(order)}
+        kept: dict[int, torch.Tensor] = {}
+        for index, update in enumerate(order):
+            if last_use.get(index, -1) > index:
+                kept[index] = self.weights()
+            present = None
+            if update.version != index:
+                present = self.weights()
+                self._take_weights(kept[update.version])
+            self.restore_buffers()
+            yield update.ticket
+            if present is not None:
+                self._take_weights(present)
+            self._apply_taken(update, index)
+            if last_use[update.version] == index:
+                kept.pop(update.version, None)
+
+    def take(self, push: Push) -> None:
+        """The ticket that `in_order` gave is computed."""
+        self._taken = push
+
+    def _apply_taken(self, update: Update, index: int) -> None:
+        assert self._taken.ticket == update.ticket
+        staleness = index - update.version
+        self._apply(self._taken, update.version, 1.0 / max(1, staleness) if self._damps else 1.0)
+        del self._taken
+
+    def serve(self, comm: Communicator, helpers: Sequence[int], tickets: int) -> None:
+        """A round with others: they have begun with a ticket each, in the order of their ranks.
+
+        Raises:  GenerationLost: one was lost.
+        """
+        protocol: ShardServer[Push] = ShardServer(
+            "asp" if self._staleness is None else "ssp", staleness=self._staleness or 0, damps=self._damps
+        )
+        dealt = iter(range(tickets))
+        awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]] = {}
+        pulled: dict[int, int] = {}
+        """By rank, the version of the weights it computes with."""
+        for rank in helpers:
+            protocol.join(_name(rank))
+        for rank, _ in zip(helpers, dealt, strict=False):
+            protocol.pull(_name(rank))
+            pulled[rank] = 0
+            awaited[rank] = self._await(comm, rank)
+        for rank in helpers:
+            if rank not in awaited:  # fewer tickets than workers
+                protocol.leave(_name(rank))
+        clocks = dict.fromkeys(awaited, 0)
+        while awaited:
+            rank = _first_of(awaited)
+            _, head, vector = awaited.pop(rank)
+            ticket, weight, loss = _HEAD.unpack(bytes(head[: _HEAD.size].numpy()))
+            push = Push(ticket, weight, loss, vector, bytes(head[_HEAD.size :].numpy()))
+            answers = self._do(protocol.push(_name(rank), clocks[rank], push), pulled)
+            clocks[rank] += 1
+            answers += self._do(protocol.pull(_name(rank)), pulled)
+            while answers:
+                other = answers.pop(0)
+                ticket = next(dealt, _OVER)
+                self._answer(comm, other, ticket)
+                if ticket == _OVER:
+                    answers += self._do(protocol.leave(_name(other)), pulled)
+                else:
+                    pulled[other] = len(self._updates)
+                    awaited[other] = self._await(comm, other)
+
+    def close(self) -> None:
+        """All updates of the round are made: buffers as they are on average, and the log."""
+        total = sum(weight for _, weight in self.told)
+        vector = self._layout.empty()
+        if total > 0:
+            vector[self._layout.tail : self._layout.flags.start] = self._changes / total
+        self._layout.put_buffers(vector, self._before)
+        self.log.write(self._updates)
+
+    def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
+        """Apply what is to be applied; the ranks that are to be answered."""
+        if todo.update is not None:
+            update, pushes = todo.update
+            assert len(pushes) == len(update.pushes)
+            for (name, _), push in zip(update.pushes, pushes, strict=True):
+                self._apply(push, pulled[_rank(name)], update.scale)
+        return [_rank(name) for name in todo.answers]
+
+    def _apply(self, push: Push, version: int, scale: float) -> None:
+        layout, vector = self._layout, push.vector.to(self._layout.device)
+        touched = vector[layout.flags.start :][: layout.flags.numel].tolist()
+        for (_, one), piece, flag in zip(layout.parameters, layout.pieces, touched, strict=False):
+            view = vector[piece.start : piece.start + piece.numel].view(piece.shape)
+            one.grad = view.to(one.dtype) if flag else None
+        self._replicas.update(push.weight, scale)
+        self._changes.add_(vector[layout.tail : layout.flags.start], alpha=push.weight)
+        if push.ticket == 0:
+            at = 0
+            for place, before in zip(layout.other_buffers, self._before_other, strict=True):
+                size = before.numel() * before.element_size()
+                place.put(bytes_tensor(push.integers[at : at + size]).view(before.dtype).view(before.shape))
+                at += size
+        self._updates.append(Update(push.ticket, version))
+        self.told.append((None if push.loss != push.loss else push.loss, push.weight))
+
+    def _await(self, comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor, torch.Tensor]:
+        head = torch.empty(_HEAD.size + _bytes_of(self._before_other), dtype=torch.uint8)
+        vector = self._layout.empty().cpu()
+        return comm.start_apart(rank, [head, vector], []), head, vector
+
+    def _answer(self, comm: Communicator, rank: int, ticket: int) -> None:
+        head = torch.tensor([ticket], dtype=torch.int64)
+        comm.start_apart(rank, [], [head] if ticket == _OVER else [head, self.weights()])
+
+
+def serving_of(spec: JobSpec, state: TrainingState, replicas: Replicas | None) -> Serving | None:
+    """That of a spec whose updates are asynchronous; its log is part of the state from here on."""
+    if replicas is None or not spec.local_updates.is_asynchronous:
+        return None
+    serving = Serving(spec, spec.local_updates.sync_every, state, replicas)
+    state.registered[REGISTERED] = serving.log
+    return serving
+
+
+def read_log(checkpoint: str) -> list[list[Update]]:
+    """The order in which a checkpoint's updates were made, by step.
+
+    Raises:
+        UserError: the address is none.
+        CheckpointError: it cannot be read, or its updates were not asynchronous.
+    """
+    folder = open_folder(parse_storage(checkpoint).absolute())
+    document, tensors = read_state(folder, read_manifest(folder).files)
+    registered = decode(document["state"], tensors)["registered"]
+    if REGISTERED not in registered:
+        raise CheckpointError(f"{folder} tells of no asynchronous updates: name a checkpoint of a job that made some")
+    log = UpdateLog(0)
+    log.load_state_dict(registered[REGISTERED])
+    return [[Update(ticket, version) for ticket, version in one.tolist()] for one in log.rounds]
+
+
+def _first_of(awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]]) -> int:
+    """The rank whose push is there first.
+
+    Raises:  GenerationLost: one was lost.
+    """
+    pause = _POLL_MIN_S
+    while True:
+        for rank, (messages, _, _) in awaited.items():
+            if messages.poll():
+                return rank
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_MAX_S)
+
+
+def _name(rank: int) -> str:
+    return f"{rank:06}"  # sorts as ranks do
+
+
+def _rank(name: str) -> int:
+    return int(name)
+
+
+def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors)

@@ -1,0 +1,311 @@
+"""Asynchronous updates: ranks are threads over real gloo, and each round is gone through again as its log says."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from alone import AloneRun, loss_of
+from groups import gloo_group, on_ranks
+from torch import nn
+
+from rubato.data.order import RoundPlan
+from rubato.engine.comm import Communicator
+from rubato.engine.replicas import Replicas
+from rubato.engine.serving import Push, Serving, Update, UpdateLog, serving_of
+from rubato.engine.state import TrainingState
+from rubato.errors import ModelError
+from rubato.wire.local_updates import LocalUpdatesSpec
+from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
+
+pytestmark = pytest.mark.usefixtures("generators")
+
+UPDATES = 9
+ROWS = [
+    (torch.randn(3, generator=torch.Generator().manual_seed(index)), torch.tensor(float(index % 3)))
+    for index in range(44)
+]
+
+
+def spec_of(local: LocalUpdatesSpec, batch: int = 2 * UPDATES) -> JobSpec:
+    cut = BatchSpec(batch, 2)
+    return JobSpec(
+        name="test",
+        entrypoint="main.py:train",
+        batch=cut,
+        workers=WorkersSpec(max=2),
+        local_updates=local,
+        reproducible=False,
+    )
+
+
+def model_of() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+class Party:
+    """One worker with a model of its own."""
+
+    def __init__(self, local: LocalUpdatesSpec) -> None:
+        self.model = model_of()
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        spec = spec_of(local)
+        self.state = TrainingState({"": self.model}, {"": optimizer}, {}, {})
+        self.replicas = Replicas(spec, self.state)
+        serving = serving_of(spec, self.state, self.replicas)
+        assert serving is not None
+        self.serving: Serving = serving
+
+    def begin(self) -> None:
+        self.replicas.begin()
+        self.serving.begin()
+
+    def compute(self, ticket: int) -> Push:
+        """Its loss is its number."""
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(ticket))
+        self.serving.restore_buffers()
+        self.model(x).square().mean().backward()
+        return self.serving.pack(ticket, float(ticket), 1.0 + ticket % 2)
+
+    def content(self) -> list[bytes]:
+        return [one.detach().numpy().tobytes() for one in self.model.state_dict().values()]
+
+
+def round_over(
+    group: Sequence[Communicator], local: LocalUpdatesSpec, pause: Callable[[int, int], float]
+) -> tuple[list[Party], list[int]]:
+    """A round with rank 0 as the server; the parties as they are behind it, and who computed which ticket."""
+    parties = [Party(local) for _ in group]
+    computed: list[tuple[int, int]] = []
+
+    def act(rank: int) -> None:
+        party, helpers = parties[rank], list(range(1, len(group)))
+        party.begin()
+        if rank == 0:
+            party.serving.serve(group[0], helpers, UPDATES)
+            party.serving.close()
+            return
+        for ticket in party.serving.tickets(group[rank], 0, rank - 1):
+            push = party.compute(ticket)
+            computed.append((rank, ticket))
+            time.sleep(pause(rank, ticket))
+            party.serving.send(group[rank], 0, push)
+        party.serving.go_back()
+
+    on_ranks(len(group), act)
+    assert sorted(ticket for _, ticket in computed) == list(range(UPDATES))
+    return parties, [rank for rank, _ in sorted(computed, key=lambda one: one[1])]
+
+
+def again(local: LocalUpdatesSpec, log: Sequence[Update]) -> Party:
+    """The same round by one worker, in the order of a log."""
+    party = Party(local)
+    party.begin()
+    for ticket in party.serving.in_order(log):
+        party.serving.take(party.compute(ticket))
+    party.serving.close()
+    return party
+
+
+SLOW: dict[str, Callable[[int, int], float]] = {
+    "alike": lambda rank, ticket: 0.002,
+    "one is slow": lambda rank, ticket: 0.08 if rank == 1 else 0.002,
+    "by turns": lambda rank, ticket: 0.002 + 0.02 * ((rank + ticket) % 3),
+}
+
+
+@pytest.mark.parametrize("pace", SLOW)
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalUpdatesSpec("asynchronous", UPDATES),
+        LocalUpdatesSpec("asynchronous", UPDATES, damping=True),
+        LocalUpdatesSpec("asynchronous", UPDATES, staleness=1),
+    ],
+    ids=["asp", "damped", "ssp"],
+)
+def test_a_round_gone_through_again_in_the_order_of_its_log_gives_its_bits(
+    world: int, local: LocalUpdatesSpec, pace: str
+) -> None:
+    with gloo_group(world) as group:
+        parties, computed = round_over(group, local, SLOW[pace])
+    server, *others = parties
+    log = server.serving.log.last
+    assert sorted(update.ticket for update in log) == list(range(UPDATES))
+    assert all(0 <= update.version <= index for index, update in enumerate(log))
+    assert again(local, log).content() == server.content()
+    assert sorted(server.serving.told) == sorted((float(one), 1.0 + one % 2) for one in range(UPDATES))
+    untouched = Party(local).content()
+    assert all(party.content() == untouched for party in others)
+    assert server.content() != untouched
+    if local.staleness is not None:
+        _check_bound(log, computed, local.staleness)
+    if pace == "one is slow" and world > 2 and local.staleness is None:
+        assert computed.count(1) < UPDATES / (world - 1)
+        assert any(index > update.version for index, update in enumerate(log))
+
+
+def _check_bound(log: Sequence[Update], computed: Sequence[int], staleness: int) -> None:
+    """Nobody is further ahead of the slowest, among those that have tickets left, than the spec says."""
+    ranks = sorted(set(computed))
+    last = {rank: max(index for index, update in enumerate(log) if computed[update.ticket] == rank) for rank in ranks}
+    clocks = dict.fromkeys(ranks, 0)
+    for index, update in enumerate(log):
+        active = [clocks[rank] for rank in ranks if last[rank] >= index]
+        assert clocks[computed[update.ticket]] - min(active) <= staleness + 1
+        clocks[computed[update.ticket]] += 1
+
+
+def test_damping_makes_old_gradients_count_less() -> None:
+    log = [Update(0, 0), Update(1, 0), Update(2, 0), *(Update(ticket, ticket) for ticket in range(3, UPDATES))]
+    plain, damped = (again(LocalUpdatesSpec("asynchronous", UPDATES, damping=one), log) for one in (False, True))
+    assert plain.content() != damped.content()
+    rates = [group["lr"] for group in damped.state.optimizers[""].param_groups]
+    assert rates == [0.05]
+
+
+def test_the_log_travels_as_integers_and_is_saved_round_by_round() -> None:
+    log, other = UpdateLog(4), UpdateLog(4)
+    rounds = [[Update(1, 0), Update(0, 0), Update(2, 1)], [Update(0, 0)]]
+    for one in rounds:
+        log.write(one)
+        other.put(log.now)
+        assert other.last == one
+        log.count()
+        other.count()
+    third = UpdateLog(4)
+    third.load_state_dict(copy.deepcopy(log.state_dict()))
+    assert [one.tolist() for one in third.rounds] == [[[1, 0], [0, 0], [2, 1]], [[0, 0]]]
+    assert [one.tolist() for one in other.rounds] == [one.tolist() for one in third.rounds]
+    assert UpdateLog(4).state_dict()["updates"].shape == (0, 2)
+
+
+def test_fewer_tickets_than_workers() -> None:
+    local = LocalUpdatesSpec("asynchronous", UPDATES)
+    with gloo_group(3) as group:
+        parties = [Party(local) for _ in group]
+
+        def act(rank: int) -> None:
+            party = parties[rank]
+            party.begin()
+            if rank == 0:
+                party.serving.serve(group[0], [1, 2], 1)
+                party.serving.close()
+            elif rank == 1:
+                for ticket in party.serving.tickets(group[1], 0, 0):
+                    party.serving.send(group[1], 0, party.compute(ticket))
+
+        on_ranks(3, act)
+    assert parties[0].serving.log.last == [Update(0, 0)]
+
+
+# --- as a job sees it -------------------------------------------------------------------------------------------------
+
+
+def train(run: AloneRun, optimizer: Callable[[Any], torch.optim.Optimizer]) -> nn.Module:
+    model = model_of()
+    stepper = optimizer(model.parameters())
+    run.prepare(model=model, optimizer=stepper, dataset=ROWS)
+    for step in run.steps(epochs=2):
+        for x, y in step:
+            step.backward(loss_of(model, x, y))
+        stepper.step()
+    return model
+
+
+def alone(**local: Any) -> AloneRun:
+    return AloneRun(
+        batch=16, num_microbatches=2, local_updates=LocalUpdatesSpec("asynchronous", 4, **local), reproducible=False
+    )
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def test_one_worker_makes_one_update_after_the_other() -> None:
+    run = alone()
+    model = train(run, sgd)
+    expected = by_hand(run.session.spec.seed)
+    for (name, one), other in zip(model.state_dict().items(), expected.state_dict().values(), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=2e-4, atol=2e-5, msg=name)
+    assert [row.values["staleness"] for row in run.rows] == [0.0] * 5, "the last row is told at the end"
+
+
+def by_hand(seed: int) -> nn.Module:
+    """In double precision; of each round buffers take the mean of what its tickets change in them."""
+    plan = RoundPlan(len(ROWS), 16, 2, seed, 4)
+    model = model_of().double()
+    stepper = sgd(model.parameters())
+    for step in range(2 * plan.steps_per_epoch):
+        before = {name: one.clone() for name, one in model.named_buffers()}
+        changes = {name: torch.zeros_like(one) for name, one in before.items()}
+        filled = sum(size > 0 for size in plan.sizes(step))
+        for part in plan.parts(step, range(filled)):
+            rows = [ROWS[index] for index in plan.pieces.samples(step, part.start, len(part))]
+            x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+            with torch.no_grad():
+                for name, one in model.named_buffers():
+                    one.copy_(before[name])
+            stepper.zero_grad()
+            loss_of(model, x.double(), y.double()).backward()  # type: ignore[no-untyped-call]
+            stepper.step()
+            share = len(rows) / plan.batch_size(step)
+            for name, one in model.named_buffers():
+                changes[name] += (one - before[name]) * (share if one.is_floating_point() else 0)
+        with torch.no_grad():
+            for name, one in model.named_buffers():
+                one.copy_(before[name] + (changes[name] if one.is_floating_point() else 1))
+    return model
+
+
+def test_a_job_gone_through_again_in_the_order_of_its_log_gives_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the log is made up: of workers that were late."""
+    rounds = [[Update(2, 0), Update(0, 0), Update(1, 1), Update(3, 1)], [Update(1, 0), Update(0, 0), Update(2, 2)]]
+
+    def order(serving: Serving, step: int, tickets: int) -> list[Update]:
+        made_up = [one for one in rounds[step % 2] if one.ticket < tickets]
+        return made_up if len(made_up) == tickets else [Update(ticket, 0) for ticket in range(tickets)]
+
+    monkeypatch.setattr(Serving, "order", order)
+    models = [train(alone(), lambda parameters: torch.optim.AdamW(parameters, lr=0.05)) for _ in range(2)]
+    states = [[one.detach().numpy().tobytes() for one in model.state_dict().values()] for model in models]
+    assert states[0] == states[1]
+    monkeypatch.undo()
+    in_turn = train(alone(), lambda parameters: torch.optim.AdamW(parameters, lr=0.05))
+    assert states[0] != [one.detach().numpy().tobytes() for one in in_turn.state_dict().values()]
+
+
+def test_a_batch_without_a_gradient_is_refused() -> None:
+    run = alone()
+    model = model_of()
+    run.prepare(model=model, optimizer=sgd(model.parameters()), dataset=ROWS)
+    step = next(run.steps(epochs=1))
+    with pytest.raises(ModelError, match="a batch left no gradient"):
+        list(step)
+
+
+def test_damping_needs_a_learning_rate() -> None:
+    party = Party(LocalUpdatesSpec("asynchronous", UPDATES, damping=True))
+    for group in party.state.optimizers[""].param_groups:
+        del group["lr"]
+    party.begin()
+    party.model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(ModelError, match="damping multiplies learning rates"):
+        party.replicas.update(1.0, 0.5)
+
+
+def test_threads_that_wait_for_others_end_with_their_group() -> None:
+    with gloo_group(3) as group:
+        round_over(group, LocalUpdatesSpec("asynchronous", UPDATES), SLOW["alike"])
+    deadline = time.monotonic() + 20
+    while any(one.name == "messages" for one in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [one for one in threading.enumerate() if one.name == "messages"]
