@@ -40,6 +40,7 @@ from rubato.engine.saver import Saver
 from rubato.engine.settling import count, is_due, resume, settle
 from rubato.engine.state import TrainingState
 from rubato.engine.sums import Sums
+from rubato.engine.told import Told
 from rubato.engine.tree import AnyOrder, Order, Tree, passes
 from rubato.errors import Diverged, GenerationLost
 from rubato.wire import worker as wire
@@ -101,8 +102,7 @@ class Session:
         """The one that user code works on now."""
         self.present_part: range | None = None
         """What is read of it now, as `BatchPlan.parts` cuts it."""
-        self.misses_loss = False
-        """The program was told that it leaves out step.backward."""
+        self.told = Told()
         self.sizes_seen: set[int] = set()
         """Sizes of microbatches that this process has computed before."""
         self.compute_ns = 0

@@ -332,8 +332,8 @@ class Step:
                 f"microbatch {leaves.start} of step {self.index} left no gradient: call step.backward(loss) in the "
                 "loop, with a loss that depends on the prepared model's parameters"
             )
-        if self._loss is None and not session.misses_loss:
-            session.misses_loss = True
+        if self._loss is None and not session.told.misses_loss:
+            session.told.misses_loss = True
             session.notice(EventKind.LOSS_MISSING, NO_LOSS)
         loss = float("nan") if self._loss is None else self._loss
         for leaf, part in zip(leaves, sizes, strict=True):
@@ -361,7 +361,11 @@ class Step:
             done = "skipped" if skip else "delivered as it is"
             if not skip and self._scaler is None:
                 done += " (on_non_finite: skip leaves such steps out, fail stops at the first)"
-            session.notice(EventKind.NON_FINITE, f"{what}; it was {done}")
+            if in_a_row := session.told.count_not_finite():
+                often = f"; so were those of the {in_a_row - 1} steps before" if in_a_row > 1 else ""
+                session.notice(EventKind.NON_FINITE, f"{what}; it was {done}{often}")
+        else:
+            session.told.count_finite()
         if session.flat.takes_notes and decision.is_finite and self._noise is not None:
             samples = session.plan.batch_size(self.index)
             unit = session.sums.unit(self.index) * samples / decision.weight  # a program may weigh by something else

@@ -9,6 +9,7 @@ It imports `rubato` and the user's code, nothing else of ours. It ends with
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -25,6 +26,8 @@ from rubato.wire.progress import ProgressWord
 from rubato.wire.spec import parse_spec
 
 EXIT_USER, EXIT_ENGINE, EXIT_DIVERGED = 1, 70, 71
+COMM_BYTES = 15
+"""Of a process's name, on Linux."""
 
 
 def main() -> None:
@@ -40,12 +43,19 @@ def main() -> None:
     if not line:
         os._exit(EXIT_ENGINE)
     start = wire.decode(json.loads(line))
+    _take_name(f"rubato {start.worker_id}")
     code = _train(start, connection, reader, word)
     # Communication threads may still be in C++: leave without tearing the interpreter down under them.
     sys.stdout.flush()
     sys.stderr.flush()
     atexit._run_exitfuncs()
     os._exit(code)
+
+
+def _take_name(name: str) -> None:
+    """What `ps` and `top` call this process."""
+    with contextlib.suppress(OSError):  # where there is no such file
+        Path("/proc/self/comm").write_text(name[:COMM_BYTES])
 
 
 def _progress_word() -> ProgressWord:

@@ -116,11 +116,12 @@ print(os.getppid(), os.getsid(0) == os.getpid(), os.getcwd(), os.environ["MINE"]
 print(sys.path[0], [name for name in os.environ if name.endswith("_FD")], threading.current_thread().name)
 print("to stderr", file=sys.stderr)
 print(torch.randn(3, 3).matmul(torch.ones(3, 3)).shape[0], torch.get_num_threads())
+print("is called", open("/proc/self/comm").read().strip())
 """
     )
     watched.finish()
     said = [line for stream, line in watched.output if stream == "stdout"]
-    assert said == [f"{os.getpid()} True {folder} x w1.1", f"{folder} [] MainThread", "3 1"]
+    assert said == [f"{os.getpid()} True {folder} x w1.1", f"{folder} [] MainThread", "3 1", "is called rubato w1.1"]
     assert ("stderr", "to stderr") in watched.output
 
 

@@ -223,6 +223,17 @@ def test_a_scaler_skips_the_whole_step_where_that_is_asked(*, is_unscaled_first:
     assert ["skipped" in notice.message for notice in run.notices] == [True]
 
 
+def test_gradients_that_are_never_finite_are_told_now_and_then() -> None:
+    run = AloneRun(on_non_finite="skip")
+    model, optimizer = prepared(run)
+    for step in run.steps(steps=12):
+        for x, y in step:
+            step.backward(loss_of(model, x, y) * (1.0 if step.index == 9 else math.inf))
+        optimizer.step()
+    assert [notice.step for notice in run.notices] == [0, 1, 3, 7, 10, 11]
+    assert run.notices[3].message.endswith("it was skipped; so were those of the 7 steps before")
+
+
 def test_a_scaler_that_is_switched_off_skips_nothing_so_that_the_gradients_are_none() -> None:
     run = AloneRun(on_non_finite="skip")
     model, optimizer = prepared(run, scaler=(scaler := torch.amp.GradScaler("cpu", enabled=False)))
