@@ -33,6 +33,7 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.noise import REGISTERED as NOISE
 from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.engine.replicas import Replicas, replicas_of
+from rubato.engine.separation import Separation, separation_of
 from rubato.engine.serving import Serving, serving_of
 from rubato.engine.session import Session
 from rubato.engine.state import Place, TrainingState
@@ -60,7 +61,7 @@ class Run:
         self._noise: NoiseWatch | None = None
         self._rate: LearningRate | None = None
         self._replicas: Replicas | None = None
-        self._serving: Serving | None = None
+        self._rounds: Serving | Separation | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -171,7 +172,8 @@ class Run:
             self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         replicas = self._replicas = replicas_of(session.spec, state, prepared["scaler"])
-        serving = self._serving = serving_of(session.spec, state, replicas)
+        serving = serving_of(session.spec, state, replicas)
+        self._rounds = serving or separation_of(session.spec, state, replicas)
         refuse_within(
             state.optimizers.values(),
             lambda: session.present_microbatch is not None and not (replicas is not None and replicas.is_updating),
@@ -216,7 +218,7 @@ class Run:
         session = self._session
         began = time.perf_counter()
         while session.step < session.total_steps:
-            step = Step(session, source, scaler, self._noise, self._replicas, self._serving)
+            step = Step(session, source, scaler, self._noise, self._replicas, self._rounds)
             self._step = step
             yield step
             step.check_reduced()
@@ -290,7 +292,7 @@ class Run:
             "epoch": float(step.epoch),
             **(self._noise.told(step.index) if self._noise is not None else {}),
             **(self._rate.told(step.index) if self._rate is not None else {}),
-            **(self._serving.told_of_round() if self._serving is not None else {}),
+            **(self._rounds.told_of_round() if isinstance(self._rounds, Serving) else {}),
             **self._take_logged(),
         }
         return MetricRow(step.index + 1, utc_timestamp(), session.record.number, session.computing, _finite(values))

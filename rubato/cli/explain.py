@@ -104,6 +104,9 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
     if parsed.local_updates.is_asynchronous:
         share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
         return [f"{share}, which one worker makes as gradients come from the others"]
+    if parsed.local_updates.method == "layer_separation":
+        share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
+        return [f"{share}, of which one worker computes {parsed.local_updates.cut}, the others all before it"]
     if parsed.local_updates.is_on:
         step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"
     if not parsed.reproducible:

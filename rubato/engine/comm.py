@@ -308,6 +308,15 @@ class Communicator:
         received = [(rank, out[rank : rank + 1]) for rank in self._others]
         self.pass_messages(received, [(rank, source) for rank in self._others])
 
+    @property
+    def sent(self) -> int:
+        """Messages that were sent, and of which it is not known whether they have been received."""
+        return len(self._unconfirmed)
+
+    def forget(self, count: int) -> None:
+        """The first of these have been received, as follows from what others have said."""
+        del self._unconfirmed[:count]
+
     def confirm(self) -> None:
         """Wait until all others have received what they were sent: from then on it may change, and its sender leave.
 

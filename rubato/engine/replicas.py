@@ -108,7 +108,8 @@ class Replicas:
         self._keys: list[dict[torch.Tensor, set[str]]] = []
         """By optimizer and parameter, what was kept when the round began."""
         self._options: list[dict[tuple[int, str], Any]] = []
-        self._touched: set[int] = set()
+        self.touched: set[str] = set()
+        """Names of parameters that the present replica has changed."""
 
     def begin(self) -> None:
         """A round begins."""
@@ -136,13 +137,13 @@ class Replicas:
             ModelError: it left no gradient.
             NonFiniteGradient: one is not finite, and the job is to fail then.
         """
-        touched = [at for at, (_, one) in enumerate(self._parameters) if one.grad is not None]
+        touched = [name for name, one in self._parameters if one.grad is not None]
         if not touched:
             raise ModelError(
                 "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on "
                 "the prepared model's parameters"
             )
-        self._touched.update(touched)
+        self.touched.update(touched)
         if weight > 0 and self._may_update():
             self.is_updating = True
             with torch.autocast(self._device.type, enabled=False), _learning_rates(self._optimizers, scale):
@@ -173,16 +174,16 @@ class Replicas:
         Raises:  ModelError: the updates changed something that is not averaged.
         """
         self._check_options()
-        touched, self._touched = self._touched, set()
+        touched, self.touched = self.touched, set()
         with torch.no_grad():
-            for at, ((_, one), beginning) in enumerate(zip(self._parameters, self._beginning, strict=True)):
-                one.grad = beginning - one if at in touched else None
+            for (name, one), beginning in zip(self._parameters, self._beginning, strict=True):
+                one.grad = beginning - one if name in touched else None
                 one.copy_(beginning)
         torch.clear_autocast_cache()
 
     def go_back(self) -> None:
         """The round is begun again, or another worker trains it: parameters are as at its beginning."""
-        self._touched.clear()
+        self.touched.clear()
         with torch.no_grad():
             for (_, one), beginning in zip(self._parameters, self._beginning, strict=True):
                 one.copy_(beginning)

@@ -224,9 +224,9 @@ class Session:
         return passes(self.order, mine)
 
     def owners(self) -> tuple[int, ...]:
-        """Of the present step's microbatches, their ranks: of all the first one's, where that is a server."""
+        """Of the present step's microbatches, their ranks: of all the first one's, where that leads."""
         shares = self.shares()
-        return (shares[0],) * len(shares) if self.spec.local_updates.is_asynchronous else shares
+        return (shares[0],) * len(shares) if self.spec.local_updates.is_led else shares
 
     def shares(self) -> tuple[int, ...]:
         """By microbatch of the present step, whose share of the work it is."""

@@ -18,6 +18,7 @@ from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
+from rubato.engine.separation import Separation
 from rubato.engine.serving import Serving
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
@@ -45,14 +46,14 @@ class Step:
         scaler: Any,
         noise: NoiseWatch | None = None,
         replicas: Replicas | None = None,
-        serving: Serving | None = None,
+        rounds: Serving | Separation | None = None,
     ) -> None:
         self._session = session
         self._source = source
         self._scaler = scaler
         self._noise = noise
         self._replicas = replicas
-        self._serving = serving
+        self._rounds = rounds
         self.index = session.step
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
@@ -150,17 +151,17 @@ class Step:
                     batch = self._open(leaves)
                     session.overlap(leaves)
                     yield batch
-                elif self._serving is None:
+                elif self._rounds is None:
                     yield from self._train(self._replicas, leaves)
-                elif not (yield from self._repaired(self._serving, self._serve(self._serving, self._replicas, leaves))):
+                elif not (yield from self._repaired(self._rounds, self._lead(self._rounds, self._replicas, leaves))):
                     continue
                 if self._close(leaves, before_float):
                     integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in session.flat.other_buffers)
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
-            if self._serving is not None and self._has_tickets(self._serving):
+            if self._rounds is not None and self._has_part(self._rounds):
                 self._restore(before_float, before_other)
-                yield from self._repaired(self._serving, self._help(self._serving))
+                yield from self._repaired(self._rounds, self._follow(self._rounds))
                 continue
             self._restore(before_float, before_other)  # digests compare the state of the step's start
             if session.aggregation is not None:
@@ -178,8 +179,8 @@ class Step:
                     *zip(session.flat.other_buffers, before_other, strict=True),
                 )
             )
-        if self._serving is not None and counts:
-            self._serving.log.count()
+        if isinstance(self._rounds, Serving) and counts:
+            self._rounds.log.count()
         advance(session, self._source)
 
     def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
@@ -205,34 +206,58 @@ class Step:
         else:
             self._loss = sum(losses) / self._weight if self._weight else 0.0
 
-    def _serve(self, serving: Serving, replicas: Replicas, leaves: range) -> Iterator[Any]:
-        """A round, as its server; without others it computes what there is."""
-        session = self._session
+    def _lead(self, rounds: Serving | Separation, replicas: Replicas, leaves: range) -> Iterator[Any]:
+        """A round, as the owner of its microbatches; without others it computes what there is."""
+        session, others = self._session, self._others()
         parts = list(session.plan.parts(self.index, leaves))
-        serving.begin()
-        if helpers := self._helpers():
-            assert session.comm is not None
+        rounds.begin()
+        if others:
             session.finish_feeding()
             session.control.stage("exchange", self.index)
-            serving.serve(session.comm, helpers, len(parts))
+        if isinstance(rounds, Serving):
+            yield from self._serve(rounds, leaves, parts, others)
+        elif others:
+            assert session.comm is not None
+            rounds.keep(session.comm, others, len(parts), self.index)
+        else:
+            yield from self._train(replicas, leaves)
+            return
+        self._finish(replicas, rounds.told)
+
+    def _serve(self, serving: Serving, leaves: range, parts: list[range], others: list[int]) -> Iterator[Any]:
+        """As the server of asynchronous updates."""
+        session = self._session
+        if others:
+            assert session.comm is not None
+            serving.serve(session.comm, others, len(parts))
         else:
             for ticket in serving.in_order(serving.order(self.index, len(parts))):
                 yield self._open(leaves, parts[ticket])
                 self._schedules.check()
                 serving.take(serving.pack(ticket, self._loss, self._weight))
         serving.close()
-        self._finish(replicas, serving.told)
 
-    def _help(self, serving: Serving) -> Iterator[Any]:
-        """A round, as one of those that compute its tickets."""
+    def _follow(self, rounds: Serving | Separation) -> Iterator[Any]:
+        """A round, as one of those that own nothing of it."""
         session = self._session
-        assert session.comm is not None
         assert session.record is not None
-        server, first = session.owners()[0], self._helpers().index(session.rank)
         leaves = range(sum(size > 0 for size in session.plan.sizes(self.index)))
         parts = list(session.plan.parts(self.index, leaves))
-        serving.begin()
+        rounds.begin()
         session.finish_feeding()
+        if isinstance(rounds, Serving):
+            yield from self._help(rounds, leaves, parts)
+        else:
+            yield from self._separate(rounds, leaves, parts)
+        session.present_microbatch = session.present_part = None
+        rounds.go_back()
+        rounds.helped = (session.record.number, self.index)
+
+    def _help(self, serving: Serving, leaves: range, parts: list[range]) -> Iterator[Any]:
+        """As one that computes tickets of asynchronous updates."""
+        session = self._session
+        assert session.comm is not None
+        server, first = session.owners()[0], self._others().index(session.rank)
         if first < len(parts):
             for ticket in serving.tickets(session.comm, server, first):
                 began = time.perf_counter_ns()
@@ -243,25 +268,47 @@ class Step:
                 session.compute_ns += time.perf_counter_ns() - began
                 session.control.stage("exchange", self.index, ticket)
                 serving.send(session.comm, server, push)
-        session.present_microbatch = session.present_part = None
-        serving.go_back()
-        serving.helped = (session.record.number, self.index)
 
-    def _helpers(self) -> list[int]:
-        """Ranks that compute tickets of the server's round."""
+    def _separate(self, separation: Separation, leaves: range, parts: list[range]) -> Iterator[Any]:
+        """As one that computes the front of the layers."""
+        session, others = self._session, self._others()
+        assert session.comm is not None
+        comm, keeper, place = session.comm, session.owners()[0], others.index(session.rank)
+        separation.weight = lambda: self._weight
+        separation.begins = lambda: 0 if session.present_part is None else session.present_part.start
+        separation.stage = lambda stage: session.control.stage(stage, self.index, leaves.start)
+        with separation.asking(comm, keeper):
+            for part in parts:
+                mine, self._loss, self._weight = separation.share(part, place, len(others)), None, 0.0
+                if session.plan.part_size(self.index, mine):
+                    began = time.perf_counter_ns()
+                    yield self._open(leaves, mine)
+                    if separation.lost is not None:
+                        raise separation.lost
+                    self._schedules.check()
+                    session.compute_ns += time.perf_counter_ns() - began
+                session.control.stage("exchange", self.index, leaves.start)
+                separation.tell_done(comm, keeper, self._loss, self._weight)
+                separation.update(comm, others, self._weight)
+        separation.wait_updated(comm, keeper)
+        if place == 0:
+            separation.tell_front(comm, keeper)
+
+    def _others(self) -> list[int]:
+        """Ranks that have a part in the round that another one leads."""
         session = self._session
-        if self._serving is None or self._serving.is_replay:
+        if self._rounds is None or self._rounds.is_replay:
             return []
         return sorted(set(session.shares()) - {session.owners()[0]})
 
-    def _has_tickets(self, serving: Serving) -> bool:
-        """Whether this worker is to compute some, and has not in this generation."""
+    def _has_part(self, rounds: Serving | Separation) -> bool:
+        """Whether this worker has one in the round that another one leads, and has not done it in this generation."""
         session = self._session
         assert session.record is not None
-        is_done = serving.helped == (session.record.number, self.index) or session.is_caught_up()
-        return not is_done and session.follower is None and session.rank in self._helpers()
+        is_done = rounds.helped == (session.record.number, self.index) or session.is_caught_up()
+        return not is_done and session.follower is None and session.rank in self._others()
 
-    def _repaired(self, serving: Serving, work: Iterator[Any]) -> Generator[Any, None, bool]:
+    def _repaired(self, rounds: Serving | Separation, work: Iterator[Any]) -> Generator[Any, None, bool]:
         """The same; where a member is lost amid it, from the round's beginning, and this worker has recovered.
 
         Returns: whether it was done.
@@ -270,7 +317,7 @@ class Step:
             yield from work
         except GenerationLost as error:
             self._session.present_microbatch = self._session.present_part = None
-            serving.go_back()
+            rounds.go_back()
             self._session.membership.recover(str(error))
             return False
         return True

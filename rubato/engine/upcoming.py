@@ -12,7 +12,7 @@ def upcoming(session: Session) -> Iterator[tuple[int, int, int]]:
 
     Nothing where that is dealt out while it trains.
     """
-    if session.spec.local_updates.is_asynchronous:
+    if session.spec.local_updates.is_led:
         return
     assert session.record is not None
     owners, held = session.owners(), session.sums.of(session.step).held

@@ -110,9 +110,9 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
 def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
     """Strategies that the spec allows, the one it has by default first; and the others."""
     told, local = spec.aggregation.compression, spec.local_updates
-    base = Strategy(
-        density=told.density, rank=told.rank, rows=told.rows, local=local.method, sync_every=local.sync_every
-    )
+    base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
+    if local.method != "layer_separation":
+        base = replace(base, local=local.method, sync_every=local.sync_every)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for algorithm in ("ring", "tree", "halving_doubling"):
@@ -122,7 +122,9 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
     refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
-    if local.is_on:
+    if local.method == "layer_separation":
+        refused.append(Refused("layer_separation", "a profile does not tell what goes over the cut"))
+    elif local.is_on:
         because = "the spec has local_updates, whose exchanges are whole"
         refused = [Refused(name_of(replace(one, local="none")), because) for one in allowed[1:]] + refused
         allowed = allowed[:1]

@@ -49,8 +49,8 @@ _PATTERNS: dict[str, Pattern] = {
 class Cell:
     """One of the ways."""
 
-    shared_out: Literal["data"]
-    """What the workers share out; a model that is shared out itself is refused by the spec."""
+    shared_out: Literal["data", "data, and the layers behind a cut"]
+    """What the workers share out; a model that is shared out altogether is refused by the spec."""
     gradients: Literal["decentralised", "centralised"]
     """Whether all workers add up, or one does."""
     consistency: Consistency
@@ -61,8 +61,9 @@ class Cell:
 
 def cell_of(spec: JobSpec) -> Cell:
     """The one cell of a job."""
+    is_separated = spec.local_updates.method == "layer_separation"
     return Cell(
-        "data",
+        "data, and the layers behind a cut" if is_separated else "data",
         "centralised" if _has_centre(spec) else "decentralised",
         _consistency_of(spec),
         _pattern_of(spec),
@@ -70,20 +71,21 @@ def cell_of(spec: JobSpec) -> Cell:
 
 
 def _has_centre(spec: JobSpec) -> bool:
-    return spec.aggregation.name in ("sketched_sgd", "server") or spec.local_updates.is_asynchronous
+    return spec.aggregation.name in ("sketched_sgd", "server") or spec.local_updates.is_led
 
 
 def _consistency_of(spec: JobSpec) -> Consistency:
     local = spec.local_updates
     if local.is_asynchronous:
         return "asynchronous within a step" if local.staleness is None else "bounded staleness within a step"
-    return "synchronous, after updates of one's own" if local.is_on else "synchronous"
+    is_synchronous = not local.is_on or local.method == "layer_separation"
+    return "synchronous" if is_synchronous else "synchronous, after updates of one's own"
 
 
 def _pattern_of(spec: JobSpec) -> Pattern:
     if spec.backend != "rubato":
         return "as the program asks"
-    if spec.local_updates.is_asynchronous:
+    if spec.local_updates.is_led:
         return "all to one and back"
     if spec.aggregation.name == "sketch":
         algorithm = spec.aggregation.algorithm

@@ -10,7 +10,7 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous"]
+LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous", "layer_separation"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
 
@@ -33,14 +33,16 @@ class OuterSpec:
 
 @dataclass(frozen=True)
 class LocalUpdatesSpec:
-    """Many updates in a step of the job: by microbatches that train by themselves, or by a parameter server."""
+    """Many updates in a step of the job: by microbatches that train by themselves, by a parameter server, or by workers
+    that share out the layers."""
 
     method: LocalMethod = "none"
     """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
     they came for a gradient. `asynchronous`: one worker applies the gradients of the others as they come, and gives
-    each its weights; nobody waits for anybody within a step."""
+    each its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`,
+    the others all before them."""
     sync_every: int = 1
-    """Updates of each microbatch in a step; of `asynchronous`: updates in a step, whoever computes them.
+    """Updates of each microbatch in a step; of the last two: updates in a step, whoever computes them.
     `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
     """The outer optimizer of `diloco`."""
@@ -52,12 +54,15 @@ class LocalUpdatesSpec:
     replay: str | None = None
     """Of `asynchronous`: folder or URI of a checkpoint of a job like this one. One worker makes its updates again, in
     their order, which gives the same bits."""
+    cut: str | None = None
+    """Of `layer_separation`: name of the module that one worker computes, as `model.named_modules()` tells: the one
+    with most of the parameters."""
 
     def __post_init__(self) -> None:
         is_on = self.method != "none"
         check_rules(
             (1 <= self.sync_every <= MAX_UPDATES, "sync_every", f"must lie in 1..{MAX_UPDATES}, got {self.sync_every}"),
-            (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd, diloco or asynchronous"),
+            (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd, diloco, asynchronous ..."),
             (
                 self.method == "diloco" or self.outer == OuterSpec(),
                 "outer",
@@ -79,6 +84,11 @@ class LocalUpdatesSpec:
                 "replay",
                 f"{self.method} has no order of its own that could be repeated; leave it out",
             ),
+            (
+                (self.cut is not None) == (self.method == "layer_separation"),
+                "cut",
+                "names the module that layer_separation gives to one worker: say both, or neither",
+            ),
         )
 
     @property
@@ -91,6 +101,11 @@ class LocalUpdatesSpec:
         """Whether they are made by a server, as gradients come."""
         return self.method == "asynchronous"
 
+    @property
+    def is_led(self) -> bool:
+        """Whether one worker does in a step what is not the others': the owner of all of its microbatches."""
+        return self.method in ("asynchronous", "layer_separation")
+
 
 def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
     """(holds, field, message): what does not go together with the rest of a job."""
@@ -100,10 +115,10 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
     updates = spec.num_microbatches * local.sync_every
     return [
         (
-            not (local.is_asynchronous and spec.reproducible),
+            not (local.is_led and spec.reproducible),
             "local_updates.method",
-            "which gradients come first is up to the clock: say reproducible: false, or method: local_sgd, which gives "
-            "the same bits whatever the number of workers",
+            f"{local.method} gives other bits with another number of workers: say reproducible: false, or method: "
+            "local_sgd, which gives the same",
         ),
         (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
         (

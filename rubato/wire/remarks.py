@@ -45,6 +45,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         )
         if spec.workers.upper < 3:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
+    elif local.method == "layer_separation":
+        yield (
+            f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "
+            f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
+        )
     elif local.is_on:
         yield (
             f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "

@@ -12,11 +12,11 @@ from rubato.cli.keeper.process_table import marked_processes
 from tests.shell import Shell
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_demo_ends_well_and_down_leaves_nothing(shell: Shell) -> None:
     (port,) = find_free_ports(1)
     shell.environment["RUBATO_PORT"] = str(port)
-    demo = shell("demo", timeout_s=500)
+    demo = shell("demo", timeout_s=1000)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     digests = re.findall(r"disturbed +([0-9a-f]{64})", demo.stdout)
     assert len(digests) == 2

@@ -33,7 +33,11 @@ def spec_of(**aggregation: Any) -> JobSpec:
 def possible() -> list[JobSpec]:
     """Of each algorithm and each method, and of both where they go together."""
     found = [parse_spec({**SPEC, "backend": "ray_train"})]
-    local: list[dict[str, Any]] = [{"method": one} for one in get_args(LocalMethod) if one != "none"]
+    local: list[dict[str, Any]] = [
+        {"method": one, **({"cut": "head"} if one == "layer_separation" else {})}
+        for one in get_args(LocalMethod)
+        if one != "none"
+    ]
     local.append({"method": "asynchronous", "staleness": 2})
     found += [parse_spec({**SPEC, "local_updates": one}) for one in local]
     for algorithm in get_args(Algorithm):

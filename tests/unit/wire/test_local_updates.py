@@ -27,14 +27,16 @@ def test_what_holds() -> None:
 @pytest.mark.parametrize(
     ("local", "fields", "message"),
     [
-        ({"sync_every": 8}, {}, "local_updates.sync_every: needs a method: local_sgd, diloco or asynchronous"),
+        ({"sync_every": 8}, {}, "local_updates.sync_every: needs a method: local_sgd, diloco, asynchronous"),
         ({**ON, "sync_every": 0}, {}, "local_updates.sync_every: must lie in 1..100000, got 0"),
         ({"method": "local_sgd", "outer": {"lr": 0.5}}, {}, "local_updates.outer: local_sgd has no outer optimizer"),
         ({"staleness": 1}, {}, "local_updates.staleness: is for method: asynchronous"),
         ({"method": "asynchronous", "staleness": 0}, {"reproducible": False}, "lies in 1..100000; got 0 (0 is to wait"),
         ({**ON, "damping": True}, {}, "local_updates.damping: diloco knows no gradients of older weights"),
         ({**ON, "replay": "/kept/1-9"}, {}, "local_updates.replay: diloco has no order of its own"),
-        ({"method": "asynchronous"}, {}, "local_updates.method: which gradients come first is up to the clock"),
+        ({"method": "asynchronous"}, {}, "local_updates.method: asynchronous gives other bits with another number"),
+        ({"method": "layer_separation"}, {"reproducible": False}, "local_updates.cut: names the module"),
+        ({**ON, "cut": "head"}, {}, "local_updates.cut: names the module that layer_separation gives to one worker"),
         ({**ON, "outer": {"lr": 0}}, {}, "local_updates.outer.lr: must be more than 0"),
         ({**ON, "outer": {"momentum": 1}}, {}, "local_updates.outer.momentum: must be at least 0 and below 1"),
         ({**ON, "sync_every": 7}, {}, "batch.global_size: must be a multiple of 56: 8 microbatches, 7 updates"),

@@ -1,0 +1,430 @@
+"""Layers with few parameters on most workers, those with many on one: layer separation, in rounds.
+
+round      one step of the job, of H updates. All parameters and the optimizers' state are the same on all workers when
+           it begins
+front      the layers up to a cut: convolutional ones, say. All workers but one compute them, each with its own samples
+back       the module at the cut, with most of the parameters. The owner of the step's microbatches, the *keeper*,
+           computes it for all: it gets what comes in, tells what goes out, gets the gradient of that, and tells the
+           gradient of what came in. The program calls it as ever, and computes its loss where its samples are
+update     the others sum the gradients of the front, weighted by their samples, and step their optimizers; the keeper
+           does with those of the back. Neither gradients nor weights of the back travel
+close      one of the others tells the keeper the front, with buffers and what its optimizers keep. How far all came is
+           the gradient of the step, and the exchange gives it to all
+
+So between two rounds everybody has the same state: there workers come and go, checkpoints are saved, and all can be
+evaluated. Where one is lost amid a round, the keeper too, the others begin that round again. One worker alone computes
+all layers. A sum is in the order of ranks, so the same workers give the same bits.
+
+Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, and 2n(C-1)/C of
+the n of the front. It pays where that is far less than what the back holds.
+Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm without rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from rubato.checkpoint.layout import raw_bytes
+from rubato.data.randomness import seed_all
+from rubato.engine.comm import Communicator, Messages
+from rubato.engine.flat import FlatLayout
+from rubato.engine.replicas import Replicas
+from rubato.engine.state import Place, TrainingState
+from rubato.errors import GenerationLost, ModelError
+from rubato.strategies.peers import Group, cut
+from rubato.strategies.sums import sum_directly
+from rubato.wire.spec import JobSpec
+
+_FORWARD, _BACKWARD, _DONE = range(3)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_DIMENSIONS = 8
+_HEAD = 8 + _DIMENSIONS
+"""Kind, call, type, dimensions, whether a gradient is wanted, where its samples begin, autocast's type or -1, unused;
+then the shape."""
+_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
+
+Told = list[tuple[float | None, float]]
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Separation:
+    """What one worker does of the rounds.
+
+    Args:    replicas: hold the round's beginning, and step the optimizers.
+    Raises:  ModelError: there is no module at the cut, or it shares parameters with what comes before.
+    """
+
+    def __init__(self, spec: JobSpec, state: TrainingState, replicas: Replicas) -> None:
+        assert spec.local_updates.cut is not None
+        self._seed, self._replicas = spec.seed, replicas
+        self._back = _module_of(state, spec.local_updates.cut)
+        _check_not_compiled(state)
+        behind = {id(one) for one in self._back.parameters()}
+        before = {id(one) for name, one in _outside(state, self._back)}
+        if behind & before:
+            raise ModelError(
+                f"{spec.local_updates.cut} shares parameters with layers outside of it, and they train on different "
+                "workers: cut behind what is shared"
+            )
+        named = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
+        self._front = [(name, one) for name, one in named if id(one) not in behind]
+        self._kept = [one for _, one in named if id(one) in behind]
+        """Parameters of the back."""
+        if not self._front or not self._kept:
+            raise ModelError(
+                f"{spec.local_updates.cut} has {'all' if self._kept else 'none'} of the parameters that are trained: "
+                "cut elsewhere, or leave layer_separation out"
+            )
+        self._layout = FlatLayout(self._front, [])
+        inner = {id(module) for module in self._back.modules()}
+        own = {id(one) for _, one in self._front}
+        self._buffers = [one for one in state.buffers if id(one.module) not in inner]
+        self._places: list[Place] = [one for one in replicas.places if id(one.parameter) in own]
+        self._device = self._front[0][1].device
+        self._calls = itertools.count()
+        self._unconfirmed = 0
+        self._is_owed = False
+        """Whether the keeper is to say that it has made an update."""
+        self.lost: GenerationLost | None = None
+        """A member was lost while the program computed: it goes on to the end of its batch with what is here, which
+        counts nothing, and hears nothing of it."""
+        self.told: Told = []
+        """Loss and weight of each part of the round, where this worker is the keeper."""
+        self.helped = (0, 0)
+        """Generation and step of the last round in which this worker has done its part."""
+        self.weight: Callable[[], float] = lambda: 1.0
+        """Of the samples whose gradient is computed now."""
+        self.begins: Callable[[], int] = lambda: 0
+        """Which piece they begin with."""
+        self.stage: Callable[[str], None] = lambda stage: None
+        """Takes word of what is waited for."""
+
+    is_replay = False
+    """Of updates in a recorded order; these have none."""
+
+    def begin(self) -> None:
+        """A round begins, or begins again."""
+        self.told = []
+        self._unconfirmed, self._is_owed, self.lost = 0, False, None
+
+    def go_back(self) -> None:
+        """Parameters are those of the round's beginning; the engine puts back all else."""
+        self._replicas.go_back()
+
+    # --- a worker that computes the front -----------------------------------------------------------------------------
+
+    @staticmethod
+    def share(pieces: range, index: int, count: int) -> range:
+        """The part of an update's pieces that one of `count` others computes."""
+        low, high = cut(len(pieces), count)[index]
+        return pieces[low:high]
+
+    @contextmanager
+    def asking(self, comm: Communicator, keeper: int) -> Iterator[None]:
+        """Meanwhile the back is computed by another worker."""
+        anchor = torch.zeros((), requires_grad=True)  # so that there is a backward pass where the front is frozen
+        own = self._back.forward
+
+        def forward(*inputs: Any, **named: Any) -> torch.Tensor:
+            if named or len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor) or inputs[0].dtype not in _DTYPES:
+                raise ModelError(
+                    "the module at local_updates.cut takes one tensor of floating-point numbers, and nothing else: it "
+                    "is computed by another worker"
+                )
+            answer: torch.Tensor
+            if self.lost is not None:
+                answer = own(inputs[0])
+                return answer
+            link = self, comm, keeper, own
+            answer = _Ask.apply(inputs[0], anchor, link)  # type: ignore[no-untyped-call]
+            return answer
+
+        vars(self._back)["forward"] = forward
+        try:
+            yield
+        finally:
+            del vars(self._back)["forward"]  # that of its class is there again
+
+    def ask(self, comm: Communicator, keeper: int, kind: int, call: int, tensor: torch.Tensor, **told: float) -> Any:
+        """Send a tensor, and get the one that answers it."""
+        self.stage("exchange")
+        self.wait_updated(comm, keeper)
+        self.send(comm, keeper, kind, call, tensor, **told)
+        came = _receive(comm, keeper)
+        self.stage("compute")
+        return came.to(self._device)
+
+    def send(self, comm: Communicator, keeper: int, kind: int, call: int, tensor: torch.Tensor, **told: float) -> None:
+        """Send a tensor, and what is to be known of it."""
+        here = tensor.detach().cpu().contiguous()
+        head = _head(kind, call, here, **told)
+        comm.start_apart(keeper, [], [head, here.view(-1)] if here.numel() else [head])
+
+    def tell_done(self, comm: Communicator, keeper: int, loss: float | None, weight: float) -> None:
+        """This worker's part of an update was gone through."""
+        self.wait_updated(comm, keeper)
+        pair = torch.tensor([float("nan") if loss is None else loss, weight], dtype=torch.float64)
+        self.send(comm, keeper, _DONE, 0, pair)
+        self._is_owed = True
+
+    def wait_updated(self, comm: Communicator, keeper: int) -> None:
+        """Until the keeper has made the update that this worker has told of last."""
+        if self._is_owed:
+            _receive(comm, keeper)
+            self._is_owed = False
+
+    def update(self, comm: Communicator, others: Sequence[int], weight: float) -> None:
+        """Sum the gradients of the front over all that compute it, and step the optimizers.
+
+        Args:    others: their ranks, this one's among them.  weight: of this worker's samples; 0: it had none.
+        """
+        vector = self._layout.empty()
+        self._layout.pack(vector, [], weight)
+        total = torch.cat([vector, vector.new_tensor([weight])])
+        if len(others) > 1:
+            total = sum_directly(Group(comm, others), total.cpu()).to(self._device)
+            # Whoever has come here has received what it was sent in the update before.
+            comm.forget(self._unconfirmed)
+            self._unconfirmed = comm.sent
+        weights = float(total[-1])
+        if weights > 0:
+            self._layout.deliver(total[:-1].div_(weights), [])
+            self._replicas.update(weights)
+        for _, one in self._front:
+            one.grad = None
+
+    def tell_front(self, comm: Communicator, keeper: int) -> None:
+        """Behind the last update, by one of them: parameters, buffers, and what the optimizers keep."""
+        comm.start_apart(keeper, [], [self._packed()])
+
+    def _packed(self) -> torch.Tensor:
+        """(n,) uint8; each worker has as many."""
+        touched = self._replicas.touched
+        flags = torch.tensor([name in touched for name, _ in self._front], dtype=torch.uint8)
+        return torch.cat([flags, *(raw_bytes(one.detach()).cpu() for one in self._all_of_front())])
+
+    def _all_of_front(self) -> list[torch.Tensor]:
+        return [*(one for _, one in self._front), *(one.now for one in (*self._buffers, *self._places))]
+
+    # --- the keeper ---------------------------------------------------------------------------------------------------
+
+    def keep(self, comm: Communicator, others: Sequence[int], updates: int, step: int) -> None:
+        """A round with others.
+
+        Raises:  GenerationLost: one was lost.
+        """
+        for _ in range(updates):
+            self._keep_update(comm, others, step)
+        packed = torch.empty_like(self._packed())
+        comm.start_apart(others[0], [packed], []).wait()
+        self._take_front(packed)
+
+    def _keep_update(self, comm: Communicator, others: Sequence[int], step: int) -> None:
+        """Forward passes as they are asked for, backward passes in the order of ranks."""
+        turns, told = list(others), {}
+        sums: list[torch.Tensor | None] = [None] * len(self._kept)
+        graphs: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        awaited = {rank: _await(comm, rank) for rank in others}
+        while turns:
+            rank = _first_of(awaited)
+            head = awaited.pop(rank)[1]
+            tensor = _receive(comm, rank, head)
+            kind, call = int(head[0]), int(head[1])
+            if kind == _DONE:
+                turns.remove(rank)
+                told[rank] = tensor
+            elif kind == _FORWARD:
+                x = tensor.to(self._device).requires_grad_(bool(head[4]))
+                seed_all(self._seed, step, int(head[5]))
+                with torch.set_grad_enabled(bool(head[4])), _autocast(self._device, int(head[6])):
+                    y = self._back(x)
+                if head[4]:
+                    graphs[rank, call] = x, y
+                self._reply(comm, rank, call, y)
+                awaited[rank] = _await(comm, rank)
+            else:
+                gradients[rank] = head, tensor
+            while turns and turns[0] in gradients:
+                first = turns.pop(0)
+                turns.append(first)
+                head, tensor = gradients.pop(first)
+                x, y = graphs.pop((first, int(head[1])))
+                found = torch.autograd.grad(y, [x, *self._kept], tensor.to(self._device), allow_unused=True)
+                self._reply(comm, first, int(head[1]), torch.zeros_like(x) if found[0] is None else found[0])
+                awaited[first] = _await(comm, first)
+                for at, one in enumerate(found[1:]):
+                    if one is not None:
+                        added = one.mul(float(head[7]))
+                        sums[at] = added if (so_far := sums[at]) is None else so_far.add_(added)
+        self._step_back(sums, [told[rank].tolist() for rank in others])
+        for rank in others:
+            self.send(comm, rank, _DONE, 0, torch.empty(0))
+
+    def _step_back(self, sums: Sequence[torch.Tensor | None], told: Sequence[Sequence[float]]) -> None:
+        weights = sum(weight for _, weight in told)
+        if weights > 0:
+            for one, total in zip(self._kept, sums, strict=True):
+                one.grad = None if total is None else total.div_(weights)
+            self._replicas.update(weights)
+        self.told += [(None if loss != loss else loss, weight) for loss, weight in told if weight > 0]
+
+    def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
+        self.send(comm, rank, _FORWARD, call, tensor)
+
+    def _take_front(self, packed: torch.Tensor) -> None:
+        flags, at = packed[: len(self._front)].tolist(), len(self._front)
+        self._replicas.touched.update(name for (name, _), flag in zip(self._front, flags, strict=True) if flag)
+
+        def taken(like: torch.Tensor) -> torch.Tensor:
+            nonlocal at
+            size = like.numel() * like.element_size()
+            at += size
+            return packed[at - size : at].clone().view(like.dtype).view(like.shape)
+
+        with torch.no_grad():
+            for _, one in self._front:
+                one.copy_(taken(one))
+            for place in (*self._buffers, *self._places):
+                place.put(taken(place.own).to(self._device))
+
+
+class _Ask(torch.autograd.Function):
+    """The back, computed by the keeper: (b, ...) -> (b, ...)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, anchor: torch.Tensor, link: tuple[Separation, Communicator, int, Forward]
+    ) -> torch.Tensor:
+        separation, comm, keeper, own = link
+        ctx.link, ctx.call, ctx.like = link, next(separation._calls), (x.shape, x.dtype, x.device)
+        wants = any(ctx.needs_input_grad)
+        cast = torch.is_autocast_enabled(x.device.type)
+        kind = _DTYPES.index(torch.get_autocast_dtype(x.device.type)) if cast else -1
+        told = {"wants": float(wants), "begins": float(separation.begins()), "cast": float(kind)}
+        try:
+            answer: torch.Tensor = separation.ask(comm, keeper, _FORWARD, ctx.call, x, **told)
+        except GenerationLost as error:
+            separation.lost = error
+            with torch.no_grad():
+                answer = own(x)
+        return answer
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, None]:
+        separation, comm, keeper, _ = ctx.link
+        shape, dtype, device = ctx.like
+        came = torch.zeros(shape, dtype=dtype, device=device)
+        if separation.lost is None:
+            try:
+                came = separation.ask(comm, keeper, _BACKWARD, ctx.call, gradient, weight=separation.weight())
+            except GenerationLost as error:
+                separation.lost = error
+        return (came if ctx.needs_input_grad[0] else None), torch.zeros(()), None
+
+
+def separation_of(spec: JobSpec, state: TrainingState, replicas: Replicas | None) -> Separation | None:
+    """That of a spec that separates layers."""
+    is_on = replicas is not None and spec.local_updates.method == "layer_separation"
+    return Separation(spec, state, replicas) if is_on and replicas is not None else None
+
+
+def _module_of(state: TrainingState, path: str) -> nn.Module:
+    found = []
+    for name, model in state.models.items():
+        inner = path.removeprefix(f"{name}.") if name else path
+        if inner in dict(model.named_modules()) and inner:
+            found.append(model.get_submodule(inner))
+    if len(found) == 1:
+        return found[0]
+    known = [one for model in state.models.values() for one, _ in model.named_children()]
+    raise ModelError(
+        f"local_updates.cut: {'several models have' if found else 'no model has'} a module {path!r}; "
+        f"there are {', '.join(known[:8]) or 'none'}, and those inside of them, as model.named_modules() tells"
+    )
+
+
+def _check_not_compiled(state: TrainingState) -> None:
+    for model in state.models.values():
+        for module in model.modules():
+            if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+                raise ModelError(
+                    "a compiled model does not ask another worker for a part of it: leave torch.compile out, or "
+                    "layer_separation"
+                )
+
+
+def _outside(state: TrainingState, back: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters of all modules that are not in the back."""
+    inner = {id(module) for module in back.modules()}
+    for model in state.models.values():
+        for path, module in model.named_modules():
+            if id(module) not in inner:
+                yield from ((f"{path}.{key}", one) for key, one in module.named_parameters(recurse=False))
+
+
+@contextmanager
+def _autocast(device: torch.device, kind: int) -> Iterator[None]:
+    if kind < 0:
+        yield
+        return
+    with torch.autocast(device.type, dtype=_DTYPES[kind]):
+        yield
+
+
+def _head(
+    kind: int,
+    call: int,
+    tensor: torch.Tensor,
+    *,
+    wants: float = 0.0,
+    begins: float = 0.0,
+    cast: float = -1.0,
+    weight: float = 1.0,
+) -> torch.Tensor:
+    if tensor.dim() > _DIMENSIONS:
+        raise ModelError(f"the module at local_updates.cut has a tensor of more than {_DIMENSIONS} dimensions")
+    shape = [float(one) for one in tensor.shape] + [0.0] * (_DIMENSIONS - tensor.dim())
+    fixed = [float(kind), float(call), float(_DTYPES.index(tensor.dtype)), float(tensor.dim())]
+    return torch.tensor([*fixed, wants, begins, cast, weight, *shape], dtype=torch.float64)
+
+
+def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor that another one sends.
+
+    Args:    head: what was told of it; None: that is to come.
+    """
+    if head is None:
+        head = torch.empty(_HEAD, dtype=torch.float64)
+        comm.start_apart(rank, [head], []).wait()
+    shape = [int(one) for one in head[8 : 8 + int(head[3])]]
+    tensor = torch.empty(shape, dtype=_DTYPES[int(head[2])])
+    if tensor.numel():
+        comm.start_apart(rank, [tensor.view(-1)], []).wait()
+    return tensor
+
+
+def _await(comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor]:
+    head = torch.empty(_HEAD, dtype=torch.float64)
+    return comm.start_apart(rank, [head], []), head
+
+
+def _first_of(awaited: dict[int, tuple[Messages, torch.Tensor]]) -> int:
+    """The rank whose message is there first.
+
+    Raises:  GenerationLost: one was lost.
+    """
+    pause = _POLL_MIN_S
+    while True:
+        for rank, (messages, _) in awaited.items():
+            if messages.poll():
+                return rank
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_MAX_S)

@@ -1,0 +1,71 @@
+"""Layers on workers of their own, which come, go and die: what is learned is what one worker learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_run import causes
+from small_job import job
+
+PROGRAM = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
+        self.head = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+    def forward(self, x):
+        return self.head(self.front(x))
+
+def train(run):
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    dataset = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
+    run.prepare(model=model, optimizer=optimizer, dataset=dataset)
+    for step in run.steps(epochs=12):
+        for x, y in step:
+            time.sleep(0.05 * Path(run.config["home"], "hold").exists())
+            step.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+        if step.is_last_of_epoch:
+            run.log(far=run.evaluate(dataset, lambda x, y: (model(x) - y).abs().mean()))
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+SPEC: dict[str, Any] = {
+    "batch": {"global_size": 24, "num_microbatches": 4},
+    "reproducible": False,
+    "local_updates": {"method": "layer_separation", "sync_every": 3, "cut": "head"},
+}
+
+
+@pytest.mark.short
+def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
+    """Of a worker amid a round, of the one that has the layers behind the cut, and a scale-down."""
+    for name in ("alone", "many"):
+        (tmp_path / name).mkdir()
+    with job(tmp_path / "alone", PROGRAM, workers=1, **SPEC) as run:
+        run.result()
+        losses = [row["values"]["loss"] for row in run.rows()]
+    assert losses[-1] < losses[0] / 2
+    hold = tmp_path / "many" / "hold"
+    hold.touch()
+    with job(tmp_path / "many", PROGRAM, workers=1, checkpoint={"every_steps": 3}, **SPEC) as run:
+        run.wait_step(1)
+        run.scale(4)
+        run.wait_workers(4)
+        for rank in (2, 0):
+            run.wait_step(run.step + 2)
+            run.kill_and_wait([rank])
+            run.wait_workers(4)
+        run.scale(2)
+        run.wait_workers(2)
+        run.wait_step(run.step + 2)
+        hold.unlink()
+        run.result()
+        assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)
+    assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run))

@@ -1,0 +1,209 @@
+"""Layer separation: ranks are threads over real gloo; the oracle is one process that has all layers and all samples."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pytest
+import torch
+from alone import AloneRun, loss_of
+from groups import gloo_group, on_ranks
+from torch import nn
+
+from rubato.engine.comm import Communicator
+from rubato.engine.replicas import Replicas
+from rubato.engine.separation import Separation, separation_of
+from rubato.engine.state import TrainingState
+from rubato.errors import ModelError
+from rubato.strategies.peers import cut
+from rubato.wire.local_updates import LocalUpdatesSpec
+from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
+
+pytestmark = pytest.mark.usefixtures("generators")
+
+UPDATES = 6
+SAMPLES = 7
+
+
+def spec_of(at: str = "head") -> JobSpec:
+    return JobSpec(
+        name="test",
+        entrypoint="main.py:train",
+        batch=BatchSpec(2 * UPDATES, 2),
+        workers=WorkersSpec(max=2),
+        local_updates=LocalUpdatesSpec("layer_separation", UPDATES, cut=at),
+        reproducible=False,
+    )
+
+
+def model_of() -> nn.Module:
+    torch.manual_seed(1)
+    front = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten())
+    head = nn.Sequential(nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 3))
+    return nn.Sequential(OrderedDict(front=front, head=head)).double()
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def samples(update: int, count: int = SAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(update)
+    x = torch.randn(count, 1, 6, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(3, (count,), generator=generator)
+
+
+class Party:
+    """One worker with a model of its own."""
+
+    def __init__(self) -> None:
+        self.model = model_of()
+        self.state = TrainingState({"": self.model}, {"": optimizer_of(self.model)}, {}, {})
+        self.replicas = Replicas(spec_of(), self.state)
+        separation = separation_of(spec_of(), self.state, self.replicas)
+        assert separation is not None
+        self.separation: Separation = separation
+        self.replicas.begin()
+        self.separation.begin()
+
+    def follow(self, comm: Communicator, others: Sequence[int], count: int) -> None:
+        separation, place = self.separation, list(others).index(comm.rank)
+        weight = 0.0
+        separation.weight = lambda: weight
+        with separation.asking(comm, 0):
+            for update in range(UPDATES):
+                low, high = cut(count, len(others))[place]
+                x, y = samples(update, count)
+                loss, weight = None, float(high - low)
+                if weight:
+                    found = nn.functional.cross_entropy(self.model(x[low:high]), y[low:high])
+                    found.backward()
+                    loss = float(found.detach())
+                separation.tell_done(comm, 0, loss, weight)
+                separation.update(comm, others, weight)
+        separation.wait_updated(comm, 0)
+        if place == 0:
+            separation.tell_front(comm, 0)
+
+
+def by_hand(count: int) -> tuple[nn.Module, torch.optim.Optimizer, list[float]]:
+    model = model_of()
+    optimizer, losses = optimizer_of(model), []
+    for update in range(UPDATES):
+        x, y = samples(update, count)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return model, optimizer, losses
+
+
+@pytest.mark.parametrize("count", [SAMPLES, 2], ids=["uneven", "fewer samples than workers"])
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int) -> None:
+    parties = [Party() for _ in range(world)]
+    others = list(range(1, world))
+
+    def act(rank: int) -> None:
+        if rank == 0:
+            parties[0].separation.keep(group[0], others, UPDATES, 0)
+        else:
+            parties[rank].follow(group[rank], others, count)
+
+    with gloo_group(world) as group:
+        on_ranks(world, act)
+        sent = [comm.sent for comm in group]
+    model, optimizer, losses = by_hand(count)
+    keeper = parties[0]
+    for (name, one), other in zip(keeper.model.state_dict().items(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
+    own = keeper.state.optimizers[""].state
+    for mine, theirs in zip(keeper.model.parameters(), model.parameters(), strict=True):
+        for key, value in optimizer.state[theirs].items():
+            torch.testing.assert_close(own[mine][key], value, rtol=1e-9, atol=1e-11, msg=key)
+    fronts = [list(party.model.get_submodule("front").parameters()) for party in parties]
+    assert all(torch.equal(*pair) for front in fronts[1:] for pair in zip(front, fronts[0], strict=True))
+    backs = [list(party.model.get_submodule("head").parameters()) for party in parties[1:]]
+    untouched = list(model_of().get_submodule("head").parameters())
+    assert all(torch.equal(*pair) for back in backs for pair in zip(back, untouched, strict=True))
+    assert all("forward" not in vars(party.model.get_submodule("head")) for party in parties)
+    told = keeper.separation.told
+    each = len(told) // UPDATES
+    means = [
+        sum((loss or 0.0) * weight for loss, weight in told[at : at + each]) / count for at in range(0, len(told), each)
+    ]
+    assert means == pytest.approx(losses)
+    assert keeper.replicas.touched == {name for name, _ in keeper.state.named_parameters()}
+    assert max(sent) < 8 * world, "what is known to be received is let go of"
+
+
+def test_the_same_workers_give_the_same_bits() -> None:
+    found = []
+    for _ in range(2):
+        parties = [Party() for _ in range(3)]
+
+        def act(rank: int, parties: list[Party] = parties) -> None:
+            if rank == 0:
+                parties[0].separation.keep(group[0], [1, 2], UPDATES, 0)
+            else:
+                parties[rank].follow(group[rank], [1, 2], SAMPLES)
+
+        with gloo_group(3) as group:
+            on_ranks(3, act)
+        found.append([one.detach().numpy().tobytes() for one in parties[0].model.parameters()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("tail", "no model has a module 'tail'; there are front, head"),
+        ("front.1", "front.1 has none of the parameters that are trained"),
+    ],
+)
+def test_a_cut_that_is_none(at: str, message: str) -> None:
+    model = model_of()
+    state = TrainingState({"": model}, {"": optimizer_of(model)}, {}, {})
+    with pytest.raises(ModelError, match=message):
+        separation_of(spec_of(at), state, Replicas(spec_of(at), state))
+
+
+def test_shared_parameters_cannot_be_cut() -> None:
+    model = nn.Sequential(OrderedDict(front=nn.Linear(4, 4), head=nn.Linear(4, 4)))
+    model.get_submodule("head").weight = model.get_submodule("front").weight
+    state = TrainingState({"": model}, {"": optimizer_of(model)}, {}, {})
+    with pytest.raises(ModelError, match="head shares parameters with layers outside of it"):
+        separation_of(spec_of(), state, Replicas(spec_of(), state))
+
+
+def test_a_compiled_model_is_refused() -> None:
+    model = model_of()
+    model.compile(backend="eager")
+    state = TrainingState({"": model}, {"": optimizer_of(model)}, {}, {})
+    with pytest.raises(ModelError, match=r"leave torch\.compile out"):
+        separation_of(spec_of(), state, Replicas(spec_of(), state))
+
+
+def test_one_worker_has_all_layers() -> None:
+    rows = [
+        (torch.randn(3, generator=torch.Generator().manual_seed(index)), torch.tensor(float(index % 3)))
+        for index in range(32)
+    ]
+    weights = []
+    for local in (
+        LocalUpdatesSpec("layer_separation", 4, cut="head"),
+        LocalUpdatesSpec("asynchronous", 4),
+    ):
+        torch.manual_seed(1)
+        model = nn.Sequential(OrderedDict(front=nn.Linear(3, 4), act=nn.Tanh(), head=nn.Linear(4, 1)))
+        run = AloneRun(batch=16, num_microbatches=2, local_updates=local, reproducible=False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        run.prepare(model=model, optimizer=optimizer, dataset=rows)
+        for step in run.steps(epochs=2):
+            for x, y in step:
+                step.backward(loss_of(model, x, y))
+            optimizer.step()
+        weights.append([one.detach().numpy().tobytes() for one in model.parameters()])
+    assert weights[0] == weights[1], "one update after the other"
