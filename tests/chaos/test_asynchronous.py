@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_amid_a_round_is_fenced(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     with job(tmp_path, PROGRAM, workers=3, limits={"hang_timeout": HANG_S}, **spec()) as run:
-        run.wait_step(2)
+        run.wait_step(3)  # an epoch: from here on no batch is the first of its size, which may take minutes
         run.kill([1], signal.SIGSTOP)
         run.wait(lambda: bool(run.events("worker.lost")), "the stopped worker fenced")
         run.wait_workers(3)
