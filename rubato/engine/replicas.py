@@ -113,6 +113,7 @@ class Replicas:
 
     def begin(self) -> None:
         """A round begins."""
+        self.left_out = 0
         parameters = [one.detach() for _, one in self._parameters]
         if not self._beginning:
             self._beginning = [torch.empty_like(one) for one in parameters]
@@ -184,6 +185,7 @@ class Replicas:
     def go_back(self) -> None:
         """The round is begun again, or another worker trains it: parameters are as at its beginning."""
         self.touched.clear()
+        self.left_out = 0
         with torch.no_grad():
             for (_, one), beginning in zip(self._parameters, self._beginning, strict=True):
                 one.copy_(beginning)

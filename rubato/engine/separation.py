@@ -45,9 +45,10 @@ from rubato.wire.spec import JobSpec
 _FORWARD, _BACKWARD, _DONE = range(3)
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _DIMENSIONS = 8
-_HEAD = 8 + _DIMENSIONS
-"""Kind, call, type, dimensions, whether a gradient is wanted, where its samples begin, autocast's type or -1, unused;
-then the shape."""
+_FIXED = 9
+_HEAD = _FIXED + _DIMENSIONS
+"""Kind, call, type, dimensions, whether a gradient is wanted, where its samples begin, autocast's type or -1, their
+weight, and whether the module is in training mode; then the shape."""
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
 
 Told = list[tuple[float | None, float]]
@@ -63,7 +64,7 @@ class Separation:
 
     def __init__(self, spec: JobSpec, state: TrainingState, replicas: Replicas) -> None:
         assert spec.local_updates.cut is not None
-        self._seed, self._replicas = spec.seed, replicas
+        self._seed, self._state, self._replicas = spec.seed, state, replicas
         self._back = _module_of(state, spec.local_updates.cut)
         _check_not_compiled(state)
         behind = {id(one) for one in self._back.parameters()}
@@ -106,6 +107,11 @@ class Separation:
         self.stage: Callable[[str], None] = lambda stage: None
         """Takes word of what is waited for."""
 
+    @property
+    def is_training(self) -> bool:
+        """Whether the module at the cut is in training mode."""
+        return self._back.training
+
     is_replay = False
     """Of updates in a recorded order; these have none."""
 
@@ -142,15 +148,18 @@ class Separation:
             if self.lost is not None:
                 answer = own(inputs[0])
                 return answer
-            link = self, comm, keeper, own
+            link = self, comm, keeper, own, torch.is_grad_enabled()
             answer = _Ask.apply(inputs[0], anchor, link)  # type: ignore[no-untyped-call]
             return answer
 
+        patched = vars(self._back).get("forward")
         vars(self._back)["forward"] = forward
         try:
             yield
         finally:
             del vars(self._back)["forward"]  # that of its class is there again
+            if patched is not None:
+                vars(self._back)["forward"] = patched
 
     def ask(self, comm: Communicator, keeper: int, kind: int, call: int, tensor: torch.Tensor, **told: float) -> Any:
         """Send a tensor, and get the one that answers it."""
@@ -170,8 +179,8 @@ class Separation:
     def tell_done(self, comm: Communicator, keeper: int, loss: float | None, weight: float) -> None:
         """This worker's part of an update was gone through."""
         self.wait_updated(comm, keeper)
-        pair = torch.tensor([float("nan") if loss is None else loss, weight], dtype=torch.float64)
-        self.send(comm, keeper, _DONE, 0, pair)
+        told = torch.tensor([float(loss is not None), loss or 0.0, weight], dtype=torch.float64)
+        self.send(comm, keeper, _DONE, 0, told)
         self._is_owed = True
 
     def wait_updated(self, comm: Communicator, keeper: int) -> None:
@@ -185,11 +194,16 @@ class Separation:
 
         Args:    others: their ranks, this one's among them.  weight: of this worker's samples; 0: it had none.
         """
+        if any(one.grad is not None for one in self._kept):
+            raise ModelError(
+                "the loss depends on parameters behind local_updates.cut other than by calling that module, which "
+                "another worker has: leave that out (a penalty on weights, say: use weight_decay), or layer_separation"
+            )
         vector = self._layout.empty()
         self._layout.pack(vector, [], weight)
         total = torch.cat([vector, vector.new_tensor([weight])])
         if len(others) > 1:
-            total = sum_directly(Group(comm, others), total.cpu()).to(self._device)
+            total = sum_directly(Group(comm, others), total)
             # Whoever has come here has received what it was sent in the update before.
             comm.forget(self._unconfirmed)
             self._unconfirmed = comm.sent
@@ -208,7 +222,8 @@ class Separation:
         """(n,) uint8; each worker has as many."""
         touched = self._replicas.touched
         flags = torch.tensor([name in touched for name, _ in self._front], dtype=torch.uint8)
-        return torch.cat([flags, *(raw_bytes(one.detach()).cpu() for one in self._all_of_front())])
+        modes = torch.frombuffer(bytearray(self._state.modes()), dtype=torch.uint8)
+        return torch.cat([flags, modes, *(raw_bytes(one.detach()).cpu() for one in self._all_of_front())])
 
     def _all_of_front(self) -> list[torch.Tensor]:
         return [*(one for _, one in self._front), *(one.now for one in (*self._buffers, *self._places))]
@@ -223,7 +238,7 @@ class Separation:
         for _ in range(updates):
             self._keep_update(comm, others, step)
         packed = torch.empty_like(self._packed())
-        comm.start_apart(others[0], [packed], []).wait()
+        comm.start_apart(others[-1], [packed], []).wait()
         self._take_front(packed)
 
     def _keep_update(self, comm: Communicator, others: Sequence[int], step: int) -> None:
@@ -244,8 +259,10 @@ class Separation:
             elif kind == _FORWARD:
                 x = tensor.to(self._device).requires_grad_(bool(head[4]))
                 seed_all(self._seed, step, int(head[5]))
+                if self._back.training != bool(head[8]):
+                    self._back.train(bool(head[8]))
                 with torch.set_grad_enabled(bool(head[4])), _autocast(self._device, int(head[6])):
-                    y = self._back(x)
+                    y = self._back(x.clone() if head[4] else x)  # which it may change in place
                 if head[4]:
                     graphs[rank, call] = x, y
                 self._reply(comm, rank, call, y)
@@ -257,30 +274,34 @@ class Separation:
                 turns.append(first)
                 head, tensor = gradients.pop(first)
                 x, y = graphs.pop((first, int(head[1])))
-                found = torch.autograd.grad(y, [x, *self._kept], tensor.to(self._device), allow_unused=True)
+                trained = [at for at, one in enumerate(self._kept) if one.requires_grad]
+                wanted = [x, *(self._kept[at] for at in trained)]
+                found = torch.autograd.grad(y, wanted, tensor.to(self._device), allow_unused=True)
                 self._reply(comm, first, int(head[1]), torch.zeros_like(x) if found[0] is None else found[0])
                 awaited[first] = _await(comm, first)
-                for at, one in enumerate(found[1:]):
-                    if one is not None:
-                        added = one.mul(float(head[7]))
+                weight = float(head[7])
+                for at, one in zip(trained, found[1:], strict=True):
+                    if one is not None and weight > 0:  # nan times 0 is nan
+                        added = one.to(torch.promote_types(one.dtype, torch.float32)) * weight
                         sums[at] = added if (so_far := sums[at]) is None else so_far.add_(added)
         self._step_back(sums, [told[rank].tolist() for rank in others])
         for rank in others:
             self.send(comm, rank, _DONE, 0, torch.empty(0))
 
     def _step_back(self, sums: Sequence[torch.Tensor | None], told: Sequence[Sequence[float]]) -> None:
-        weights = sum(weight for _, weight in told)
-        if weights > 0:
+        weights = sum(weight for _, _, weight in told)
+        if weights > 0 and any(total is not None for total in sums):
             for one, total in zip(self._kept, sums, strict=True):
-                one.grad = None if total is None else total.div_(weights)
+                one.grad = None if total is None else total.div_(weights).to(one.dtype)
             self._replicas.update(weights)
-        self.told += [(None if loss != loss else loss, weight) for loss, weight in told if weight > 0]
+        self.told += [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
 
     def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
         self.send(comm, rank, _FORWARD, call, tensor)
 
     def _take_front(self, packed: torch.Tensor) -> None:
-        flags, at = packed[: len(self._front)].tolist(), len(self._front)
+        flags, at = packed[: len(self._front)].tolist(), len(self._front) + len(self._state.modes())
+        self._state.take_modes(bytes(packed[len(self._front) : at].tolist()))
         self._replicas.touched.update(name for (name, _), flag in zip(self._front, flags, strict=True) if flag)
 
         def taken(like: torch.Tensor) -> torch.Tensor:
@@ -301,14 +322,14 @@ class _Ask(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, anchor: torch.Tensor, link: tuple[Separation, Communicator, int, Forward]
+        ctx: Any, x: torch.Tensor, anchor: torch.Tensor, link: tuple[Separation, Communicator, int, Forward, bool]
     ) -> torch.Tensor:
-        separation, comm, keeper, own = link
+        separation, comm, keeper, own, wants = link
         ctx.link, ctx.call, ctx.like = link, next(separation._calls), (x.shape, x.dtype, x.device)
-        wants = any(ctx.needs_input_grad)
         cast = torch.is_autocast_enabled(x.device.type)
         kind = _DTYPES.index(torch.get_autocast_dtype(x.device.type)) if cast else -1
         told = {"wants": float(wants), "begins": float(separation.begins()), "cast": float(kind)}
+        told["training"] = float(separation.is_training)
         try:
             answer: torch.Tensor = separation.ask(comm, keeper, _FORWARD, ctx.call, x, **told)
         except GenerationLost as error:
@@ -319,7 +340,7 @@ class _Ask(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, None]:
-        separation, comm, keeper, _ = ctx.link
+        separation, comm, keeper, *_ = ctx.link
         shape, dtype, device = ctx.like
         came = torch.zeros(shape, dtype=dtype, device=device)
         if separation.lost is None:
@@ -388,12 +409,13 @@ def _head(
     begins: float = 0.0,
     cast: float = -1.0,
     weight: float = 1.0,
+    training: float = 1.0,
 ) -> torch.Tensor:
     if tensor.dim() > _DIMENSIONS:
         raise ModelError(f"the module at local_updates.cut has a tensor of more than {_DIMENSIONS} dimensions")
     shape = [float(one) for one in tensor.shape] + [0.0] * (_DIMENSIONS - tensor.dim())
     fixed = [float(kind), float(call), float(_DTYPES.index(tensor.dtype)), float(tensor.dim())]
-    return torch.tensor([*fixed, wants, begins, cast, weight, *shape], dtype=torch.float64)
+    return torch.tensor([*fixed, wants, begins, cast, weight, training, *shape], dtype=torch.float64)
 
 
 def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) -> torch.Tensor:
@@ -404,7 +426,7 @@ def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) ->
     if head is None:
         head = torch.empty(_HEAD, dtype=torch.float64)
         comm.start_apart(rank, [head], []).wait()
-    shape = [int(one) for one in head[8 : 8 + int(head[3])]]
+    shape = [int(one) for one in head[_FIXED : _FIXED + int(head[3])]]
     tensor = torch.empty(shape, dtype=_DTYPES[int(head[2])])
     if tensor.numel():
         comm.start_apart(rank, [tensor.view(-1)], []).wait()

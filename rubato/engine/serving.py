@@ -49,7 +49,7 @@ from rubato.wire.storage import parse_storage
 
 REGISTERED = "rubato.updates"
 """The name of the log, in the training state."""
-_HEAD = struct.Struct("<qdd")
+_HEAD = struct.Struct("<qd?d")
 _OVER = -1
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
 
@@ -61,11 +61,11 @@ class Push:
     ticket: int
     weight: float
     """Of its samples."""
-    loss: float
+    loss: float | None
     vector: torch.Tensor
     """(N,): gradients, changes of float buffers, touched flags."""
     integers: bytes
-    """Of the other buffers, behind it."""
+    """Of the other buffers behind it, and the modes of the modules."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Serving:
 
     def __init__(self, spec: JobSpec, most: int, state: TrainingState, replicas: Replicas) -> None:
         self._staleness, self._damps = spec.local_updates.staleness, spec.local_updates.damping
-        self._replicas = replicas
+        self._state, self._replicas = state, replicas
         self._layout = FlatLayout(state.named_parameters(), state.buffers)
         self._before: list[torch.Tensor] = []
         self._before_other: list[torch.Tensor] = []
@@ -140,6 +140,8 @@ class Serving:
         self.told: list[tuple[float | None, float]] = []
         """Loss and weight of each update of the round, where this worker is the server."""
         self._updates: list[Update] = []
+        self._integers = b""
+        """Of the ticket whose other buffers and modes count: the first one."""
         self.log = UpdateLog(most)
         self._replayed = None if spec.local_updates.replay is None else read_log(spec.local_updates.replay)
         self.helped = (0, 0)
@@ -181,7 +183,7 @@ class Serving:
         vector = self._layout.empty()
         self._layout.pack(vector, self._before, 1.0)
         integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in self._layout.other_buffers)
-        return Push(ticket, weight, float("nan") if loss is None else loss, vector, integers)
+        return Push(ticket, weight, loss, vector, integers + self._state.modes())
 
     def tickets(self, comm: Communicator, server: int, first: int) -> Iterator[int]:
         """The tickets that this worker is to compute; each is packed and `send` before the next is asked for.
@@ -202,7 +204,8 @@ class Serving:
 
     def send(self, comm: Communicator, server: int, push: Push) -> None:
         """Tell the server the gradient of a ticket."""
-        head = bytes_tensor(_HEAD.pack(push.ticket, push.weight, push.loss) + push.integers)
+        told = push.ticket, push.weight, push.loss is not None, push.loss or 0.0
+        head = bytes_tensor(_HEAD.pack(*told) + push.integers)
         comm.start_apart(server, [], [head, push.vector.cpu()])
 
     def go_back(self) -> None:
@@ -302,8 +305,8 @@ class Serving:
         while awaited:
             rank = _first_of(awaited)
             _, head, vector = awaited.pop(rank)
-            ticket, weight, loss = _HEAD.unpack(bytes(head[: _HEAD.size].numpy()))
-            push = Push(ticket, weight, loss, vector, bytes(head[_HEAD.size :].numpy()))
+            ticket, weight, has_loss, loss = _HEAD.unpack(bytes(head[: _HEAD.size].numpy()))
+            push = Push(ticket, weight, loss if has_loss else None, vector, bytes(head[_HEAD.size :].numpy()))
             answers = self._do(protocol.push(_name(rank), clocks[rank], push), pulled)
             clocks[rank] += 1
             answers += self._do(protocol.pull(_name(rank)), pulled)
@@ -324,6 +327,12 @@ class Serving:
         if total > 0:
             vector[self._layout.tail : self._layout.flags.start] = self._changes / total
         self._layout.put_buffers(vector, self._before)
+        at = 0
+        for place, before in zip(self._layout.other_buffers, self._before_other, strict=True):
+            size = before.numel() * before.element_size()
+            place.put(bytes_tensor(self._integers[at : at + size]).view(before.dtype).view(before.shape))
+            at += size
+        self._state.take_modes(self._integers[at:])  # the program has no batch in which it could switch them
         self.log.write(self._updates)
 
     def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
@@ -342,18 +351,16 @@ class Serving:
             view = vector[piece.start : piece.start + piece.numel].view(piece.shape)
             one.grad = view.to(one.dtype) if flag else None
         self._replicas.update(push.weight, scale)
-        self._changes.add_(vector[layout.tail : layout.flags.start], alpha=push.weight)
+        if push.weight > 0:  # nan times 0 is nan
+            self._changes.add_(vector[layout.tail : layout.flags.start], alpha=push.weight)
         if push.ticket == 0:
-            at = 0
-            for place, before in zip(layout.other_buffers, self._before_other, strict=True):
-                size = before.numel() * before.element_size()
-                place.put(bytes_tensor(push.integers[at : at + size]).view(before.dtype).view(before.shape))
-                at += size
+            self._integers = push.integers
         self._updates.append(Update(push.ticket, version))
-        self.told.append((None if push.loss != push.loss else push.loss, push.weight))
+        self.told.append((push.loss, push.weight))
 
     def _await(self, comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor, torch.Tensor]:
-        head = torch.empty(_HEAD.size + _bytes_of(self._before_other), dtype=torch.uint8)
+        integers = _bytes_of(self._before_other) + len(self._state.modes())
+        head = torch.empty(_HEAD.size + integers, dtype=torch.uint8)
         vector = self._layout.empty().cpu()
         return comm.start_apart(rank, [head, vector], []), head, vector
 

@@ -282,6 +282,15 @@ class TrainingState:
             module.training = name not in evaluating
         return {name: saved for name, saved in tree["registered"].items() if name not in self.registered}
 
+    def modes(self) -> bytes:
+        """Whether each module is in training mode."""
+        return bytes(module.training for _, module in self._named_modules())
+
+    def take_modes(self, modes: bytes) -> None:
+        """Those of another worker, whose program has switched them."""
+        for (_, module), mode in zip(self._named_modules(), modes, strict=True):
+            module.training = bool(mode)
+
     # --- hashes -------------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:

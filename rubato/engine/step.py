@@ -170,6 +170,8 @@ class Step:
             if result is not None:
                 break
         counts = self._deliver(result.integers, before_float)
+        if isinstance(self._rounds, Serving):
+            self._rounds.log.count()
         if self._replicas is not None:
             if not counts:
                 self._restore(before_float, before_other)
@@ -179,8 +181,6 @@ class Step:
                     *zip(session.flat.other_buffers, before_other, strict=True),
                 )
             )
-        if isinstance(self._rounds, Serving) and counts:
-            self._rounds.log.count()
         advance(session, self._source)
 
     def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
@@ -195,16 +195,19 @@ class Step:
     def _finish(self, replicas: Replicas, told: Sequence[tuple[float | None, float]]) -> None:
         """Updates of these losses and weights were made."""
         replicas.finish()
-        if replicas.left_out:
-            text = f"{replicas.left_out} of {len(told)} updates of step {self.index} were not finite: left out"
-            self._session.tell(EventKind.NON_FINITE, text)
-            replicas.left_out = 0
+        self._tell_left_out(replicas)
         self._weight = sum(weight for _, weight in told)
         losses = [loss * weight for loss, weight in told if loss is not None and weight > 0]
         if any(loss is None for loss, _ in told):
             self._loss = None
         else:
             self._loss = sum(losses) / self._weight if self._weight else 0.0
+
+    def _tell_left_out(self, replicas: Replicas) -> None:
+        if replicas.left_out:
+            text = f"{replicas.left_out} updates of step {self.index} were not finite: left out"
+            self._session.tell(EventKind.NON_FINITE, text)
+            replicas.left_out = 0
 
     def _lead(self, rounds: Serving | Separation, replicas: Replicas, leaves: range) -> Iterator[Any]:
         """A round, as the owner of its microbatches; without others it computes what there is."""
@@ -250,6 +253,8 @@ class Step:
         else:
             yield from self._separate(rounds, leaves, parts)
         session.present_microbatch = session.present_part = None
+        if self._replicas is not None:
+            self._tell_left_out(self._replicas)
         rounds.go_back()
         rounds.helped = (session.record.number, self.index)
 
@@ -291,7 +296,7 @@ class Step:
                 separation.tell_done(comm, keeper, self._loss, self._weight)
                 separation.update(comm, others, self._weight)
         separation.wait_updated(comm, keeper)
-        if place == 0:
+        if session.rank == others[-1]:  # which has samples in every update
             separation.tell_front(comm, keeper)
 
     def _others(self) -> list[int]:
@@ -299,7 +304,9 @@ class Step:
         session = self._session
         if self._rounds is None or self._rounds.is_replay:
             return []
-        return sorted(set(session.shares()) - {session.owners()[0]})
+        # Empty microbatches have owners, too, and after a loss others than those that the leader holds already.
+        shares = zip(session.shares(), session.plan.sizes(self.index), strict=True)
+        return sorted({owner for owner, size in shares if size} - {session.owners()[0]})
 
     def _has_part(self, rounds: Serving | Separation) -> bool:
         """Whether this worker has one in the round that another one leads, and has not done it in this generation."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rubato.errors import RunNotFound
+from rubato.errors import RunNotFound, UserError
 from rubato.launch.control import RUN_FILE, ask_run
 from rubato.wire.units import utc_timestamp
 
@@ -86,12 +86,16 @@ class LocalRecord:
         """What the run answers.
 
         Raises:
-            RunNotFound: it has ended.  UserError: it refused, and says why.
+            RunNotFound: it has ended.  UserError: it refused, and says why; or it does not answer.
         """
         try:
             return ask_run(self.folder, request)
-        except OSError as error:
+        except (FileNotFoundError, ConnectionError) as error:
             raise RunNotFound(f"no run {self.run_id} is alive; `rubato get {self.run_id}` says how it ended") from error
+        except OSError as error:
+            raise UserError(
+                f"run {self.run_id} does not answer ({error}): its process may be stopped, or be another user's"
+            ) from error
 
     def outcome(self) -> dict[str, Any] | None:
         """Its last event; None where it is not over, or was killed."""

@@ -108,7 +108,7 @@ def test_who_follows_a_run_hears_everything_and_then_its_end(background: Any, ho
 def test_a_run_that_was_killed_and_half_a_line_of_it(home: Path, rubato: Call) -> None:
     folder = run_folder(home, "run_6a0000000000aa")
     folder.mkdir(parents=True)
-    (folder / RUN_FILE).write_text(json.dumps({"name": "toy", "socket": str(folder / "control.sock")}))
+    (folder / RUN_FILE).write_text(json.dumps({"name": "toy", "socket": "no-such-socket"}))
     row = {"step": 7, "values": {"loss": 0.5}}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 8, "val')
     code, out, _ = rubato("get", folder.name)

@@ -83,7 +83,7 @@ class Party:
                 separation.tell_done(comm, 0, loss, weight)
                 separation.update(comm, others, weight)
         separation.wait_updated(comm, 0)
-        if place == 0:
+        if comm.rank == others[-1]:
             separation.tell_front(comm, 0)
 
 
@@ -137,6 +137,13 @@ def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int)
     assert means == pytest.approx(losses)
     assert keeper.replicas.touched == {name for name, _ in keeper.state.named_parameters()}
     assert max(sent) < 8 * world, "what is known to be received is let go of"
+
+
+def test_a_loss_that_needs_the_back_itself_is_refused() -> None:
+    party = Party()
+    next(party.model.get_submodule("head").parameters()).square().sum().backward()
+    with gloo_group(2) as group, pytest.raises(ModelError, match="other than by calling that module"):
+        party.separation.update(group[1], [1], 1.0)
 
 
 def test_the_same_workers_give_the_same_bits() -> None:

@@ -163,6 +163,41 @@ def _check_bound(log: Sequence[Update], computed: Sequence[int], staleness: int)
         clocks[computed[update.ticket]] += 1
 
 
+def test_of_integer_buffers_the_first_ticket_counts_with_others_and_alone() -> None:
+    """One whose change depends on the samples; and what the program has switched in its loop."""
+
+    def compute(party: Party, ticket: int) -> Push:
+        party.serving.restore_buffers()
+        party.model.eval()
+        party.model(torch.ones(4, 3)).square().mean().backward()
+        party.model.get_buffer("0.num_batches_tracked").add_(10 + ticket)
+        return party.serving.pack(ticket, 0.0, 1.0)
+
+    local = LocalUpdatesSpec("asynchronous", UPDATES)
+    parties = [Party(local) for _ in range(2)]
+    for party in parties:
+        party.begin()
+
+    def act(rank: int) -> None:
+        if rank == 0:
+            parties[0].serving.serve(group[0], [1], UPDATES)
+            parties[0].serving.close()
+        else:
+            for ticket in parties[1].serving.tickets(group[1], 0, 0):
+                parties[1].serving.send(group[1], 0, compute(parties[1], ticket))
+
+    with gloo_group(2) as group:
+        on_ranks(2, act)
+    alone = Party(local)
+    alone.begin()
+    for ticket in alone.serving.in_order(parties[0].serving.log.last):
+        alone.serving.take(compute(alone, ticket))
+    alone.serving.close()
+    for party in (parties[0], alone):
+        assert party.model.get_buffer("0.num_batches_tracked") == 10
+        assert not party.model.training
+
+
 def test_damping_makes_old_gradients_count_less() -> None:
     log = [Update(0, 0), Update(1, 0), Update(2, 0), *(Update(ticket, ticket) for ticket in range(3, UPDATES))]
     plain, damped = (again(LocalUpdatesSpec("asynchronous", UPDATES, damping=one), log) for one in (False, True))
