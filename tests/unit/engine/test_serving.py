@@ -6,6 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rubato.engine.comm import Communicator
 from rubato.engine.replicas import Replicas
 from rubato.engine.serving import Push, Serving, Update, UpdateLog, serving_of
 from rubato.engine.state import TrainingState
+from rubato.engine.step import Step
 from rubato.errors import ModelError
 from rubato.wire.local_updates import LocalUpdatesSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
@@ -239,6 +241,17 @@ def test_fewer_tickets_than_workers() -> None:
 
         on_ranks(3, act)
     assert parties[0].serving.log.last == [Update(0, 0)]
+
+
+def test_whoever_got_only_empty_microbatches_of_an_interrupted_step_has_no_part_in_its_round() -> None:
+    """The leader holds the others already, and waits in the exchange."""
+    step = Step.__new__(Step)
+    plan = SimpleNamespace(sizes=lambda index: (8, 8, 0, 0))
+    step._session = SimpleNamespace(shares=lambda: (0, 0, 0, 1), owners=lambda: (0,) * 4, plan=plan)  # type: ignore[assignment]
+    step._rounds, step.index = SimpleNamespace(is_replay=False), 2  # type: ignore[assignment]
+    assert step._others() == []
+    plan.sizes = lambda index: (8, 8, 8, 8)
+    assert step._others() == [1]
 
 
 # --- as a job sees it -------------------------------------------------------------------------------------------------
