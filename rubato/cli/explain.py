@@ -101,11 +101,10 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         return ["  Ray Train runs it: another number of workers restarts it from its newest checkpoint"]
     total, count = parsed.batch.global_size, parsed.num_microbatches
     step = f"  a step is {total} samples in {plural(count, 'microbatch', 'microbatches')}"
-    if parsed.local_updates.is_asynchronous:
+    if parsed.local_updates.is_led:
         share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
-        return [f"{share}, which one worker makes as gradients come from the others"]
-    if parsed.local_updates.method == "layer_separation":
-        share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
+        if parsed.local_updates.is_asynchronous:
+            return [f"{share}, which one worker makes as gradients come from the others"]
         return [f"{share}, of which one worker computes {parsed.local_updates.cut}, the others all before it"]
     if parsed.local_updates.is_on:
         step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rubato.checkpoint.layout import bytes_tensor, raw_bytes
 from rubato.engine.buckets import ALIGN, cut, cut_tail
 from rubato.engine.state import Place
 from rubato.errors import ModelError
@@ -217,6 +218,24 @@ class FlatLayout:
                     view = self._view(vector_L, piece)
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         self.put_buffers(vector_L, buffers_before)
+
+    def integers(self) -> bytes:
+        """What the other buffers hold, one behind the other."""
+        return b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in self.other_buffers)
+
+    @property
+    def integer_bytes(self) -> int:
+        """Length of that."""
+        return sum(one.own.numel() * one.own.element_size() for one in self.other_buffers)
+
+    def put_integers(self, integers: bytes) -> None:
+        """The other buffers take what `integers` told of them."""
+        at = 0
+        for buffer in self.other_buffers:
+            own = buffer.own
+            size = own.numel() * own.element_size()
+            buffer.put(bytes_tensor(integers[at : at + size]).view(own.dtype).view(own.shape))
+            at += size
 
     def put_buffers(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor]) -> None:
         """Float buffers take the mean change that a vector tells."""

@@ -17,7 +17,6 @@ from rubato.engine.header import header_bytes
 from rubato.engine.join import Feeder, Follower
 from rubato.engine.results import Completed, pack_result, result_bytes, unpack_result
 from rubato.engine.settling import hear, tell_lost
-from rubato.engine.shares import total_bytes
 from rubato.engine.sync import Snapshot
 from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost, LeaveTraining
@@ -84,7 +83,7 @@ class Membership:
 
     def _make_exchange(self, comm: Communicator | None) -> Exchange:
         session, flat = self._session, self._session.flat
-        integers = total_bytes([one.own for one in flat.other_buffers])
+        integers = flat.integer_bytes
         like = torch.empty(flat.length, dtype=flat.dtype, device="meta")
         multi = comm if comm is not None and comm.world > 1 else None
         header = header_bytes(session.num_microbatches)

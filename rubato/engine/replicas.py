@@ -33,6 +33,10 @@ from rubato.errors import ModelError, NonFiniteGradient
 from rubato.strategies.local_updates import Outer
 from rubato.wire.spec import JobSpec
 
+NO_GRADIENT = (
+    "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on the prepared model's "
+    "parameters"
+)
 REGISTERED = "rubato.outer"
 """The name of what the outer optimizer keeps, in the training state."""
 
@@ -140,10 +144,7 @@ class Replicas:
         """
         touched = [name for name, one in self._parameters if one.grad is not None]
         if not touched:
-            raise ModelError(
-                "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on "
-                "the prepared model's parameters"
-            )
+            raise ModelError(NO_GRADIENT)
         self.touched.update(touched)
         if weight > 0 and self._may_update():
             self.is_updating = True

@@ -23,7 +23,6 @@ Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +33,7 @@ from torch import nn
 from rubato.checkpoint.layout import raw_bytes
 from rubato.data.randomness import seed_all
 from rubato.engine.comm import Communicator, Messages
+from rubato.engine.first import first_of
 from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import Place, TrainingState
@@ -49,7 +49,6 @@ _FIXED = 9
 _HEAD = _FIXED + _DIMENSIONS
 """Kind, call, type, dimensions, whether a gradient is wanted, where its samples begin, autocast's type or -1, their
 weight, and whether the module is in training mode; then the shape."""
-_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
 
 Told = list[tuple[float | None, float]]
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -249,7 +248,7 @@ class Separation:
         gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         awaited = {rank: _await(comm, rank) for rank in others}
         while turns:
-            rank = _first_of(awaited)
+            rank = first_of({rank: one[0] for rank, one in awaited.items()})
             head = awaited.pop(rank)[1]
             tensor = _receive(comm, rank, head)
             kind, call = int(head[0]), int(head[1])
@@ -436,17 +435,3 @@ def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) ->
 def _await(comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor]:
     head = torch.empty(_HEAD, dtype=torch.float64)
     return comm.start_apart(rank, [head], []), head
-
-
-def _first_of(awaited: dict[int, tuple[Messages, torch.Tensor]]) -> int:
-    """The rank whose message is there first.
-
-    Raises:  GenerationLost: one was lost.
-    """
-    pause = _POLL_MIN_S
-    while True:
-        for rank, (messages, _) in awaited.items():
-            if messages.poll():
-                return rank
-        time.sleep(pause)
-        pause = min(pause * 1.5, _POLL_MAX_S)

@@ -25,7 +25,6 @@ is `strategies.parameter_server`.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -33,14 +32,15 @@ from typing import Any
 
 import torch
 
-from rubato.checkpoint.layout import bytes_tensor, raw_bytes
+from rubato.checkpoint.layout import bytes_tensor
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import open_folder
 from rubato.checkpoint.stripes import read_state
 from rubato.checkpoint.tree import decode
 from rubato.engine.comm import Communicator, Messages
+from rubato.engine.first import first_of
 from rubato.engine.flat import FlatLayout
-from rubato.engine.replicas import Replicas
+from rubato.engine.replicas import NO_GRADIENT, Replicas
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointError, ModelError
 from rubato.strategies.parameter_server import ShardServer, Todo
@@ -51,7 +51,6 @@ REGISTERED = "rubato.updates"
 """The name of the log, in the training state."""
 _HEAD = struct.Struct("<qd?d")
 _OVER = -1
-_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
 
 
 @dataclass(frozen=True)
@@ -176,14 +175,10 @@ class Serving:
         Raises:  ModelError: there is none.
         """
         if all(one.grad is None for _, one in self._layout.parameters):
-            raise ModelError(
-                "a batch left no gradient: call step.backward(loss) for each, with a loss that depends on "
-                "the prepared model's parameters"
-            )
+            raise ModelError(NO_GRADIENT)
         vector = self._layout.empty()
         self._layout.pack(vector, self._before, 1.0)
-        integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in self._layout.other_buffers)
-        return Push(ticket, weight, loss, vector, integers + self._state.modes())
+        return Push(ticket, weight, loss, vector, self._layout.integers() + self._state.modes())
 
     def tickets(self, comm: Communicator, server: int, first: int) -> Iterator[int]:
         """The tickets that this worker is to compute; each is packed and `send` before the next is asked for.
@@ -303,7 +298,7 @@ class Serving:
                 protocol.leave(_name(rank))
         clocks = dict.fromkeys(awaited, 0)
         while awaited:
-            rank = _first_of(awaited)
+            rank = first_of({rank: one[0] for rank, one in awaited.items()})
             _, head, vector = awaited.pop(rank)
             ticket, weight, has_loss, loss = _HEAD.unpack(bytes(head[: _HEAD.size].numpy()))
             push = Push(ticket, weight, loss if has_loss else None, vector, bytes(head[_HEAD.size :].numpy()))
@@ -327,12 +322,10 @@ class Serving:
         if total > 0:
             vector[self._layout.tail : self._layout.flags.start] = self._changes / total
         self._layout.put_buffers(vector, self._before)
-        at = 0
-        for place, before in zip(self._layout.other_buffers, self._before_other, strict=True):
-            size = before.numel() * before.element_size()
-            place.put(bytes_tensor(self._integers[at : at + size]).view(before.dtype).view(before.shape))
-            at += size
-        self._state.take_modes(self._integers[at:])  # the program has no batch in which it could switch them
+        self._layout.put_integers(self._integers)
+        self._state.take_modes(
+            self._integers[self._layout.integer_bytes :]
+        )  # the program has no batch in which it could switch them
         self.log.write(self._updates)
 
     def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
@@ -359,7 +352,7 @@ class Serving:
         self.told.append((push.loss, push.weight))
 
     def _await(self, comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor, torch.Tensor]:
-        integers = _bytes_of(self._before_other) + len(self._state.modes())
+        integers = self._layout.integer_bytes + len(self._state.modes())
         head = torch.empty(_HEAD.size + integers, dtype=torch.uint8)
         vector = self._layout.empty().cpu()
         return comm.start_apart(rank, [head, vector], []), head, vector
@@ -395,27 +388,9 @@ def read_log(checkpoint: str) -> list[list[Update]]:
     return [[Update(ticket, version) for ticket, version in one.tolist()] for one in log.rounds]
 
 
-def _first_of(awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]]) -> int:
-    """The rank whose push is there first.
-
-    Raises:  GenerationLost: one was lost.
-    """
-    pause = _POLL_MIN_S
-    while True:
-        for rank, (messages, _, _) in awaited.items():
-            if messages.poll():
-                return rank
-        time.sleep(pause)
-        pause = min(pause * 1.5, _POLL_MAX_S)
-
-
 def _name(rank: int) -> str:
     return f"{rank:06}"  # sorts as ranks do
 
 
 def _rank(name: str) -> int:
     return int(name)
-
-
-def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in tensors)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from rubato.checkpoint.digest import digest64
-from rubato.checkpoint.layout import bytes_tensor, raw_bytes
 from rubato.data.fetch import with_values
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
@@ -156,7 +155,7 @@ class Step:
                 elif not (yield from self._repaired(self._rounds, self._lead(self._rounds, self._replicas, leaves))):
                     continue
                 if self._close(leaves, before_float):
-                    integers = b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in session.flat.other_buffers)
+                    integers = session.flat.integers()
                 session.compute_ns += time.perf_counter_ns() - began
                 continue
             if self._rounds is not None and self._has_part(self._rounds):
@@ -429,12 +428,7 @@ class Step:
             session.flat.spoil()
         if self._scaler is not None and not self._slots:
             self._scaler.scale(torch.zeros(1, device=session.device))  # it must have scaled something before its step
-        offset = 0
-        for buffer in session.flat.other_buffers:
-            own = buffer.own
-            size = own.numel() * own.element_size()
-            buffer.put(bytes_tensor(integers[offset : offset + size]).view(own.dtype).view(own.shape))
-            offset += size
+        session.flat.put_integers(integers)
         seed_all(session.spec.seed, self.index, "update")
         self.is_reduced = True
         return not skip and decision.weight > 0
