@@ -70,7 +70,9 @@ def begin(folder: Path, server: ForkServer) -> Iterator[Begin]:
 
 
 def environment_of(working_dir: Path) -> dict[str, str]:
-    return child_environment(os.environ, working_dir=working_dir, job_env={"MINE": "x"})
+    # Programs follow each other within a second, some with equal sizes: bytecode of one would be taken for the next's.
+    own = {"MINE": "x", "PYTHONDONTWRITEBYTECODE": "1"}
+    return child_environment(os.environ, working_dir=working_dir, job_env=own)
 
 
 def plan_of(working_dir: Path, forkserver: ForkServer) -> ChildPlan:
