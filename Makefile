@@ -219,6 +219,10 @@ bench-strategies: setup ## Exchanges of the strategies on emulated slow links, m
 bench-strategy-steps: setup ## Whole steps of the strategies on emulated slow links, measured and predicted; needs root
 	$(BIN)/python -m benchmarks.strategy_steps $(ARGS)
 
+.PHONY: bench-published
+bench-published: setup ## Trees, separated layers and sketches beside what the literature compares them with; needs root
+	$(BIN)/python -m benchmarks.published $(ARGS)
+
 .PHONY: bench-parity
 bench-parity: setup ## What each strategy learns, beside whole gradients (an hour); ARGS="--seeds 3 --recipes char-lm"
 	$(BIN)/python -m benchmarks.parity $(ARGS)

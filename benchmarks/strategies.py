@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -75,6 +75,8 @@ class Seen:
 
 def spec_of(strategy: Strategy) -> dict[str, object]:
     """As a job spec has it."""
+    if strategy.servers:
+        return {"algorithm": "server", "servers": strategy.servers}
     if strategy.method == "none":
         return {"algorithm": name_of(strategy)}
     return {"compression": {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}}
@@ -97,9 +99,11 @@ def emulate(workers: int, link: Emulated | None) -> Iterator[Network]:
         yield net
 
 
-def measure(workers: int, link: Emulated | None, rounds: int) -> dict[str, Seen]:
-    """All strategies on links of a kind; None: without a limit."""
-    specs = {name_of(one): spec_of(one) for one in STRATEGIES}
+def measure(
+    workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
+) -> dict[str, Seen]:
+    """Each strategy on links of a kind; None: without a limit."""
+    specs = {name_of(one): spec_of(one) for one in strategies}
     with emulate(workers, link) as net:
         answers = exchange(net, workers, specs, SHAPES, rounds, timeout_s=3600.0)
     return {

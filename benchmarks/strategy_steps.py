@@ -54,14 +54,14 @@ def spec(**fields: Any) -> dict[str, Any]:
     }
 
 
-def profile_of_program() -> Profile:
+def profile_of_program(function: str = "train") -> Profile:
     """As `rubato profile` measures it."""
     settings = [f"--set=batch.{key}={value}" for key, value in BATCH.items()]
     config = [f"--config=steps={STEPS}", f"--config=sample_s={SAMPLE_S}"]
     with tempfile.TemporaryDirectory() as folder, chdir(PROGRAM.parent):
         file = Path(folder) / "profile.json"
         flags = ["--set=reproducible=false", *settings, *config, f"--output={file}"]
-        if run(["profile", PROGRAM.name, *flags]) != 0:
+        if run(["profile", f"{PROGRAM.name}:{function}", *flags]) != 0:
             raise SystemExit("the program could not be profiled")
         return from_json(Profile, json.loads(file.read_text()), strict=True)
 
