@@ -76,6 +76,8 @@ class Stopwatch:
         self.shapes: dict[str, tuple[tuple[int, ...], ...]] = {}
         self.order: list[str] = []
         """Layers as a forward pass comes by."""
+        self.widths: dict[str, tuple[int, int]] = {}
+        """Elements that come into a layer and go out, of a whole pass; 0 for what is not one tensor."""
         self._last = 0.0
         self._layer = ""
         self._times: dict[tuple[str, str], float] = {}
@@ -114,9 +116,10 @@ class Stopwatch:
         return self._times
 
     def _passed(self, name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if name not in self.order:
                 self.order.append(name)
+                self.widths[name] = _elements(*inputs), _elements(output)
             self._credit("forward", name)
 
         return hook
@@ -205,7 +208,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
     flat = session.flat
     return Passes(
         samples,
-        tuple(_layers(run.watch, run.passes)),
+        tuple(_layers(run.watch, run.passes, samples)),
         statistics.median(run.updates_s),
         sum(tensor.numel() for _, tensor in flat.parameters),
         sum(tensor.numel() * tensor.element_size() for tensor in tensors),
@@ -214,11 +217,18 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
     )
 
 
-def _layers(watch: Stopwatch, passes: Sequence[dict[tuple[str, str], float]]) -> Iterator[Seen]:
+def _elements(*tensors: Any) -> int:
+    return tensors[0].numel() if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor) else 0
+
+
+def _layers(watch: Stopwatch, passes: Sequence[dict[tuple[str, str], float]], samples: int) -> Iterator[Seen]:
     missed = [name for name in watch.shapes if name not in watch.order]
     for name in (*watch.order, *missed):
-        told = [statistics.median(one.get((way, name), 0.0) for one in passes) for way in ("forward", "backward")]
-        yield Seen(name, watch.shapes[name], *told)
+        forward_s, backward_s = (
+            statistics.median(one.get((way, name), 0.0) for one in passes) for way in ("forward", "backward")
+        )
+        came_in, went_out = (elements // samples for elements in watch.widths.get(name, (0, 0)))
+        yield Seen(name, watch.shapes[name], forward_s, backward_s, came_in, went_out)
 
 
 def codecs(layout: Layout, seed: int, device: torch.device) -> dict[str, float]:

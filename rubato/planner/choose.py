@@ -15,6 +15,7 @@ from rubato.planner.links import Link, cost_of
 from rubato.planner.methods import Strategy, messages
 from rubato.planner.predict import Prediction, predict
 from rubato.planner.profile import Profile
+from rubato.planner.separated import cut_of
 from rubato.wire.batch import next_useful
 from rubato.wire.spec import JobSpec
 
@@ -32,6 +33,7 @@ PRETTY = {
     "local_sgd": "the mean of the weights behind the updates of a step",
     "diloco": "an outer update behind the updates of a step",
     "asynchronous": "a server that makes updates as gradients come",
+    "layer_separation": "the layers behind the cut on one of them",
 }
 
 
@@ -84,7 +86,7 @@ class Plan:
 
 def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
     """What would be best for a job on workers of this kind, with links of this kind between them."""
-    allowed, refused = candidates(spec)
+    allowed, refused = candidates(spec, profile)
     counts = useful_counts(spec)
     alone = _option(profile, link, spec, allowed[0], 1, 1.0).samples_per_s
     options = {
@@ -107,12 +109,13 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
     )
 
 
-def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
+def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Refused]]:
     """Strategies that the spec allows, the one it has by default first; and the others."""
     told, local = spec.aggregation.compression, spec.local_updates
     base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
-    if local.method != "layer_separation":
-        base = replace(base, local=local.method, sync_every=local.sync_every)
+    missing = _missing_of_cut(profile, local.cut) if local.cut is not None else ""
+    if not missing:
+        base = replace(base, local=local.method, sync_every=local.sync_every, cut=local.cut or "")
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for algorithm in ("ring", "tree", "halving_doubling"):
@@ -122,8 +125,8 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
     refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
-    if local.method == "layer_separation":
-        refused.append(Refused("layer_separation", "a profile does not tell what goes over the cut"))
+    if missing:
+        refused.append(Refused("layer_separation", missing))
     elif local.is_on:
         because = "the spec has local_updates, whose exchanges are whole"
         refused = [Refused(name_of(replace(one, local="none")), because) for one in allowed[1:]] + refused
@@ -133,6 +136,16 @@ def candidates(spec: JobSpec) -> tuple[list[Strategy], list[Refused]]:
         refused = [Refused(name_of(one), because) for one in allowed[1:]] + refused
         allowed = allowed[:1]
     return allowed, refused
+
+
+def _missing_of_cut(profile: Profile, path: str) -> str:
+    """Why separated layers are not predicted; empty: they are."""
+    cut = cut_of(profile, path)
+    if cut is None:
+        return f"the profile has no layers on both sides of {path!r}, which is local_updates.cut"
+    if not (cut.inputs and cut.outputs):
+        return "the profile does not tell what goes over the cut: `rubato profile` measures it anew"
+    return ""
 
 
 def useful_counts(spec: JobSpec) -> list[int]:
@@ -167,6 +180,11 @@ def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, wor
     told_each = messages(strategy, profile, workers)
     costs = [cost_of(one.exchange, workers, one.size, max(1, strategy.servers)) for one in told_each]
     sent = sum(cost.port_bytes / (1 if cost.both_ways else 2) for cost in costs)
+    if strategy.cut and workers > 1:
+        cut = cut_of(profile, strategy.cut)
+        assert cut is not None
+        each = cut.update(profile, link, workers, spec.batch.global_size / strategy.sync_every)
+        sent += strategy.sync_every * each.sent_bytes
     return Option(
         name_of(strategy),
         workers,
@@ -206,14 +224,16 @@ def _binding(told: Prediction) -> str:
 
 
 def _enough(own: Sequence[Option]) -> Option:
-    """The largest number of workers that pays: each one that is added brings enough."""
+    """The largest number of workers that pays: on the average those that are added bring enough.
+
+    The second may bring nothing, as where one of them computes for the others.
+    """
     first = own[0].samples_per_s / own[0].workers
     chosen = own[0]
     for option in own[1:]:
         brings = (option.samples_per_s - chosen.samples_per_s) / (option.workers - chosen.workers)
-        if brings < PAYS * first:
-            break
-        chosen = option
+        if brings >= PAYS * first:
+            chosen = option
     return chosen
 
 

@@ -24,6 +24,9 @@ class Seen:
     shapes: tuple[tuple[int, ...], ...]
     forward_s: float
     backward_s: float
+    inputs: int = 0
+    """Elements of a sample; 0: not one tensor."""
+    outputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
             slope, rest = _line(sizes, [getattr(layers_[name], way) for layers_ in by_name])
             ways.append(slope)
             rest_s += rest
-        layers.append(Layer(name, by_name[0][name].shapes, *ways))
+        one, (forward_s, backward_s) = by_name[0][name], ways
+        layers.append(Layer(name, one.shapes, forward_s, backward_s, one.inputs, one.outputs))
     told = [one.codec_s for one in seen if one.codec_s]
     parameters = max(1, seen[0].parameters)
     return Profile(

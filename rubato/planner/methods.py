@@ -31,6 +31,8 @@ class Strategy:
     """Whether a step has updates of its own; at its end the whole state is exchanged then."""
     sync_every: int = 1
     """So many: of each microbatch, or of the server."""
+    cut: str = ""
+    """The module that one worker has, of separated layers."""
 
     @property
     def overlaps(self) -> bool:

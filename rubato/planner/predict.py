@@ -6,6 +6,7 @@ The backward pass completes buckets one after the other, the last layer's first;
 Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
 Where a server makes H updates of gradients that the W - 1 others compute, each in c seconds, and a vector takes t to it
 and t back, an update u, that takes H max((c + 2t + u) / (W - 1), t, u): whoever is short, workers, link or server.
+Where layers are separated, see `planner.separated`.
 A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
 Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
 
@@ -20,6 +21,7 @@ from math import ceil, log, sqrt
 from rubato.planner.links import Link, time_of
 from rubato.planner.methods import Strategy, codec_s, exchange_s, messages
 from rubato.planner.profile import Profile
+from rubato.planner.separated import cut_of
 
 BUCKET_BYTES = 8 << 20
 """As the engine cuts its vector."""
@@ -83,6 +85,8 @@ def predict(
     """
     if strategy.local == "asynchronous":
         return _served(profile, link, strategy, workers, batch)
+    if strategy.local == "layer_separation" and workers > 1:
+        return _separated(profile, link, strategy, workers, batch)
     mine = ceil(microbatches / workers)
     passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
     passes, samples = passes * strategy.sync_every, samples / strategy.sync_every
@@ -114,6 +118,18 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
         exposed_s = updates * (max(each_s, way_s, update_s) - (compute_s + update_s) / helpers)
         exposed_s += time_of(closing.exchange, workers, closing.size, link)
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
+
+
+def _separated(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
+    """A step of updates with layers on workers of their own. The profile has layers on both sides of the cut."""
+    updates, cut = strategy.sync_every, cut_of(profile, strategy.cut)
+    assert cut is not None
+    each = cut.update(profile, link, workers, batch / updates)
+    closing = messages(strategy, profile, workers)[-1]
+    exposed_s = updates * each.exchange_s + time_of(closing.exchange, workers, closing.size, link)
+    # The keeper and the others step their optimizers at the same time.
+    most = max(sum(layer.parameters for layer in side) for side in (cut.front, cut.back))
+    return Prediction(workers, updates * each.compute_s, exposed_s, 0.0, updates * profile.update_s * most, batch)
 
 
 def _exposed(

@@ -26,6 +26,10 @@ class Layer:
     """Seconds a sample."""
     backward_s: float
     """Seconds a sample."""
+    inputs: int = 0
+    """Elements of a sample that come in; 0: not measured."""
+    outputs: int = 0
+    """And that go out."""
 
     def __post_init__(self) -> None:
         sides = [side for shape in self.shapes for side in shape]
@@ -33,6 +37,8 @@ class Layer:
         check_rules(
             (all(0 <= one <= MAX_S for one in times), "forward_s", f"times must lie in 0..{MAX_S:g}, got {times}"),
             (all(1 <= side <= MAX_SIDE for side in sides), "shapes", f"sides must lie in 1..{MAX_SIDE}"),
+            (0 <= self.inputs <= MAX_ELEMENTS, "inputs", "must lie in 0..2**40"),
+            (0 <= self.outputs <= MAX_ELEMENTS, "outputs", "must lie in 0..2**40"),
             (all(len(shape) <= MAX_SIDES for shape in self.shapes), "shapes", f"must have at most {MAX_SIDES} sides"),
             (all(prod(shape) <= MAX_ELEMENTS for shape in self.shapes), "shapes", "must hold 2**40 elements at most"),
         )

@@ -57,6 +57,7 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
     assert [layer.name for layer in found.layers] == ["0.linear", "1"]
     assert [layer.shapes for layer in found.layers] == [((64, 8), (64,)), ((2, 64), (2,))]
+    assert [(layer.inputs, layer.outputs) for layer in found.layers] == [(8, 64), (64, 2)]
     slow, quick = found.layers
     assert 0.003 < slow.forward_s < 0.4, "four milliseconds a sample, and more where the machine is busy"
     assert quick.forward_s < slow.forward_s / 2

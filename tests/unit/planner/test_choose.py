@@ -44,6 +44,28 @@ def planned(link: Link, profile: Profile = MODEL, **fields: Any) -> Plan:
     return plan(profile, link, spec_of(**fields))
 
 
+def test_separated_layers_are_planned_where_the_profile_tells_what_goes_over_the_cut() -> None:
+    separated: dict[str, Any] = {
+        "reproducible": False,
+        "batch": {"global_size": 2048, "num_microbatches": 16},
+        "local_updates": {"method": "layer_separation", "sync_every": 8, "cut": "last"},
+    }
+    old = planned(FAST, **separated)
+    (refused,) = [one for one in old.refused if one.name == "layer_separation"]
+    assert refused.reason.endswith("`rubato profile` measures it anew")
+    first, last = (replace(one, inputs=512, outputs=512) for one in MODEL.layers)
+    wide = replace(MODEL, layers=(first, replace(last, forward_s=1e-6, backward_s=2e-6)))
+    found = planned(FAST, wide, **separated)
+    assert {one.name for one in found.best} == {"layer_separation"}
+    assert "the layers behind the cut on one of them" in found.sentences[0]
+    assert found.by_workers[0].sent_bytes == 0
+    assert all(one.sent_bytes >= 4 * 2048 * 1024 for one in found.by_workers[1:]), "what the keeper tells"
+    separated["local_updates"]["cut"] = "head"
+    elsewhere = planned(FAST, wide, **separated)
+    (refused,) = [one for one in elsewhere.refused if one.name == "layer_separation"]
+    assert refused.reason == "the profile has no layers on both sides of 'head', which is local_updates.cut"
+
+
 def test_on_a_fast_link_many_workers_pay_and_on_a_slow_one_none_does() -> None:
     fast, slow = planned(FAST), planned(SLOW)
     assert (fast.recommended.workers, slow.recommended.workers) == (8, 1)

@@ -12,6 +12,7 @@ from rubato.planner.links import Link, cost_of
 from rubato.planner.methods import Method, Strategy, messages
 from rubato.planner.predict import predict
 from rubato.planner.profile import Layer, Profile
+from rubato.planner.separated import cut_of
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import Compressor
 from rubato.strategies.gtopk import GlobalTopK
@@ -127,6 +128,51 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s > 100 * vector_s
     else:
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
+
+
+CONVOLUTIONAL = Profile(
+    (
+        Layer("features.0", ((64, 3, 5, 5), (64,)), 1e-3, 2e-3, 3 * 32 * 32, 64 * 16 * 16),
+        Layer("classifier.0", ((2048, 256), (2048,)), 1e-5, 2e-5, 256, 2048),
+        Layer("classifier.2", ((10, 2048), (10,)), 1e-6, 2e-6, 2048, 10),
+    ),
+    update_s=1e-9,
+)
+SEPARATED = Strategy(local="layer_separation", sync_every=100, cut="classifier")
+
+
+def test_separated_layers_send_samples_and_not_what_is_behind_the_cut() -> None:
+    workers, samples = 5, 32
+    told = predict(CONVOLUTIONAL, SLOW, SEPARATED, workers, samples * 100, 16)
+    cut = cut_of(CONVOLUTIONAL, "classifier")
+    assert cut is not None
+    each = cut.update(CONVOLUTIONAL, SLOW, workers, samples)
+    front = CONVOLUTIONAL.layers[0]
+    assert each.compute_s == pytest.approx(samples / 4 * 3e-3 + samples * 3.3e-5)
+    over_the_cut = 2 * 4 * samples * (256 + 10) / 1e6
+    assert each.exchange_s == pytest.approx(over_the_cut + 2 * 4 * front.parameters * 3 / 4 / 1e6 + 12e-3, rel=0.01)
+    kept, own = 4 * samples * (256 + 10), 2 * 4 * front.parameters * 3 / 4
+    assert each.sent_bytes == kept / 4 + own > kept, "of one that has the front; the keeper sends what all have sent"
+    whole = predict(CONVOLUTIONAL, SLOW, Strategy(algorithm="ring"), workers, samples, 16, several=True)
+    assert told.step_s / 100 < whole.step_s / 5
+
+
+def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:
+    one, two = (predict(CONVOLUTIONAL, FAST, SEPARATED, workers, 3200, 16, several=True) for workers in (1, 2))
+    assert one.exposed_s == 0.0
+    assert two.compute_s == pytest.approx(one.compute_s)
+    assert two.update_s < one.update_s
+
+
+@pytest.mark.parametrize(
+    ("path", "back"),
+    [("classifier", 2), ("classifier.2", 1), ("net.classifier", None), ("class", None), ("features.0", 1)],
+)
+def test_a_cut_is_found_by_the_name_of_the_module(path: str, back: int | None) -> None:
+    found = cut_of(CONVOLUTIONAL, path)
+    assert (found and len(found.back)) == back
+    named = replace(CONVOLUTIONAL, layers=tuple(replace(one, name=f"net.{one.name}") for one in CONVOLUTIONAL.layers))
+    assert (cut_of(named, path) is None) == (path in {"class"})
 
 
 def test_a_count_that_divides_the_microbatches_is_worth_more_than_the_next_one() -> None:
