@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from faulty_run import causes
 from invariants import Undisturbed, check, values_by_step
 
 from rubato import testing
@@ -79,6 +81,23 @@ def job(
 def hurry(home: Path) -> None:
     """Let a run that has a pace go on without."""
     (home / "fast").touch()
+
+
+def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> None:
+    """One worker becomes many, loses these ranks one after the other, and goes down to two; then the run may hurry."""
+    run.wait_step(1)
+    run.scale(workers)
+    run.wait_workers(workers)
+    for rank in lost:
+        run.wait_step(run.step + 2)
+        run.kill_and_wait([rank])
+        run.wait_workers(workers)
+    run.scale(2)
+    run.wait_workers(2)
+    run.wait_step(run.step + 2)
+    hurry(home)
+    run.result()
+    assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run)), run.told()
 
 
 def alone(home: Path, config: dict[str, Any]) -> Undisturbed:

@@ -7,28 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_run import HANG_S, causes
-from small_job import job
+from faulty_run import HANG_S
+from small_job import hurry, job, live_through
 
 from rubato.checkpoint.manifest import find_latest
 from rubato.engine.serving import read_log
 
 PROGRAM = """
-class Model(torch.nn.Sequential):
-    def __init__(self):
-        super().__init__(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-
 def train(run):
     torch.manual_seed(0)
-    model = Model()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    dataset = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
-    run.prepare(model=model, optimizer=optimizer, dataset=dataset, prefetch=run.config.get("prefetch", 0))
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA, prefetch=run.config.get("prefetch", 0))
     for step in run.steps(epochs=12):
-        for x, y in step:
-            time.sleep(0.05 * Path(run.config["home"], "hold").exists())
-            step.backward(torch.nn.functional.mse_loss(model(x), y))
-        optimizer.step()
+        fit(run, step, model, optimizer)
 
 if __name__ == "__main__":
     rubato.main(train)
@@ -36,6 +28,7 @@ if __name__ == "__main__":
 BATCH = {"global_size": 24, "num_microbatches": 4}
 STEPS = 36
 """Three an epoch, the last of 16 samples."""
+SLOW = {"pace": 0.05}
 
 
 def spec(**local: Any) -> dict[str, Any]:
@@ -69,23 +62,10 @@ def check_replay(run: Any, home: Path, **local: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("local", [{}, {"staleness": 1, "damping": True}], ids=["asp", "ssp, damped"])
 def test_joins_losses_and_leaves(tmp_path: Path, local: dict[str, Any]) -> None:
     """Of a worker amid a round, of the server, and a scale-down."""
-    hold = tmp_path / "hold"
-    hold.touch()
-    with job(tmp_path, PROGRAM, workers=1, checkpoint={"every_steps": 3}, **spec(**local)) as run:
-        run.wait_step(1)
-        run.scale(4)
-        run.wait_workers(4)
-        for rank in (2, 0):
-            run.wait_step(run.step + 2)
-            run.kill_and_wait([rank])
-            run.wait_workers(4)
-        run.scale(2)
-        run.wait_workers(2)
-        run.wait_step(run.step + 2)
-        hold.unlink()
+    with job(tmp_path, PROGRAM, workers=1, config=SLOW, checkpoint={"every_steps": 3}, **spec(**local)) as run:
+        live_through(run, tmp_path, workers=4, lost=[2, 0])
         log = check_replay(run, tmp_path / "again", **local)
         rows = run.rows()
-    assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run))
     assert rows[-1]["values"]["loss"] < rows[0]["values"]["loss"] / 2
     stale = [row["values"]["staleness_max"] for row in rows]
     assert len(stale) == STEPS
@@ -95,14 +75,12 @@ def test_joins_losses_and_leaves(tmp_path: Path, local: dict[str, Any]) -> None:
 
 
 def test_a_worker_that_hangs_amid_a_round_is_fenced(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    with job(tmp_path, PROGRAM, workers=3, limits={"hang_timeout": HANG_S}, **spec()) as run:
+    with job(tmp_path, PROGRAM, workers=3, config=SLOW, limits={"hang_timeout": HANG_S}, **spec()) as run:
         run.wait_step(3)  # an epoch: from here on no batch is the first of its size, which may take minutes
         run.kill([1], signal.SIGSTOP)
         run.wait(lambda: bool(run.events("worker.lost")), "the stopped worker fenced")
         run.wait_workers(3)
-        hold.unlink()
+        hurry(tmp_path)
         check_replay(run, tmp_path / "again")
     assert "hang" in run.events("worker.lost")[0]["message"] or run.events("worker.lost")[0]["data"].get("hung")
 
@@ -112,12 +90,11 @@ def test_a_job_goes_on_from_a_checkpoint_with_its_log(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for home in (first, second):
         home.mkdir()
-    (first / "hold").touch()
-    with job(first, PROGRAM, workers=3, checkpoint_dir=str(kept), config={"home": str(first)}, **spec()) as run:
+    with job(first, PROGRAM, workers=3, checkpoint_dir=str(kept), config=SLOW, **spec()) as run:
         run.wait_step(4)
         run.run.answer({"verb": "pause"})
         run.wait_for_end()
-    with job(second, PROGRAM, workers=2, checkpoint_dir=str(kept), config={"home": str(second)}, **spec()) as run:
+    with job(second, PROGRAM, workers=2, checkpoint_dir=str(kept), **spec()) as run:
         check_replay(run, tmp_path / "again")
 
 

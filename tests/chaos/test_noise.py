@@ -5,26 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from small_job import job
+from small_job import job, live_through
 
 from rubato.testing import LocalJob
 
 PROGRAM = """
-class Model(torch.nn.Sequential):
-    def __init__(self):
-        super().__init__(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-
 def train(run):
     torch.manual_seed(0)
-    model = Model()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    dataset = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
-    run.prepare(model=model, optimizer=optimizer, dataset=dataset)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
     for step in run.steps(epochs=10):
-        for x, y in step:
-            time.sleep(0.4 * Path(run.config["home"], "hold").exists())
-            step.backward(torch.nn.functional.mse_loss(model(x), y))
-        optimizer.step()
+        fit(run, step, model, optimizer)
 
 if __name__ == "__main__":
     rubato.main(train)
@@ -45,16 +37,9 @@ def test_it_is_the_same_whatever_the_workers(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with job(tmp_path / "alone", PROGRAM, workers=1, **SPEC) as run:
         digest, expected = run.result(), noise(run)
-    hold = tmp_path / "many" / "hold"
-    hold.touch()
-    with job(tmp_path / "many", PROGRAM, workers=1, checkpoint={"every_steps": 5}, **SPEC) as run:
-        run.wait_step(1)
-        run.scale(3)
-        run.wait_workers(3)
-        run.wait_step(run.step + 2)
-        run.kill_and_wait([1])
-        run.wait_workers(3)
-        hold.unlink()
+    home = tmp_path / "many"
+    with job(home, PROGRAM, workers=1, config={"pace": 0.4}, checkpoint={"every_steps": 5}, **SPEC) as run:
+        live_through(run, home, workers=3, lost=[1])
         assert run.result() == digest
         assert noise(run) == expected
     known = [scale for scale, _ in expected if scale is not None]

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_run import causes
-from small_job import job
+from small_job import job, live_through
 
 PROGRAM = """
 class Model(torch.nn.Module):
@@ -23,15 +22,11 @@ def train(run):
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    dataset = torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True))
-    run.prepare(model=model, optimizer=optimizer, dataset=dataset)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
     for step in run.steps(epochs=12):
-        for x, y in step:
-            time.sleep(0.05 * Path(run.config["home"], "hold").exists())
-            step.backward(torch.nn.functional.mse_loss(model(x), y))
-        optimizer.step()
+        fit(run, step, model, optimizer)
         if step.is_last_of_epoch:
-            run.log(far=run.evaluate(dataset, lambda x, y: (model(x) - y).abs().mean()))
+            run.log(far=run.evaluate(DATA, lambda x, y: (model(x) - y).abs().mean()))
 
 if __name__ == "__main__":
     rubato.main(train)
@@ -52,20 +47,7 @@ def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Pat
         run.result()
         losses = [row["values"]["loss"] for row in run.rows()]
     assert losses[-1] < losses[0] / 2
-    hold = tmp_path / "many" / "hold"
-    hold.touch()
-    with job(tmp_path / "many", PROGRAM, workers=1, checkpoint={"every_steps": 3}, **SPEC) as run:
-        run.wait_step(1)
-        run.scale(4)
-        run.wait_workers(4)
-        for rank in (2, 0):
-            run.wait_step(run.step + 2)
-            run.kill_and_wait([rank])
-            run.wait_workers(4)
-        run.scale(2)
-        run.wait_workers(2)
-        run.wait_step(run.step + 2)
-        hold.unlink()
-        run.result()
+    home = tmp_path / "many"
+    with job(home, PROGRAM, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **SPEC) as run:
+        live_through(run, home, workers=4, lost=[2, 0])
         assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)
-    assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run))
