@@ -94,6 +94,9 @@ def test_programs_that_cannot_be_loaded(rubato: Rubato, running: RunningHome, fo
         assert says in out
         assert "while loading the training program" in out
         assert "submit again" in out
+        failure = running.client.job(jobs[name]).failure
+        assert failure is not None
+        assert (failure["failure_class"], failure["step"]) == ("user", None)
         # A traceback is the user's own, or there is none.
         assert "child.py" not in out
         assert ("import no_such_module" in out) == (name == "import")

@@ -72,7 +72,7 @@ from tests.integration.service.protocol_models import (
 pytestmark = pytest.mark.timeout(1800)
 
 TIME = "2026-01-31T12:00:00.000000Z"
-EXAMPLES = settings(max_examples=20, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=50, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 class Protocol(Played):
