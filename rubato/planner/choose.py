@@ -15,7 +15,7 @@ from rubato.planner.links import Link, cost_of
 from rubato.planner.methods import Strategy, messages
 from rubato.planner.predict import Prediction, predict
 from rubato.planner.profile import Profile
-from rubato.planner.separated import cut_of
+from rubato.planner.separated import Cut, cut_of
 from rubato.wire.batch import next_useful
 from rubato.wire.spec import JobSpec
 
@@ -113,9 +113,10 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     """Strategies that the spec allows, the one it has by default first; and the others."""
     told, local = spec.aggregation.compression, spec.local_updates
     base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
-    missing = _missing_of_cut(profile, local.cut) if local.cut is not None else ""
+    cut = cut_of(profile, local.cut) if local.cut is not None else None
+    missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
-        base = replace(base, local=local.method, sync_every=local.sync_every, cut=local.cut or "")
+        base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for algorithm in ("ring", "tree", "halving_doubling"):
@@ -138,9 +139,8 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     return allowed, refused
 
 
-def _missing_of_cut(profile: Profile, path: str) -> str:
+def _missing(cut: Cut | None, path: str) -> str:
     """Why separated layers are not predicted; empty: they are."""
-    cut = cut_of(profile, path)
     if cut is None:
         return f"the profile has no layers on both sides of {path!r}, which is local_updates.cut"
     if not (cut.inputs and cut.outputs):
@@ -180,10 +180,8 @@ def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, wor
     told_each = messages(strategy, profile, workers)
     costs = [cost_of(one.exchange, workers, one.size, max(1, strategy.servers)) for one in told_each]
     sent = sum(cost.port_bytes / (1 if cost.both_ways else 2) for cost in costs)
-    if strategy.cut and workers > 1:
-        cut = cut_of(profile, strategy.cut)
-        assert cut is not None
-        each = cut.update(profile, link, workers, spec.batch.global_size / strategy.sync_every)
+    if strategy.cut is not None and workers > 1:
+        each = strategy.cut.update(profile, link, workers, spec.batch.global_size / strategy.sync_every)
         sent += strategy.sync_every * each.sent_bytes
     return Option(
         name_of(strategy),

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rubato.planner.links import Exchange, Link, time_of
 from rubato.planner.profile import Profile
+from rubato.planner.separated import Cut
 from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, columns_for, count_of
 from rubato.wire.local_updates import LocalMethod
 
@@ -31,8 +32,8 @@ class Strategy:
     """Whether a step has updates of its own; at its end the whole state is exchanged then."""
     sync_every: int = 1
     """So many: of each microbatch, or of the server."""
-    cut: str = ""
-    """The module that one worker has, of separated layers."""
+    cut: Cut | None = None
+    """Of separated layers."""
 
     @property
     def overlaps(self) -> bool:

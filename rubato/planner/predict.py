@@ -21,7 +21,7 @@ from math import ceil, log, sqrt
 from rubato.planner.links import Link, time_of
 from rubato.planner.methods import Strategy, codec_s, exchange_s, messages
 from rubato.planner.profile import Profile
-from rubato.planner.separated import cut_of
+from rubato.planner.separated import Cut
 
 BUCKET_BYTES = 8 << 20
 """As the engine cuts its vector."""
@@ -85,8 +85,8 @@ def predict(
     """
     if strategy.local == "asynchronous":
         return _served(profile, link, strategy, workers, batch)
-    if strategy.local == "layer_separation" and workers > 1:
-        return _separated(profile, link, strategy, workers, batch)
+    if strategy.cut is not None and workers > 1:
+        return _separated(profile, link, strategy, strategy.cut, workers, batch)
     mine = ceil(microbatches / workers)
     passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
     passes, samples = passes * strategy.sync_every, samples / strategy.sync_every
@@ -120,16 +120,15 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
 
 
-def _separated(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
-    """A step of updates with layers on workers of their own. The profile has layers on both sides of the cut."""
-    updates, cut = strategy.sync_every, cut_of(profile, strategy.cut)
-    assert cut is not None
+def _separated(profile: Profile, link: Link, strategy: Strategy, cut: Cut, workers: int, batch: int) -> Prediction:
+    """A step of updates with layers on workers of their own."""
+    updates = strategy.sync_every
     each = cut.update(profile, link, workers, batch / updates)
     closing = messages(strategy, profile, workers)[-1]
     exposed_s = updates * each.exchange_s + time_of(closing.exchange, workers, closing.size, link)
     # The keeper and the others step their optimizers at the same time.
-    most = max(sum(layer.parameters for layer in side) for side in (cut.front, cut.back))
-    return Prediction(workers, updates * each.compute_s, exposed_s, 0.0, updates * profile.update_s * most, batch)
+    update_s = profile.update_s * cut.most_parameters
+    return Prediction(workers, updates * each.compute_s, exposed_s, 0.0, updates * update_s, batch)
 
 
 def _exposed(

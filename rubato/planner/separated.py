@@ -46,6 +46,11 @@ class Cut:
         """K: elements of a sample that come back; 0: not measured."""
         return self.back[-1].outputs
 
+    @property
+    def most_parameters(self) -> int:
+        """Of the side that has more."""
+        return max(_parameters(self.front), _parameters(self.back))
+
     def update(self, profile: Profile, link: Link, workers: int, samples: float) -> Separated:
         """One update by two workers or more.
 

@@ -138,7 +138,7 @@ CONVOLUTIONAL = Profile(
     ),
     update_s=1e-9,
 )
-SEPARATED = Strategy(local="layer_separation", sync_every=100, cut="classifier")
+SEPARATED = Strategy(local="layer_separation", sync_every=100, cut=cut_of(CONVOLUTIONAL, "classifier"))
 
 
 def test_separated_layers_send_samples_and_not_what_is_behind_the_cut() -> None:
@@ -172,7 +172,7 @@ def test_a_cut_is_found_by_the_name_of_the_module(path: str, back: int | None) -
     found = cut_of(CONVOLUTIONAL, path)
     assert (found and len(found.back)) == back
     named = replace(CONVOLUTIONAL, layers=tuple(replace(one, name=f"net.{one.name}") for one in CONVOLUTIONAL.layers))
-    assert (cut_of(named, path) is None) == (path in {"class"})
+    assert (cut_of(named, path) is None) == (path == "class")
 
 
 def test_a_count_that_divides_the_microbatches_is_worth_more_than_the_next_one() -> None:
