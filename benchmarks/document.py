@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.processes import ROOT
@@ -20,6 +21,12 @@ def insert(document: Path, name: str, text: str) -> None:
     if not (found and closed):
         raise ValueError(f"{document} has no {begin.strip()} ... {end}: nothing was written")
     document.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of cells under heads."""
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
+    return "\n".join([head, "|" + "---|" * len(heads), *lines])
 
 
 def publish(name: str, text: str, *, writes: bool) -> None:

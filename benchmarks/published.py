@@ -15,19 +15,19 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from benchmarks.document import publish
+from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
-from benchmarks.strategies import DENSITY, PROFILE, Emulated, Seen, emulate, measure, spec_of
-from benchmarks.strategy_steps import PROGRAM, SAMPLE_S, STEPS, WARM, profile_of_program, train
+from benchmarks.strategies import DENSITY, PROFILE, Emulated, Seen, emulate, measure
+from benchmarks.strategy_steps import PROGRAM, SAMPLE_S, STEPS, WARM, fields_of, profile_of_program, train
 from rubato.planner.choose import name_of
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.predict import predict
 from rubato.planner.profile import Layer, Profile
+from rubato.planner.separated import cut_of
 from tests.network import NoNamespaces
 
 PLAIN = [Strategy(), Strategy(algorithm="ring"), Strategy(method="fp16")]
@@ -40,7 +40,7 @@ GS_SGD = 64, Profile((Layer("d", ((25_000, 1_000),), 1e-6, 1e-6),)), Link(5e-5, 
 """Workers; 100 MB, as ResNet-50 has; an Ethernet of 1 Gb/s."""
 UPDATES, SAMPLES, MICROBATCHES = 8, 48, 12
 """Of a round of separated layers; of an update, whatever the strategy."""
-FUNCTION = "train_convolutional"
+FUNCTION, CUT = "train_convolutional", "classifier"
 
 
 def exchanges(workers: Sequence[int], links: Sequence[Emulated], rounds: int) -> str:
@@ -51,65 +51,53 @@ def exchanges(workers: Sequence[int], links: Sequence[Emulated], rounds: int) ->
             print(f"{count} workers, {_told(link)} ...", file=sys.stderr)
             seen[count, link] = measure(count, link, rounds, EXCHANGES)
     heads = ["exchange", *(f"{count} workers, {_told(link)}" for count, link in seen)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    rows = []
     for name in map(name_of, EXCHANGES):
-        lines.append(f"| `{name}` | {' | '.join(f'{1e3 * one[name].seconds:.0f}' for one in seen.values())} |")
+        rows.append([f"`{name}`", *(f"{1e3 * one[name].seconds:.0f}" for one in seen.values())])
     for one, other in (("server", "tree"), ("gtopk", "sketch"), ("sketched_sgd", "sketch")):
         ratios = (f"{each[one].seconds / each[other].seconds:.1f}" for each in seen.values())
-        lines.append(f"| `{one}` / `{other}` | {' | '.join(ratios)} |")
-    return "\n".join(lines)
+        rows.append([f"`{one}` / `{other}`", *ratios])
+    return markdown_table(heads, rows)
 
 
 def simulated() -> str:
     """As many workers as the papers had, as the planner has it: of what computes nothing."""
     workers, profile, link = FIRECAFFE
     tree, server, plain = (1e3 * exchange_s(one, profile, workers, link) for one in (TREE, SERVER, PLAIN[0]))
-    lines = [
-        "| simulated | |",
-        "|---|---|",
-        f"| GoogLeNet, {workers} workers, 2.8 GB/s | `server` {server:.0f} ms, `tree` {tree:.0f} ms "
-        f"({server / tree:.1f} times less), `auto` {plain:.0f} ms |",
-    ]
+    of_tree = f"`server` {server:.0f} ms, `tree` {tree:.0f} ms ({server / tree:.1f} times less), `auto` {plain:.0f} ms"
+    rows = [[f"GoogLeNet, {workers} workers, 2.8 GB/s", of_tree]]
     workers, profile, link = GS_SGD
     told = {name_of(one): exchange_s(one, profile, workers, link) for one in (*SKETCHES, PLAIN[0])}
     of_sketch = ", ".join(
         f"`{name}` {1e3 * seconds:.0f} ms ({seconds / told['sketch']:.1f})" for name, seconds in told.items()
     )
-    lines.append(f"| 25 million parameters, {workers} workers, 1 Gb/s (in brackets: of `sketch`) | {of_sketch} |")
-    return "\n".join(lines)
+    rows.append([f"25 million parameters, {workers} workers, 1 Gb/s (in brackets: of `sketch`)", of_sketch])
+    return markdown_table(["simulated", ""], rows)
 
 
 def updates(profile: Profile, workers: int, links: Sequence[Emulated]) -> str:
     """Milliseconds of an update of a small AlexNet by strategy, measured and predicted; and a server's, of these."""
     ways = {name_of(one): one for one in (PLAIN[0], PLAIN[2], SERVER)}
     ways[f"server, servers: {workers}"] = Strategy(servers=workers)
-    ways["layer_separation"] = Strategy(local="layer_separation", sync_every=UPDATES, cut="classifier")
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    ways["layer_separation"] = Strategy(local="layer_separation", sync_every=UPDATES, cut=cut_of(profile, CUT))
+    cells: dict[str, list[str]] = {name: [] for name in ways}
     for link in links:
+        seen: dict[str, float] = {}
         with emulate(workers, link) as net:
             for name, way in ways.items():
                 size = SAMPLES * way.sync_every
-                fields: dict[str, Any] = {
-                    "entrypoint": f"{PROGRAM.name}:{FUNCTION}",
-                    "batch": {"global_size": size, "num_microbatches": MICROBATCHES},
-                }
-                if way.local == "none":
-                    fields["aggregation"] = spec_of(way)
-                else:
-                    fields["local_updates"] = {"method": way.local, "sync_every": way.sync_every, "cut": way.cut}
-                measured = train(net, workers, fields) / way.sync_every
+                batch = {"global_size": size, "num_microbatches": MICROBATCHES}
+                fields = {"entrypoint": f"{PROGRAM.name}:{FUNCTION}", "batch": batch, **fields_of(way)}
+                if way.cut is not None:
+                    fields["local_updates"]["cut"] = CUT
+                seen[name] = train(net, workers, fields) / way.sync_every
                 told = predict(profile, link.as_planned, way, workers, size, MICROBATCHES, several=True)
-                seen[name].append((measured, told.step_s / way.sync_every))
-                print(f"{name}, {_told(link)}: {1e3 * measured:.0f} ms", file=sys.stderr)
+                cells[name].append(f"{1e3 * seen[name]:.0f}, {1e3 * told.step_s / way.sync_every:.0f}")
+                print(f"{name}, {_told(link)}: {cells[name][-1]} ms", file=sys.stderr)
+        for name, seconds in seen.items():
+            cells[name][-1] += f"; {seen['server'] / seconds:.1f}"
     heads = ["strategy", *(f"{_told(link)}: measured, predicted; `server` / this" for link in links)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for name, row in seen.items():
-        cells = (
-            f"{1e3 * measured:.0f}, {1e3 * told:.0f}; {server / measured:.1f}"
-            for (measured, told), (server, _) in zip(row, seen["server"], strict=True)
-        )
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
 def _told(link: Emulated | None) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchmarks.document import publish
+from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
 from rubato.planner.choose import name_of
@@ -130,7 +130,7 @@ def tables(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], work
 
 def _table(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], workers: int, ratios: list[float]) -> str:
     heads = ["exchange", "sent, kB", "no limit", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in limited)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    rows = []
     for strategy in STRATEGIES:
         name = name_of(strategy)
         cells = [f"`{name}`", f"{free[name].sent / 1e3:.0f}", f"{1e3 * free[name].seconds:.0f}"]
@@ -138,8 +138,8 @@ def _table(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], work
             predicted = free[name].seconds + exchange_s(strategy, PROFILE, workers, link.as_planned)
             ratios.append(seen[name].seconds / predicted)
             cells.append(f"{1e3 * seen[name].seconds:.0f}, {1e3 * predicted:.0f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(heads, rows)
 
 
 def main() -> int:

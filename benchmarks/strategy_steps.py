@@ -19,7 +19,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from benchmarks.document import publish
+from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
@@ -67,10 +67,10 @@ def profile_of_program(function: str = "train") -> Profile:
 
 
 def fields_of(strategy: Strategy) -> dict[str, Any]:
-    """Of the job that trains by it."""
+    """Of the spec of a job that trains by it."""
     if strategy.local == "none":
-        return {"batch": BATCH, "aggregation": spec_of(strategy)}
-    return {"batch": LOCAL_BATCH, "local_updates": {"method": strategy.local, "sync_every": strategy.sync_every}}
+        return {"aggregation": spec_of(strategy)}
+    return {"local_updates": {"method": strategy.local, "sync_every": strategy.sync_every}}
 
 
 def train(net: Network, workers: int, strategy: dict[str, Any]) -> float:
@@ -97,19 +97,17 @@ def table(profile: Profile, workers: int, links: list[Emulated]) -> str:
     for link in links:
         with emulate(workers, link) as net:
             for strategy in (*STRATEGIES, *LOCAL):
-                name, fields = name_of(strategy), fields_of(strategy)
-                size = fields["batch"]["global_size"]
+                name, batch = name_of(strategy), BATCH if strategy.local == "none" else LOCAL_BATCH
+                size, count = batch["global_size"], batch["num_microbatches"]
                 share = BATCH["global_size"] / size
-                seconds = train(net, workers, fields) * share
-                batch = size, fields["batch"]["num_microbatches"]
-                told = predict(profile, link.as_planned, strategy, workers, *batch, several=True).step_s * share
+                seconds = train(net, workers, {"batch": batch, **fields_of(strategy)}) * share
+                told = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s * share
                 apart.append(max(seconds / told, told / seconds))
                 cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
                 print(f"{name} at {link.mbit:g} Mb/s, {link.latency_ms:g} ms: {cells[name][-1]}", file=sys.stderr)
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    lines += [f"| `{name}` | {' | '.join(row)} |" for name, row in cells.items()]
+    lines = markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
     told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
-    return "\n".join([*lines, "", f"Measured against predicted: {told_apart}."])
+    return f"{lines}\n\nMeasured against predicted: {told_apart}."
 
 
 def main() -> int:

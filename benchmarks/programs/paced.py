@@ -14,8 +14,8 @@ import rubato
 
 WIDTHS = 512, 512, 256, 10
 SAMPLES = 4_096
-PIXELS, CHANNELS, CLASSES = 32, (3, 12, 32, 32, 32), 100
-FLAT, HIDDEN = CHANNELS[-1] * 2 * 2, 640
+IMAGE, CLASSES = (3, 32, 32), 100
+FLAT, HIDDEN = 32 * 2 * 2, 640
 
 
 class Timed(torch.autograd.Function):
@@ -51,12 +51,13 @@ class Convolutional(nn.Module):
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        first, *others = pairwise(CHANNELS)
-        layers: list[nn.Module] = [nn.Conv2d(*first, 5, stride=2, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-        for number, (one, other) in enumerate(others):
-            layers += [nn.Conv2d(one, other, 3, padding=1), nn.ReLU()]
-            layers += [nn.MaxPool2d(2)] if number != 1 else []
-        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.features = nn.Sequential(
+            *(nn.Conv2d(3, 12, 5, stride=2, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(12, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Flatten(),
+        )
         self.classifier = nn.Sequential(
             nn.Linear(FLAT, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
         )
@@ -77,7 +78,7 @@ def train(run: rubato.Run) -> None:
 
 def train_convolutional(run: rubato.Run) -> None:
     """Convolutional layers and a classifier, noise to noise."""
-    images = torch.randn(SAMPLES, CHANNELS[0], PIXELS, PIXELS)
+    images = torch.randn(SAMPLES, *IMAGE)
     _fit(run, Convolutional(run.config["sample_s"]), images, CLASSES)
 
 
