@@ -83,8 +83,11 @@ def hurry(home: Path) -> None:
     (home / "fast").touch()
 
 
-def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> None:
-    """One worker becomes many, loses these ranks one after the other, and goes down to two; then the run may hurry."""
+def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> Any:
+    """One worker becomes many, loses these ranks one after the other, and goes down to two; then the run may hurry.
+
+    Returns: its result.
+    """
     run.wait_step(1)
     run.scale(workers)
     run.wait_workers(workers)
@@ -96,8 +99,9 @@ def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> 
     run.wait_workers(2)
     run.wait_step(run.step + 2)
     hurry(home)
-    run.result()
+    result = run.result()
     assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run)), run.told()
+    return result
 
 
 def alone(home: Path, config: dict[str, Any]) -> Undisturbed:

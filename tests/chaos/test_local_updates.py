@@ -37,6 +37,5 @@ def test_the_bits_are_the_same_whatever_the_workers(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 2
     home = tmp_path / "many"
     with job(home, PROGRAM, workers=1, config={"pace": 0.1}, checkpoint={"every_steps": 3}, **SPEC) as run:
-        live_through(run, home, workers=3, lost=[1])
-        assert run.result() == digest
+        assert live_through(run, home, workers=3, lost=[1]) == digest
         assert [row["values"]["loss"] for row in run.rows()] == losses

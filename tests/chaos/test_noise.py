@@ -39,8 +39,7 @@ def test_it_is_the_same_whatever_the_workers(tmp_path: Path) -> None:
         digest, expected = run.result(), noise(run)
     home = tmp_path / "many"
     with job(home, PROGRAM, workers=1, config={"pace": 0.4}, checkpoint={"every_steps": 5}, **SPEC) as run:
-        live_through(run, home, workers=3, lost=[1])
-        assert run.result() == digest
+        assert live_through(run, home, workers=3, lost=[1]) == digest
         assert noise(run) == expected
     known = [scale for scale, _ in expected if scale is not None]
     assert len(known) > 10
