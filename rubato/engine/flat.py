@@ -18,6 +18,7 @@ import torch
 
 from rubato.checkpoint.layout import bytes_tensor, raw_bytes
 from rubato.engine.buckets import ALIGN, cut, cut_tail
+from rubato.engine.shares import total_bytes
 from rubato.engine.state import Place
 from rubato.errors import ModelError
 
@@ -226,7 +227,7 @@ class FlatLayout:
     @property
     def integer_bytes(self) -> int:
         """Length of that."""
-        return sum(one.own.numel() * one.own.element_size() for one in self.other_buffers)
+        return total_bytes([one.own for one in self.other_buffers])
 
     def put_integers(self, integers: bytes) -> None:
         """The other buffers take what `integers` told of them."""

@@ -323,9 +323,8 @@ class Serving:
             vector[self._layout.tail : self._layout.flags.start] = self._changes / total
         self._layout.put_buffers(vector, self._before)
         self._layout.put_integers(self._integers)
-        self._state.take_modes(
-            self._integers[self._layout.integer_bytes :]
-        )  # the program has no batch in which it could switch them
+        # The program here has had no batch in which it could switch them.
+        self._state.take_modes(self._integers[self._layout.integer_bytes :])
         self.log.write(self._updates)
 
     def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
