@@ -18,6 +18,7 @@ from jobs.ray_train.messages import (
     GroupStarted,
     GroupStarting,
     Member,
+    Remembered,
     Reported,
     WorkerError,
     WorkersFailed,
@@ -43,6 +44,7 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._files: RunFiles | None = None
         self._line: Line | None = None
         self._steps = StepCount(attempt, (), NO_SNAPSHOT)
+        self._workers = 0
 
     # --- called by Ray Train --------------------------------------------------------------------
 
@@ -50,14 +52,17 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         """Find out where the run goes on."""
         self._files = RunFiles(train_run_context.run_config.storage_context)
         snapshot = self._files.snapshot()
-        self._steps = StepCount(self._place[1], self._files.records(), snapshot)
+        self._steps = StepCount(self._place[1], self._files.records(), snapshot, self._files.reports())
         self._files.remove_unfinished(snapshot)
         # A run that does not count any more must write no checkpoint: this process leads it, and is ended.
         self._line = Line(*self._place, on_stale=lambda: os._exit(EXIT_STALE))
+        if self._steps.reports:
+            self._say(Remembered(self._steps.reports))
 
     def before_worker_group_start(self, worker_group_context: WorkerGroupContext) -> None:
         """A group is wanted."""
-        self._say(GroupStarting(worker_group_context.num_workers, self._steps.begin_group()))
+        self._workers = worker_group_context.num_workers
+        self._say(GroupStarting(self._workers, self._steps.begin_group()))
 
     def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
         """All its processes are there."""
@@ -77,9 +82,12 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
             assert self._files is not None
             folder = training_report.checkpoint.path.rstrip("/").rpartition("/")[2]
             record, deleted = self._steps.keep(folder, self._files.snapshot())
-            self._files.keep(self._steps.records)
             seen = self._files.describe(record, training_report.checkpoint)
-        self._say(Reported(step, time.time(), numbers_of(metrics[0]), seen, deleted))
+        report = Reported(step, time.time(), numbers_of(metrics[0]), self._workers, seen, deleted)
+        self._steps.remember(report)
+        if seen is not None and self._files is not None:
+            self._files.keep(self._steps.records, self._steps.reports)
+        self._say(report)
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
         """Workers failed."""

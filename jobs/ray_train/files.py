@@ -1,4 +1,4 @@
-"""The files of a run on its storage: Ray Train's snapshot of its checkpoints, a copy of it, and the steps.
+"""The files of a run on its storage: Ray Train's snapshot of its checkpoints, a copy of it, the steps, recent reports.
 
 Ray Train overwrites its snapshot in place, and finds nothing to go on from where it was ended within that. The copy is
 written after it, and put back before a run begins.
@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME as SNAPSHOT
 
-from jobs.ray_train.messages import CheckpointSeen
-from jobs.ray_train.steps import NO_SNAPSHOT, Record, Snapshot, decode_records, encode_records
+from jobs.ray_train.messages import CheckpointSeen, Reported
+from jobs.ray_train.steps import (
+    NO_SNAPSHOT,
+    Record,
+    Snapshot,
+    decode_records,
+    decode_reports,
+    encode_records,
+    encode_reports,
+)
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
     from ray.train.v2._internal.execution.storage import StorageContext
 
-RECORDS, COPY = "rubato-steps.json", "rubato-snapshot.json"
+RECORDS, REPORTS, COPY = "rubato-steps.json", "rubato-reports.json", "rubato-snapshot.json"
 
 
 class RunFiles:
@@ -43,8 +51,13 @@ class RunFiles:
         """The steps of the checkpoints."""
         return decode_records(self._read(RECORDS) or "")
 
-    def keep(self, records: tuple[Record, ...]) -> None:
-        """Write the steps down, and copy the snapshot."""
+    def reports(self) -> tuple[Reported, ...]:
+        """The newest when the last checkpoint was reported."""
+        return decode_reports(self._read(REPORTS) or "")
+
+    def keep(self, records: tuple[Record, ...], reports: tuple[Reported, ...]) -> None:
+        """Write down the steps and the reports, and copy the snapshot."""
+        self._write(REPORTS, encode_reports(reports))
         self._write(RECORDS, encode_records(records))
         self._write(COPY, (self._read(SNAPSHOT) or "").encode())
 

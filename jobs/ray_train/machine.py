@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from jobs.ray_train import sentences
 from jobs.ray_train.actions import Actions
-from jobs.ray_train.messages import DriverEnd, GroupStarted, GroupStarting, Member, Message, Reported, WorkersFailed
+from jobs.ray_train.messages import (
+    DriverEnd,
+    GroupStarted,
+    GroupStarting,
+    Member,
+    Message,
+    Remembered,
+    Reported,
+    WorkersFailed,
+)
 from rubato.engine.coordinator import Answer, Emit, End, Rows
 from rubato.wire.cluster import (
     Desired,
@@ -152,6 +162,8 @@ class Machine:
         if run != self._run or self._outcome is not None or self._stage == "idle":
             return []
         match message:
+            case Remembered():
+                orders = self._on_remembered(message)
             case GroupStarting():
                 orders = self._on_starting(message, now)
             case GroupStarted():
@@ -284,6 +296,15 @@ class Machine:
             for member, number in zip(self._members, self._numbers, strict=True)
         ]
 
+    def _on_remembered(self, message: Remembered) -> list[Order]:
+        """What was reported before and never reached the service is passed on now."""
+        orders: list[Order] = []
+        for report in message.reports:
+            if report.step > self._highest:
+                self._highest = report.step
+                orders += self._pass_on(report, report.values)
+        return orders
+
     def _on_report(self, message: Reported, now: float) -> list[Order]:
         orders: list[Order] = []
         took = self._time_of(message.at)
@@ -295,19 +316,23 @@ class Machine:
         self._highest = max(self._highest, message.step)
         self._reported_at = message.at
         values = dict(message.values) | ({} if took is None else {"step_seconds": round(took, 4)})
-        row = MetricRow(message.step, utc_timestamp(message.at), self._generation, len(self._members), values)
-        orders.append(Rows((row,)))
-        orders += [_deleted(one) for one in message.deleted]
+        orders += self._pass_on(message, values)
         if message.checkpoint is not None:
-            seen = message.checkpoint
-            data = {"checkpoint_id": seen.checkpoint_id, "step": message.step, "bytes": seen.bytes}
-            data |= {"metrics": message.values, "path": seen.path, "files": []}
-            text = f"checkpoint {seen.checkpoint_id} was reported at step {message.step}"
-            orders.append(Emit(EventKind.CHECKPOINT_COMMITTED, text, message.step, self._generation, data))
             self._save_interval = None if self._saved_at is None else now - self._saved_at
             self._saved_at = now
             if self._wait_until is not None:
                 self._wait_until = now  # nothing would be lost now
+        return orders
+
+    def _pass_on(self, report: Reported, values: Mapping[str, float]) -> list[Order]:
+        """The row of a report, and what became of checkpoints with it."""
+        row = MetricRow(report.step, utc_timestamp(report.at), self._generation, report.workers, dict(values))
+        orders: list[Order] = [Rows((row,)), *(_deleted(one) for one in report.deleted)]
+        if (seen := report.checkpoint) is not None:
+            data = {"checkpoint_id": seen.checkpoint_id, "step": report.step, "bytes": seen.bytes}
+            data |= {"metrics": report.values, "path": seen.path, "files": []}
+            text = f"checkpoint {seen.checkpoint_id} was reported at step {report.step}"
+            orders.append(Emit(EventKind.CHECKPOINT_COMMITTED, text, report.step, self._generation, data))
         return orders
 
     def _time_of(self, at: float) -> float | None:

@@ -54,9 +54,19 @@ class Reported:
     """Seconds since 1970, where Ray Train's controller runs."""
     values: dict[str, float]
     """The numbers of rank 0's metrics."""
+    workers: int
+    """Of the group."""
     checkpoint: CheckpointSeen | None = None
     deleted: tuple[str, ...] = ()
     """Ids of checkpoints that Ray Train's retention deleted."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What drivers before this one reported, up to the checkpoint that it goes on from: some of it may have been lost
+    with the controller that was told."""
+
+    reports: tuple[Reported, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class WorkerOutput:
     """(time, stream, text)"""
 
 
-Message = GroupStarting | GroupStarted | Reported | WorkersFailed
+Message = Remembered | GroupStarting | GroupStarted | Reported | WorkersFailed
 """In the order in which it happened."""
 
 

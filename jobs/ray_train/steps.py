@@ -1,15 +1,23 @@
 """Which step a report is, and which checkpoint belongs to which step. Pure.
 
 Ray Train counts no steps. Here a report is one, counted from the beginning of the job; a worker group that goes on from
-a checkpoint counts on from the step at which that was reported. A list beside the checkpoints keeps the steps.
+a checkpoint counts on from the step at which that was reported. Lists beside the checkpoints keep the steps, and the
+newest reports: their like in a controller's memory is lost with it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from jobs.ray_train.messages import Reported
+from rubato.errors import SpecError
+from rubato.wire.codec import from_json, to_json
+
+REMEMBERED = 500
+"""Reports. A service that is away for longer than these took, and a controller lost meanwhile, leave a gap."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +65,52 @@ def decode_records(text: str) -> tuple[Record, ...]:
         return ()
 
 
-class StepCount:
-    """The steps of one run of Ray Train."""
+def encode_reports(reports: Collection[Reported]) -> bytes:
+    """As they are kept beside the checkpoints."""
+    return json.dumps([to_json(report) for report in reports]).encode()
 
-    def __init__(self, attempt: int, records: Collection[Record], snapshot: Snapshot) -> None:
+
+def decode_reports(text: str) -> tuple[Reported, ...]:
+    """The other way; what does not hold is as if it were not there."""
+    try:
+        return tuple(from_json(Reported, one) for one in json.loads(text))
+    except (SpecError, TypeError, ValueError):
+        return ()
+
+
+class StepCount:
+    """The steps of one run of Ray Train.
+
+    Args:
+        records, reports, snapshot: what the run before left beside its checkpoints.
+    """
+
+    def __init__(
+        self, attempt: int, records: Collection[Record], snapshot: Snapshot, reports: Collection[Reported] = ()
+    ) -> None:
         self._attempt = attempt
         self.records = tuple(record for record in records if record.folder in snapshot.kept)
         self.newest_step = _step_of(snapshot, records)
         """Of the newest checkpoint: a group that starts goes on behind it."""
         self.step = self.newest_step
+        kept = {record.checkpoint_id for record in self.records}
+        self.reports = tuple(_without_deleted(report, kept) for report in reports if report.step <= self.newest_step)
+        """The newest, up to the present step."""
 
     def begin_group(self) -> int:
         """A worker group starts; the step behind which it goes on."""
         self.step = self.newest_step
+        self.reports = tuple(report for report in self.reports if report.step <= self.step)
         return self.step
 
     def report(self) -> int:
         """The step of the next report."""
         self.step += 1
         return self.step
+
+    def remember(self, report: Reported) -> None:
+        """The present step was reported."""
+        self.reports = (*self.reports, report)[-REMEMBERED:]
 
     def keep(self, folder: str, snapshot: Snapshot) -> tuple[Record, tuple[str, ...]]:
         """The present step was reported with a checkpoint.
@@ -91,6 +126,12 @@ class StepCount:
         ids = {record.checkpoint_id for record in self.records}
         deleted = sorted({record.checkpoint_id for record in before} - ids)
         return made, tuple(deleted)
+
+
+def _without_deleted(report: Reported, kept: Collection[str]) -> Reported:
+    """Without its checkpoint, where that is not kept any more."""
+    seen = report.checkpoint
+    return report if seen is None or seen.checkpoint_id in kept else replace(report, checkpoint=None)
 
 
 def _step_of(snapshot: Snapshot, records: Collection[Record]) -> int:

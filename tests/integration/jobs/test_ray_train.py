@@ -1,4 +1,4 @@
-"""An unmodified train function of Ray Train on a real Ray: watched, scaled, killed, paused, cancelled, and failed."""
+"""An unmodified train function of Ray Train on a real Ray: scaled, killed, led anew, paused, cancelled, failed."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def test_train_functions_survive_a_kill_and_a_pause(running: RunningHome, tmp_pa
 
 
 @pytest.mark.long
+def test_train_functions_survive_the_loss_of_their_controller(running: RunningHome, tmp_path: Path) -> None:
+    job = submit(running, tmp_path)
+    check_scaled(job)
+    check_controller_killed(job)
+    check_end(job)
+
+
+@pytest.mark.long
 def test_train_functions_fail_and_are_cancelled(running: RunningHome, tmp_path: Path) -> None:
     """Two jobs at a time: starting a driver of Ray Train takes long, and mostly waits."""
     raising = submit(running, tmp_path, config={"raise_at": 2}, restart={"max_restarts": 0})
@@ -78,6 +86,18 @@ def check_killed(job: ClusterJob) -> None:
     job.wait(lambda: job.formed()[-1].data["cause"] == "recovery", "a recovery")
     (lost,) = [event for event in job.events("worker.lost") if event.data["worker_id"] == second.worker_id]
     assert "its process ended" in lost.data["cause"]
+
+
+def check_controller_killed(job: ClusterJob) -> None:
+    """It takes its driver along, and the next attempt goes on from the newest checkpoint."""
+    members = job.wait_members(2)
+    reached = job.now().step
+    os.kill(job.controller_pid, signal.SIGKILL)
+    job.wait(lambda: job.formed()[-1].attempt == 2, "a group of the second attempt")
+    again = job.formed()[-1]
+    assert (again.data["cause"], again.data["workers"]) == ("restart", 2)
+    assert (again.step or 0) > reached, "each step is checkpointed: none that was told before is trained again"
+    assert not [one for one in members if (Path("/proc") / str(one.pid)).exists()]
 
 
 def check_paused_and_resumed(job: ClusterJob) -> None:

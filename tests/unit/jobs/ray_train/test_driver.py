@@ -15,7 +15,7 @@ from ray.train.v2._internal.exceptions import UserExceptionWithTraceback, Worker
 from jobs.ray_train.callback import describe_error, numbers_of
 from jobs.ray_train.driver import describe, retention, scaling, storage
 from jobs.ray_train.files import COPY, SNAPSHOT, RunFiles, is_unfinished
-from jobs.ray_train.messages import DriverPlan
+from jobs.ray_train.messages import CheckpointSeen, DriverPlan, Reported
 from jobs.ray_train.process import driver_environment
 from jobs.ray_train.program import find_folder, takes_config
 from jobs.ray_train.steps import Record, Snapshot
@@ -121,11 +121,13 @@ def test_a_snapshot_that_was_cut_short_is_replaced_by_its_copy(tmp_path: Path) -
     assert not files.mend()
     (tmp_path / SNAPSHOT).write_text(snapshot_text("checkpoint_a"))
     records = (Record("checkpoint_a", 3, 3, "1-3"),)
-    files.keep(records)
+    reports = (Reported(3, 1.5, {"loss": 0.5}, 1, CheckpointSeen("1-3", "job_1/checkpoint_a", 10)),)
+    files.keep(records, reports)
     assert not files.mend()
     (tmp_path / SNAPSHOT).write_text(snapshot_text("checkpoint_a", "checkpoint_b")[:20])
     assert files.mend()
     assert (files.snapshot(), files.records()) == (Snapshot("checkpoint_a", ("checkpoint_a",), 3), records)
+    assert files.reports() == reports
     (tmp_path / SNAPSHOT).write_text("")
     (tmp_path / COPY).unlink()
     assert not files.mend()

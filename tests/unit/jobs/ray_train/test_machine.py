@@ -15,6 +15,7 @@ from jobs.ray_train.messages import (
     GroupStarted,
     GroupStarting,
     Member,
+    Remembered,
     Reported,
     WorkerError,
     WorkersFailed,
@@ -38,6 +39,7 @@ class Job:
         self.now = 100.0
         self.desired = desired
         self.orders: list[Any] = []
+        self.workers = 0
         self.tick()
 
     def took(self, orders: list[Any]) -> list[Any]:
@@ -59,13 +61,14 @@ class Job:
         return self.took(self.machine.gone(gone, self.now))
 
     def group(self, workers: int, resume_step: int = 0) -> None:
+        self.workers = workers
         self.hear(GroupStarting(workers, resume_step))
         self.hear(GroupStarted(tuple(Member(rank, 100 + rank, "host", f"node{rank}") for rank in range(workers))))
 
     def report(self, step: int, *, saved: bool = False, seconds: float = 1.0) -> list[Any]:
         self.now += seconds
         seen = CheckpointSeen(f"1-{step}", f"job/c{step}", 10) if saved else None
-        return self.hear(Reported(step, self.now, {"loss": 1.0}, seen))
+        return self.hear(Reported(step, self.now, {"loss": 1.0}, self.workers, seen))
 
     def told(self, kind: str) -> list[Emit]:
         return [one for one in self.orders if isinstance(one, Emit) and one.kind == kind]
@@ -74,6 +77,25 @@ class Job:
         ends = [one.outcome for one in self.orders if isinstance(one, End)]
         assert len(ends) <= 1
         return ends[0] if ends else None
+
+
+def test_what_a_lost_controller_was_told_is_passed_on_by_its_successor_and_nothing_twice() -> None:
+    job = Job(last_step=4)
+    reports = tuple(
+        Reported(step, 10.0 + step, {"loss": step / 10}, 2, CheckpointSeen(f"1-{step}", f"job/c{step}", 10), deleted)
+        for step, deleted in ((3, ()), (4, ("1-2",)), (5, ("1-3",)), (6, ("1-4",)))
+    )
+    job.hear(Remembered(reports))
+    job.group(2, resume_step=6)
+    job.report(7)
+    rows = [row for order in job.orders if isinstance(order, Rows) for row in order.rows]
+    assert [(row.step, row.values["loss"], row.workers) for row in rows] == [(5, 0.5, 2), (6, 0.6, 2), (7, 1.0, 2)]
+    assert rows[0].time == "1970-01-01T00:00:15.000000Z"
+    assert [one.data["checkpoint_id"] for one in job.told("checkpoint.committed")] == ["1-5", "1-6"]
+    assert [one.data["checkpoint_id"] for one in job.told("checkpoint.deleted")] == ["1-3", "1-4"]
+    (formed,) = job.told("generation.formed")
+    assert (formed.step, formed.data["cause"]) == (7, "restart")
+    assert job.hear(Remembered(reports)) == []
 
 
 def test_a_job_is_started_reports_and_succeeds() -> None:
@@ -280,7 +302,7 @@ def test_what_an_old_driver_says_changes_nothing() -> None:
     job.group(2)
     job.wish(workers=1)
     job.gone()
-    assert job.machine.hear(1, Reported(5, 0.0, {}), job.now) == []
+    assert job.machine.hear(1, Reported(5, 0.0, {}, 1), job.now) == []
     assert job.machine.observed(job.now).step == 0
 
 

@@ -7,7 +7,18 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.ray_train.steps import NO_SNAPSHOT, Record, Snapshot, StepCount, decode_records, encode_records
+from jobs.ray_train.messages import CheckpointSeen, Reported
+from jobs.ray_train.steps import (
+    NO_SNAPSHOT,
+    REMEMBERED,
+    Record,
+    Snapshot,
+    StepCount,
+    decode_records,
+    decode_reports,
+    encode_records,
+    encode_reports,
+)
 
 
 def snapshot(kept: list[str], index: int) -> Snapshot:
@@ -85,3 +96,42 @@ def test_steps_rise_by_one_and_fall_back_to_a_checkpoint_only(moves: list[str], 
 
 def test_records_that_do_not_hold_are_none() -> None:
     assert decode_records("") == decode_records("[1]") == decode_records('[{"folder": "a"}]') == ()
+
+
+def report(step: int, checkpoint_id: str | None = None) -> Reported:
+    seen = CheckpointSeen(checkpoint_id, f"job/{checkpoint_id}", 7) if checkpoint_id else None
+    return Reported(step, 100.5 + step, {"loss": 0.25}, 2, seen, ("1-0",) if seen else ())
+
+
+def test_what_is_remembered_ends_with_the_checkpoint_that_a_group_goes_on_from() -> None:
+    count = StepCount(1, (), NO_SNAPSHOT)
+    for step in (1, 2, 3):
+        count.report()
+        if step == 2:
+            count.keep("a", snapshot(["a"], 2))
+        count.remember(report(step))
+    assert [one.step for one in count.reports] == [1, 2, 3]
+    assert count.begin_group() == 2
+    assert [one.step for one in count.reports] == [1, 2]
+    later = StepCount(2, count.records, snapshot(["a"], 2), [report(1), report(2), report(3)])
+    assert [one.step for one in later.reports] == [1, 2]
+
+
+def test_a_checkpoint_that_is_not_kept_any_more_is_not_remembered() -> None:
+    records = (Record("b", 2, 2, "1-2"),)
+    later = StepCount(2, records, snapshot(["b"], 2), [report(1, "1-1"), report(2, "1-2")])
+    assert [one.checkpoint and one.checkpoint.checkpoint_id for one in later.reports] == [None, "1-2"]
+    assert later.reports[0].deleted == ("1-0",)
+
+
+def test_no_more_reports_are_remembered_than_fit() -> None:
+    count = StepCount(1, (), NO_SNAPSHOT)
+    for step in range(REMEMBERED + 5):
+        count.remember(report(step))
+    assert [one.step for one in count.reports] == list(range(5, REMEMBERED + 5))
+
+
+def test_reports_are_kept_as_text_and_what_does_not_hold_is_none() -> None:
+    reports = (report(1), report(2, "1-2"))
+    assert decode_reports(encode_reports(reports).decode()) == reports
+    assert decode_reports("") == decode_reports("[1]") == decode_reports('[{"step": "a"}]') == decode_reports("{") == ()
