@@ -86,6 +86,7 @@ class _Deferred(torch.optim.Optimizer):
         script.is_due = True
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # schedulers are not to wrap it, or warn
+    step.hooked = True  # type: ignore[attr-defined]  # nor torch, with a state that is loaded: hooks are for updates
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As usual; behind `step()` the gradients stay, for they are not summed yet."""

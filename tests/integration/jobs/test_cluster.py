@@ -12,9 +12,13 @@ import pytest
 
 from jobs.package import scratch_root
 from rubato.cli.keeper.process_table import read_table
-from tests.running_home import STEPS, RunningHome
+from rubato.packaging import pack_folder
+from tests.running_home import STEPS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
+EXAMPLES = Path(__file__).parents[3] / "examples"
+HOROVOD_EPOCHS = 500
+"""Each of 12 short steps: enough for what happens to it meanwhile."""
 
 
 @pytest.mark.long
@@ -131,6 +135,44 @@ def test_a_cancel_ends_every_process(running: RunningHome, tmp_path: Path) -> No
     assert running.client.wait(job.id, timeout_s=60).status == "cancelled"
     for one in members:
         job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of a worker")
+
+
+@pytest.mark.long
+def test_a_horovod_script_is_scaled_and_loses_a_worker_and_has_the_bits_of_one(
+    running: RunningHome, tmp_path: Path
+) -> None:
+    alone, disturbed = (submit_horovod(running, tmp_path / name, workers) for name, workers in (("a", 1), ("b", 2)))
+    disturbed.wait_step(1)
+    disturbed.scale(3)
+    disturbed.kill([1], among=3)
+    disturbed.wait(lambda: "recovery" in {event.data["cause"] for event in disturbed.formed()}, "a recovery")
+    disturbed.wait_formed(3)
+    expected = alone.finish().result
+    assert expected is not None
+    assert expected["step"] == HOROVOD_EPOCHS * 12
+    disturbed.check(expected["digest"], steps=HOROVOD_EPOCHS * 12)
+    rows = [row for row in running.client.metrics(disturbed.id) if "accuracy" in row.values]
+    assert [row.step for row in rows] == [12 * epoch for epoch in range(1, HOROVOD_EPOCHS + 1)]
+    assert (rows[-1].values["accuracy"] or 0) > 0.9
+
+
+def submit_horovod(running: RunningHome, scratch: Path, workers: int) -> ClusterJob:
+    """The script of the examples, which knows no argument but its own."""
+    scratch.mkdir()
+    packed = pack_folder(EXAMPLES, scratch / "examples.zip")
+    running.client.upload(packed)
+    spec = {
+        "name": f"horovod-{scratch.name}",
+        "entrypoint": "horovod_digits.py:main",
+        "package": packed.sha256,
+        "config": {"epochs": HOROVOD_EPOCHS},
+        "batch": {"global_size": 128, "num_microbatches": 4},
+        "workers": {"initial": workers, "min": 1, "max": 3},
+        "restart": {"backoff": {"initial": 0.2}},
+    }
+    job = running.client.submit(spec)
+    running.jobs.append(job.id)
+    return ClusterJob(running, job.id, scratch / "hold")
 
 
 FAULTY = """

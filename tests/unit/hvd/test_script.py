@@ -109,9 +109,12 @@ def test_it_has_the_bits_losses_and_values_of_the_loop_written_out(scheduler_com
     assert said.notices == [], "the scheduler is registered, and losses are told"
 
 
-def test_hooks_of_the_optimizer_see_the_whole_batch_once_an_update() -> None:
+@pytest.mark.parametrize("begins", ["anew", "with a state"])
+def test_hooks_of_the_optimizer_see_the_whole_batch_once_an_update(begins: str) -> None:
     def main() -> None:
         model, optimizer = build()
+        if begins == "with a state":  # as the engine gives one to who joins or resumes: torch wraps `step` then
+            optimizer.load_state_dict(optimizer.state_dict())
         scheduler = ExponentialLR(optimizer, 0.5)
 
         def clip(*_: object) -> None:
