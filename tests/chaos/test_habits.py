@@ -61,8 +61,8 @@ def disturb(run: LocalJob) -> None:
     run.wait_workers(1)
 
 
-def check_disturbed(run: LocalJob, undisturbed: Undisturbed) -> None:
-    check(run, undisturbed, fault="a kill, a join and a scaling, with any habit")
+def check_disturbed(run: LocalJob, undisturbed: Undisturbed, habit: str = "any habit") -> None:
+    check(run, undisturbed, fault=f"a kill, a join and a scaling, with {habit}")
     formed = [event["data"] for event in run.formed()]
     assert [one["cause"] for one in formed] == ["start", "recovery", "replace", "scale_down"]
     assert [one["workers"] for one in formed] == [3, 2, 3, 1]
@@ -157,11 +157,16 @@ def test_a_gradient_that_is_not_finite_fails_the_job_where_that_is_asked(tmp_pat
 
 
 @pytest.mark.timeout(600)
-def test_compiled(tmp_path: Path) -> None:
-    """With inductor where there is a C++ compiler; elsewhere with the backend that traces only."""
+def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With inductor where there is a C++ compiler; elsewhere with the backend that traces only.
+
+    Nothing is compiled yet, as on a new node. A change of workers waits for the compiler, too: microbatches of this job
+    have one of two sizes, and some worker meets the other one for the first time.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     backend = "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
     print(f"torch.compile(backend={backend!r})")
     job = spec("torch.compile", config={"backend": backend})
     with LocalJob(tmp_path, "habits", patience_s=COMPILED_WITHIN_S, **job) as run:
         disturb(run)
-        check_disturbed(run, undisturbed("habits", **job))
+        check_disturbed(run, undisturbed("habits", **job), "torch.compile")
