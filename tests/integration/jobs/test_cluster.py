@@ -17,7 +17,7 @@ from tests.running_home import STEPS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HOROVOD_EPOCHS = 500
+HOROVOD_EPOCHS = 200
 """Each of 12 short steps: enough for what happens to it meanwhile."""
 
 
@@ -138,6 +138,7 @@ def test_a_cancel_ends_every_process(running: RunningHome, tmp_path: Path) -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_horovod_script_is_scaled_and_loses_a_worker_and_has_the_bits_of_one(
     running: RunningHome, tmp_path: Path
 ) -> None:
