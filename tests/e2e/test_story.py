@@ -18,7 +18,7 @@ def test_a_person_scales_a_real_job_and_sees_what_a_kill_cost(browser: Browser, 
         page.goto(home.up()["login"])
         expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
 
-        job_id = home.submit("--name", "digits", "--workers", "1", "--config", "steps=900")
+        job_id = home.submit("--name", "digits", "--workers", "1", "--config", "steps=600")
         page.locator(f"[data-job={job_id}]").get_by_role("link", name="digits").click()
         expect(page.locator(".lane canvas")).to_have_count(4, timeout=SLOW_MS)
         scale_and_kill(page, home, job_id, steps_apart=30)
