@@ -185,13 +185,16 @@ class RunningHome:
             assert time.monotonic() < deadline, f"the keeper has not started the {role} again"
             time.sleep(0.05)
 
-    def submit(self, folder: Path, entrypoint: str, scratch: Path, **spec: Any) -> ClusterJob:
+    def submit(
+        self, folder: Path, entrypoint: str, scratch: Path, *, can_be_held: bool = True, **spec: Any
+    ) -> ClusterJob:
+        """A job of this program, which looks for its `hold` where it can be held."""
         packed = pack_folder(folder, scratch / f"package-{self.made}.zip")
         self.client.upload(packed)
         self.made += 1
         hold = scratch / f"hold-{self.made}"
         hold.touch()
-        config = {"hold": str(hold), **spec.pop("config", {})}
+        config = ({"hold": str(hold)} if can_be_held else {}) | spec.pop("config", {})
         draft = {"name": f"job-{self.made}", "entrypoint": entrypoint, "package": packed.sha256, "config": config}
         job = self.client.submit({**draft, "restart": {"backoff": {"initial": 0.2}}, **spec})
         self.jobs.append(job.id)

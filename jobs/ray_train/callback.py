@@ -44,7 +44,6 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._files: RunFiles | None = None
         self._line: Line | None = None
         self._steps = StepCount(attempt, (), NO_SNAPSHOT)
-        self._workers = 0
 
     # --- called by Ray Train --------------------------------------------------------------------
 
@@ -61,8 +60,7 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
 
     def before_worker_group_start(self, worker_group_context: WorkerGroupContext) -> None:
         """A group is wanted."""
-        self._workers = worker_group_context.num_workers
-        self._say(GroupStarting(self._workers, self._steps.begin_group()))
+        self._say(GroupStarting(worker_group_context.num_workers, self._steps.begin_group()))
 
     def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
         """All its processes are there."""
@@ -75,17 +73,17 @@ class Watch(ControllerCallback, WorkerGroupCallback, ReportCallback):
 
     def after_report(self, training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
         """All workers have reported; a checkpoint is on the storage, and Ray Train has written that down."""
+        assert self._files is not None
         step = self._steps.report()
         seen: CheckpointSeen | None = None
         deleted: tuple[str, ...] = ()
         if training_report.checkpoint is not None:
-            assert self._files is not None
             folder = training_report.checkpoint.path.rstrip("/").rpartition("/")[2]
             record, deleted = self._steps.keep(folder, self._files.snapshot())
             seen = self._files.describe(record, training_report.checkpoint)
-        report = Reported(step, time.time(), numbers_of(metrics[0]), self._workers, seen, deleted)
+        report = Reported(step, time.time(), numbers_of(metrics[0]), len(metrics), seen, deleted)
         self._steps.remember(report)
-        if seen is not None and self._files is not None:
+        if seen is not None:
             self._files.keep(self._steps.records, self._steps.reports)
         self._say(report)
 

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME as SNAPSHOT
 
 from jobs.ray_train.messages import CheckpointSeen, Reported
-from jobs.ray_train.steps import (
-    NO_SNAPSHOT,
-    Record,
-    Snapshot,
-    decode_records,
-    decode_reports,
-    encode_records,
-    encode_reports,
-)
+from jobs.ray_train.steps import NO_SNAPSHOT, Record, Snapshot, decode, encode
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
@@ -49,16 +41,16 @@ class RunFiles:
 
     def records(self) -> tuple[Record, ...]:
         """The steps of the checkpoints."""
-        return decode_records(self._read(RECORDS) or "")
+        return decode(Record, self._read(RECORDS) or "")
 
     def reports(self) -> tuple[Reported, ...]:
         """The newest when the last checkpoint was reported."""
-        return decode_reports(self._read(REPORTS) or "")
+        return decode(Reported, self._read(REPORTS) or "")
 
     def keep(self, records: tuple[Record, ...], reports: tuple[Reported, ...]) -> None:
         """Write down the steps and the reports, and copy the snapshot."""
-        self._write(REPORTS, encode_reports(reports))
-        self._write(RECORDS, encode_records(records))
+        self._write(REPORTS, encode(reports))
+        self._write(RECORDS, encode(records))
         self._write(COPY, (self._read(SNAPSHOT) or "").encode())
 
     def remove_unfinished(self, snapshot: Snapshot) -> None:

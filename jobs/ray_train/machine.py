@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -324,9 +323,9 @@ class Machine:
                 self._wait_until = now  # nothing would be lost now
         return orders
 
-    def _pass_on(self, report: Reported, values: Mapping[str, float]) -> list[Order]:
+    def _pass_on(self, report: Reported, values: dict[str, float]) -> list[Order]:
         """The row of a report, and what became of checkpoints with it."""
-        row = MetricRow(report.step, utc_timestamp(report.at), self._generation, report.workers, dict(values))
+        row = MetricRow(report.step, utc_timestamp(report.at), self._generation, report.workers, values)
         orders: list[Order] = [Rows((row,)), *(_deleted(one) for one in report.deleted)]
         if (seen := report.checkpoint) is not None:
             data = {"checkpoint_id": seen.checkpoint_id, "step": report.step, "bytes": seen.bytes}

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from jobs.ray_train.messages import Reported
 from rubato.errors import SpecError
 from rubato.wire.codec import from_json, to_json
+
+T = TypeVar("T", "Record", Reported)
 
 REMEMBERED = 500
 """Reports. A service that is away for longer than these took, and a controller lost meanwhile, leave a gap."""
@@ -52,28 +54,15 @@ class Snapshot:
 NO_SNAPSHOT = Snapshot(None, (), 0)
 
 
-def encode_records(records: Collection[Record]) -> bytes:
+def encode(kept: Collection[Record] | Collection[Reported]) -> bytes:
     """As they are kept beside the checkpoints."""
-    return json.dumps([asdict(record) for record in records]).encode()
+    return json.dumps([to_json(one) for one in kept]).encode()
 
 
-def decode_records(text: str) -> tuple[Record, ...]:
+def decode(cls: type[T], text: str) -> tuple[T, ...]:
     """The other way; what does not hold is as if it were not there."""
     try:
-        return tuple(Record(**one) for one in json.loads(text))
-    except (TypeError, ValueError):
-        return ()
-
-
-def encode_reports(reports: Collection[Reported]) -> bytes:
-    """As they are kept beside the checkpoints."""
-    return json.dumps([to_json(report) for report in reports]).encode()
-
-
-def decode_reports(text: str) -> tuple[Reported, ...]:
-    """The other way; what does not hold is as if it were not there."""
-    try:
-        return tuple(from_json(Reported, one) for one in json.loads(text))
+        return tuple(from_json(cls, one) for one in json.loads(text))
     except (SpecError, TypeError, ValueError):
         return ()
 

@@ -12,7 +12,6 @@ import pytest
 
 from jobs.package import scratch_root
 from rubato.cli.keeper.process_table import read_table
-from rubato.packaging import pack_folder
 from tests.running_home import STEPS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
@@ -142,7 +141,7 @@ def test_a_cancel_ends_every_process(running: RunningHome, tmp_path: Path) -> No
 def test_a_horovod_script_is_scaled_and_loses_a_worker_and_has_the_bits_of_one(
     running: RunningHome, tmp_path: Path
 ) -> None:
-    alone, disturbed = (submit_horovod(running, tmp_path / name, workers) for name, workers in (("a", 1), ("b", 2)))
+    alone, disturbed = (submit_horovod(running, tmp_path, workers) for workers in (1, 2))
     disturbed.wait_step(1)
     disturbed.scale(3)
     disturbed.kill([1], among=3)
@@ -158,22 +157,16 @@ def test_a_horovod_script_is_scaled_and_loses_a_worker_and_has_the_bits_of_one(
 
 
 def submit_horovod(running: RunningHome, scratch: Path, workers: int) -> ClusterJob:
-    """The script of the examples, which knows no argument but its own."""
-    scratch.mkdir()
-    packed = pack_folder(EXAMPLES, scratch / "examples.zip")
-    running.client.upload(packed)
-    spec = {
-        "name": f"horovod-{scratch.name}",
-        "entrypoint": "horovod_digits.py:main",
-        "package": packed.sha256,
-        "config": {"epochs": HOROVOD_EPOCHS},
-        "batch": {"global_size": 128, "num_microbatches": 4},
-        "workers": {"initial": workers, "min": 1, "max": 3},
-        "restart": {"backoff": {"initial": 0.2}},
-    }
-    job = running.client.submit(spec)
-    running.jobs.append(job.id)
-    return ClusterJob(running, job.id, scratch / "hold")
+    """The script of the examples, which knows no setting but its own."""
+    return running.submit(
+        EXAMPLES,
+        "horovod_digits.py:main",
+        scratch,
+        can_be_held=False,
+        config={"epochs": HOROVOD_EPOCHS},
+        batch={"global_size": 128, "num_microbatches": 4},
+        workers={"initial": workers, "min": 1, "max": 3},
+    )
 
 
 FAULTY = """

@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.ray_train.messages import CheckpointSeen, Reported
-from jobs.ray_train.steps import (
-    NO_SNAPSHOT,
-    REMEMBERED,
-    Record,
-    Snapshot,
-    StepCount,
-    decode_records,
-    decode_reports,
-    encode_records,
-    encode_reports,
-)
+from jobs.ray_train.steps import NO_SNAPSHOT, REMEMBERED, Record, Snapshot, StepCount, decode, encode
 
 
 def snapshot(kept: list[str], index: int) -> Snapshot:
@@ -91,11 +81,11 @@ def test_steps_rise_by_one_and_fall_back_to_a_checkpoint_only(moves: list[str], 
             listed = (listed | {made.checkpoint_id}) - set(deleted)
             assert listed == {record.checkpoint_id for record in count.records}
             assert count.newest_step == count.step
-    assert decode_records(encode_records(count.records).decode()) == count.records
+    assert decode(Record, encode(count.records).decode()) == count.records
 
 
 def test_records_that_do_not_hold_are_none() -> None:
-    assert decode_records("") == decode_records("[1]") == decode_records('[{"folder": "a"}]') == ()
+    assert decode(Record, "") == decode(Record, "[1]") == decode(Record, '[{"folder": "a"}]') == ()
 
 
 def report(step: int, checkpoint_id: str | None = None) -> Reported:
@@ -133,5 +123,11 @@ def test_no_more_reports_are_remembered_than_fit() -> None:
 
 def test_reports_are_kept_as_text_and_what_does_not_hold_is_none() -> None:
     reports = (report(1), report(2, "1-2"))
-    assert decode_reports(encode_reports(reports).decode()) == reports
-    assert decode_reports("") == decode_reports("[1]") == decode_reports('[{"step": "a"}]') == decode_reports("{") == ()
+    assert decode(Reported, encode(reports).decode()) == reports
+    assert (
+        decode(Reported, "")
+        == decode(Reported, "[1]")
+        == decode(Reported, '[{"step": "a"}]')
+        == decode(Reported, "{")
+        == ()
+    )
