@@ -28,6 +28,7 @@ class Torchrun(FolderPeer):
             f"--nnodes={low}:{high}", "--nproc-per-node=1", "--max-restarts=100", "--monitor-interval=0.1",
             "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=bench",
             f"--rdzv-conf=last_call_timeout={LAST_CALL_S}", "--local-addr=127.0.0.1",
+            f"--log-dir={self.folder / 'agents'}",
             str(PROGRAMS / "ddp_mlp.py"), self.job.to_json(),
         )  # fmt: skip
         self.scale(workers)

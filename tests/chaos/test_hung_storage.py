@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_run import Chaos, causes, unarmed
+from faulty_run import Chaos, causes, expected, unarmed
 from local_job import LocalJob
 
 from rubato.checkpoint import due
@@ -137,6 +137,7 @@ def test_a_manifest_that_cannot_be_written_costs_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chaos = Chaos(tmp_path, "storage hangs at the manifest", steps=20, checkpoint={"every_steps": 5})
+    expected(chaos.model, chaos.steps)  # trained here, too: it would hang with the others
     with chaos.start() as run:
         run.wait(lambda: bool(run.events("checkpoint.committed")), "a checkpoint")
         with hanging_here(monkeypatch, tmp_path, "write_new") as reached:
