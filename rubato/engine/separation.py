@@ -38,7 +38,8 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import Place, TrainingState
 from rubato.errors import GenerationLost, ModelError
-from rubato.strategies.peers import Group, cut
+from rubato.strategies.peers import Group
+from rubato.strategies.sizes import cut
 from rubato.strategies.sums import sum_directly
 from rubato.wire.spec import JobSpec
 

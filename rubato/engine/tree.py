@@ -176,6 +176,18 @@ class Tree:
         visit((self.depth, 0))
         return found
 
+    def count_nodes(self, begin: int, end: int) -> int:
+        """How many nodes the frontier of the microbatches begin..end has, where all exist."""
+        count = 0
+        for radix in self.radices:
+            left = min(-begin % radix, end - begin)  # of the node at the run's beginning, which is not held whole
+            begin += left
+            right = min(end % radix, end - begin)
+            end -= right
+            count += left + right
+            begin, end = begin // radix, end // radix
+        return count + end - begin
+
 
 def balanced_owners(num_microbatches: int, world: int) -> tuple[int, ...]:
     """Which rank computes each microbatch: contiguous runs whose lengths differ by at most one.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from rubato.planner.lemmas import best_workers
-from rubato.planner.links import Link, cost_of
-from rubato.planner.methods import Strategy, messages
+from rubato.planner.links import Link
+from rubato.planner.methods import Strategy, sent_bytes
 from rubato.planner.predict import Prediction, predict
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
@@ -112,15 +112,24 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
 def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Refused]]:
     """Strategies that the spec allows, the one it has by default first; and the others."""
     told, local = spec.aggregation.compression, spec.local_updates
-    base = Strategy(density=told.density, rank=told.rank, rows=told.rows)
+    base = Strategy(
+        density=told.density,
+        rank=told.rank,
+        rows=told.rows,
+        columns=None if told.columns == "auto" else told.columns,
+        tree=spec.num_microbatches if spec.reproducible else 0,
+    )
+    algorithm = spec.aggregation.algorithm
+    if told.method == "sketch" and algorithm != "auto":
+        base = replace(base, sketch_algorithm=algorithm)
     cut = cut_of(profile, local.cut) if local.cut is not None else None
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
-    for algorithm in ("ring", "tree", "halving_doubling"):
-        allowed.append(replace(base, algorithm=algorithm))
+    for pattern in ("ring", "tree", "halving_doubling"):
+        allowed.append(replace(base, algorithm=pattern))
     allowed.append(replace(base, servers=servers))
     for method in ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"):
         allowed.append(replace(base, method=method))
@@ -177,9 +186,7 @@ def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
 def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
     several = not spec.reproducible
     told = predict(profile, link, strategy, workers, spec.batch.global_size, spec.num_microbatches, several=several)
-    told_each = messages(strategy, profile, workers)
-    costs = [cost_of(one.exchange, workers, one.size, max(1, strategy.servers)) for one in told_each]
-    sent = sum(cost.port_bytes / (1 if cost.both_ways else 2) for cost in costs)
+    sent = sent_bytes(strategy, profile, workers)
     if strategy.cut is not None and workers > 1:
         each = strategy.cut.update(profile, link, workers, spec.batch.global_size / strategy.sync_every)
         sent += strategy.sync_every * each.sent_bytes

@@ -6,12 +6,15 @@ gloo has it.
 
 | exchange | messages in a row | bytes through the busiest port | bytes added up |
 |---|---|---|---|
-| direct | 2 | 2n(P-1)/P | n(P-1)/P |
+| direct, of F vectors of the one that has most | 2 | (F+1)n(P-1)/P | Fn(P-1)/P |
 | ring | 2(P-1); gloo's own 4P-2 | 2n(P-1)/P | n(P-1)/P |
 | tree | 2 ceil(log2 P) | 2n ceil(log2 P) in a row | n ceil(log2 P) |
 | halving_doubling | 2 log2 P | 2n(P-1)/P | n(P-1)/P |
 | server, S of the workers are one | 2 | 2n(P-1)/S | n(P-1)/S |
+| to_first of n bytes each, or from_first | 1 | n(P-1) | of what came in |
 | all_gather of n bytes each | 1 | n(P-1) | 0 |
+
+Where the order of the sum is fixed, a worker whose microbatches are no whole part of the tree has several vectors.
 
 Source: Patarasuk and Yuan 2009 (ring); Thakur et al. 2005 (halving and doubling); Iandola et al. 2016 (tree against a
 server); Zou et al. 2017 (servers).
@@ -24,13 +27,14 @@ from math import ceil, log2
 from typing import Literal
 
 from rubato.errors import check_rules
+from rubato.strategies.sizes import Pattern, elements_sent
 from rubato.wire.spec import MAX_WORKERS
 
 WORDS = 2
 """One after the other, of each message."""
 MAX_S = 1e6
 MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1.0, 1e18
-Exchange = Literal["direct", "ring", "tree", "halving_doubling", "server", "all_gather"]
+Exchange = Literal[Pattern, "all_gather", "to_first", "from_first"]
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,15 @@ class Cost:
     port_bytes: float
     """Through the busiest port, one after the other."""
     added_bytes: float
-    both_ways: bool = True
-    """Whether as much goes in at the same time; else half of `port_bytes` goes in first, and half goes out then."""
 
 
-def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> Cost:
+def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1, vectors: int = 1) -> Cost:
     """The cost by the table.
 
     Args:
-        size: n, bytes of the vector; of `all_gather`, what each tells.
-        servers: S.
+        size: n, bytes of the vector; of `all_gather`, `to_first` and `from_first`, what each tells or is told.
+        servers: S; no more than workers count.
+        vectors: F, of `direct`.
     """
     if workers == 1:
         return Cost(0, 0.0, 0.0)
@@ -91,12 +94,12 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> 
     share = size * (workers - 1) / workers
     match exchange:
         case "direct":
-            return Cost(2, 2 * share, share)
+            return Cost(2, (vectors + 1) * share, vectors * share)
         case "ring":
             return Cost(2 * (workers - 1), 2 * share, share)
         case "tree":
             # The root's port: its children come in one after the other, and go out so.
-            return Cost(2 * levels, 2 * size * levels, size * levels, both_ways=False)
+            return Cost(2 * levels, 2 * size * levels, size * levels)
         case "halving_doubling":
             folds = 0 if workers == 1 << levels else 1
             power = 1 << (workers.bit_length() - 1)
@@ -104,15 +107,33 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1) -> 
             return Cost(2 * (power.bit_length() - 1) + 2 * folds, 2 * halves + 2 * size * folds, halves + size * folds)
         case "server":
             # Its own gradient a server need not send; with S = P this is what `direct` moves.
-            moved = (workers - 1) * size / servers
-            return Cost(2, 2 * moved, moved, both_ways=servers >= workers)
-        case "all_gather":
+            moved = (workers - 1) * size / min(servers, workers)
+            return Cost(2, 2 * moved, moved)
+        case "to_first":
+            return Cost(1, size * (workers - 1), size * (workers - 1))
+        case "from_first" | "all_gather":
             return Cost(1, size * (workers - 1), 0.0)
 
 
-def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: int = 1) -> float:
+def sent_by(exchange: Exchange, rank: int, workers: int, size: float, servers: int = 1, vectors: int = 1) -> float:
+    """Bytes that a rank sends to others; arguments as of `cost_of`, but that `vectors` are this rank's."""
+    if workers == 1:
+        return 0.0
+    match exchange:
+        case "to_first":
+            return size if rank else 0.0
+        case "from_first":
+            return 0.0 if rank else size * (workers - 1)
+        case "all_gather":
+            return size * (workers - 1)
+        case _:
+            more = (vectors - 1) * size * (workers - 1) / workers if exchange == "direct" else 0.0
+            return elements_sent(exchange, rank, workers, round(size), servers) + more
+
+
+def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: int = 1, vectors: int = 1) -> float:
     """Seconds."""
-    cost = cost_of(exchange, workers, size, servers)
+    cost = cost_of(exchange, workers, size, servers, vectors)
     start_s = cost.messages * WORDS * link.latency_s
     if link.measured_workers > 1 and exchange in link.start_s:
         measured = cost_of(exchange, link.measured_workers, 0.0, servers)

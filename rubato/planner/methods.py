@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from math import ceil
 from typing import Literal
 
-from rubato.planner.links import Exchange, Link, time_of
+from rubato.engine.tree import Tree
+from rubato.planner.links import Exchange, Link, sent_by, time_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
-from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, columns_for, count_of
+from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, Pattern, columns_for, count_of
 from rubato.wire.local_updates import LocalMethod
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
@@ -20,12 +23,17 @@ class Strategy:
     """How a step's gradients become one sum."""
 
     method: Method = "none"
-    algorithm: Exchange = "direct"
+    algorithm: Pattern = "direct"
     """Of dense sums."""
     density: float = 0.001
     rank: int = 4
     rows: int = 5
-    """Of a sketch."""
+    columns: int | None = None
+    """Of a sketch; None: so many that it has as many elements as its second look."""
+    sketch_algorithm: Pattern = "tree"
+    """Of the sums of a sketch."""
+    tree: int = 0
+    """Microbatches of the tree in whose order the engine's own exchange adds up; 0: in any order."""
     servers: int = 0
     """Parameter servers among the workers; 0: none."""
     local: LocalMethod = "none"
@@ -49,6 +57,8 @@ class Message:
     exchange: Exchange
     size: float
     """Bytes, as `links.cost_of` takes them."""
+    tree: int = 0
+    """Of the strategy, where that gives the order."""
 
 
 def messages(strategy: Strategy, profile: Profile, workers: int, elements: int | None = None) -> list[Message]:
@@ -62,13 +72,20 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
     if strategy.local != "none":
-        closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
+        closing = Message("direct", max(profile.state_bytes, e * profile.parameters), strategy.tree)
         if strategy.local != "asynchronous":
             return [closing]
-        # Of each update to the server and back, whoever computed it.
-        return [Message("server", e * profile.parameters * strategy.sync_every / (workers - 1)), closing]
+        # A gradient to the server for each update, and weights back, but at the beginning, when all have the same.
+        vector, helpers = e * profile.parameters, workers - 1
+        pulled = max(0, strategy.sync_every - helpers)
+        return [
+            Message("to_first", vector * strategy.sync_every / helpers),
+            Message("from_first", vector * pulled / helpers),
+            closing,
+        ]
     if strategy.method == "none":
-        return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
+        vector = e * (profile.parameters if elements is None else elements)
+        return [Message(strategy.algorithm, vector, strategy.tree if strategy.algorithm == "direct" else 0)]
     matrices, compressed = profile.matrices, profile.compressed
     dense = Message("direct", e * (profile.parameters - compressed))
     chosen = count_of(strategy.density, compressed)
@@ -88,22 +105,58 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
             told = [Message("all_gather", 8), Message("all_gather", INDEX_BYTES * chosen)]
         case "onebit":
             told = [Message("direct", sum(ceil(rows * columns / 8) + 2 * e * rows for rows, columns in matrices))]
-        case "sketch":
-            width = columns_for(chosen, strategy.rows)
-            told = [Message("tree", e * strategy.rows * width), Message("tree", e * CANDIDATES * chosen)]
-        case "sketched_sgd":
-            width = columns_for(chosen, strategy.rows)
-            # In by each, out to each: half of it is what `server` moves both ways.
-            both = e * (strategy.rows * width + CANDIDATES * chosen)
-            back = INDEX_BYTES * (CANDIDATES + 1) * chosen + e * chosen
-            told = [Message("server", both / 2), Message("server", back / 2)]
+        case "sketch" | "sketched_sgd":
+            table = strategy.rows * (strategy.columns or columns_for(chosen, strategy.rows))
+            candidates = min(CANDIDATES * chosen, compressed)
+            if strategy.method == "sketch":
+                told = [Message(strategy.sketch_algorithm, e * size) for size in (table, candidates)]
+            else:
+                told = [
+                    Message("to_first", e * table),
+                    Message("from_first", INDEX_BYTES * candidates),
+                    Message("to_first", e * candidates),
+                    Message("from_first", INDEX_BYTES * chosen),
+                    Message("from_first", e * chosen),
+                ]
     return [*told, dense]
 
 
 def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, elements: int | None = None) -> float:
     """Seconds that the exchanges of a step, or of a bucket of a dense one, take."""
     told = messages(strategy, profile, workers, elements)
-    return sum(time_of(one.exchange, workers, one.size, link, max(1, strategy.servers)) for one in told)
+    return sum(message_s(one, strategy, workers, link) for one in told)
+
+
+def message_s(message: Message, strategy: Strategy, workers: int, link: Link) -> float:
+    """Seconds that one of them takes."""
+    most = max(vectors_of(message.tree, workers))
+    return time_of(message.exchange, workers, message.size, link, max(1, strategy.servers), most)
+
+
+def sent_bytes(strategy: Strategy, profile: Profile, workers: int) -> float:
+    """What the busiest worker sends to others in the exchanges of a step."""
+    told = messages(strategy, profile, workers)
+    servers = max(1, strategy.servers)
+    return max(
+        sum(
+            sent_by(one.exchange, rank, workers, one.size, servers, vectors_of(one.tree, workers)[rank]) for one in told
+        )
+        for rank in range(workers)
+    )
+
+
+@cache
+def vectors_of(microbatches: int, workers: int) -> list[int]:
+    """By rank, how many vectors it tells: nodes of the tree over the microbatches that it computes, in equal runs.
+
+    Args:    microbatches: of the tree; 0: sums are made in any order, so that each tells one.
+    """
+    if not microbatches:
+        return [1] * workers
+    tree = Tree.of(microbatches)
+    # As `engine.tree.balanced_owners` shares them out.
+    bounds = [-(-microbatches * rank // workers) for rank in range(workers + 1)]
+    return [tree.count_nodes(*run) for run in pairwise(bounds)]
 
 
 def codec_s(strategy: Strategy, profile: Profile) -> float:

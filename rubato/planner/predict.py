@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 
-from rubato.planner.links import Link, time_of
-from rubato.planner.methods import Strategy, codec_s, exchange_s, messages
+from rubato.planner.links import Link
+from rubato.planner.methods import Strategy, codec_s, exchange_s, message_s, messages
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
 
@@ -116,7 +116,7 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
         each_s = (compute_s + 2 * way_s + update_s) / helpers
         closing = messages(strategy, profile, workers)[-1]
         exposed_s = updates * (max(each_s, way_s, update_s) - (compute_s + update_s) / helpers)
-        exposed_s += time_of(closing.exchange, workers, closing.size, link)
+        exposed_s += message_s(closing, strategy, workers, link)
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
 
 
@@ -125,7 +125,7 @@ def _separated(profile: Profile, link: Link, strategy: Strategy, cut: Cut, worke
     updates = strategy.sync_every
     each = cut.update(profile, link, workers, batch / updates)
     closing = messages(strategy, profile, workers)[-1]
-    exposed_s = updates * each.exchange_s + time_of(closing.exchange, workers, closing.size, link)
+    exposed_s = updates * each.exchange_s + message_s(closing, strategy, workers, link)
     # The keeper and the others step their optimizers at the same time.
     update_s = profile.update_s * cut.most_parameters
     return Prediction(workers, updates * each.compute_s, exposed_s, 0.0, updates * update_s, batch)

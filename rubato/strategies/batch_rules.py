@@ -29,21 +29,16 @@ class Noise:
     """Smoothed estimates over the steps so far."""
 
     gradient_sqr: float = 0.0
-    """|G|^2."""
+    """|G|^2. The estimate has no bias, so that it also falls below 0 where noise hides the gradient."""
     variance: float = 0.0
     """tr(S), of one sample."""
     weight: float = 0.0
     """Of all steps; below 1 while few have been seen."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether a step has been seen, and what was seen makes sense."""
-        return self.weight > 0 and self.gradient_sqr > 0
-
-    @property
     def scale(self) -> float | None:
-        """In samples; None: not known."""
-        return max(0.0, self.variance) / self.gradient_sqr if self.is_known else None
+        """In samples; None: nothing has been seen, or no gradient for all the noise."""
+        return max(0.0, self.variance) / self.gradient_sqr if self.gradient_sqr > 0 else None
 
     def after(self, small_sqrs: Sequence[float], big_sqr: float, small: float, big: float, *, keep: float) -> Noise:
         """With one more step.
@@ -87,10 +82,8 @@ def gain(rule: LrRule, batch: float, base: float, noise: Noise = Noise()) -> flo
         case "sqrt":
             return sqrt(scale)
         case "adascale":
-            if not noise.is_known:
-                return 1.0
-            at_base = max(0.0, noise.variance) / base
-            return (at_base + noise.gradient_sqr) / (at_base / scale + noise.gradient_sqr)
+            signal, at_base = max(0.0, noise.gradient_sqr), max(0.0, noise.variance) / base
+            return (at_base + signal) / (at_base / scale + signal) if at_base + signal > 0 else 1.0
 
 
 def warmed(before: float, after: float, steps_since: int, steps: int) -> float:

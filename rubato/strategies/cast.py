@@ -14,7 +14,8 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, others_of, sent_directly, split
+from rubato.strategies.peers import Collectives, all_gather, exchange, others_of, split
+from rubato.strategies.sizes import lengths, sent_directly
 
 _LARGEST = 2.0**15
 """Half of what float16 can hold."""

@@ -24,7 +24,8 @@ import torch
 
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives
-from rubato.strategies.sums import elements_sent, sum_over
+from rubato.strategies.sizes import elements_sent
+from rubato.strategies.sums import sum_over
 
 State = dict[str, torch.Tensor]
 OF_OTHERS = "momentum_of_others"

@@ -7,7 +7,8 @@ import torch
 from rubato.strategies.compressor import Compressor, Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives
-from rubato.strategies.sums import Pattern, elements_sent, sum_over
+from rubato.strategies.sizes import Pattern, elements_sent
+from rubato.strategies.sums import sum_over
 
 
 class Dense(Compressor):

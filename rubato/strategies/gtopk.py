@@ -19,8 +19,8 @@ from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
 from rubato.strategies.selection import INDEX, largest, pack, unpack
-from rubato.strategies.sizes import count_of
-from rubato.strategies.sums import elements_sent, levels_of, pair
+from rubato.strategies.sizes import count_of, elements_sent, levels_of
+from rubato.strategies.sums import pair
 
 Entries = tuple[torch.Tensor, torch.Tensor]
 """Places (k,) int64, ascending, and values (k,)."""

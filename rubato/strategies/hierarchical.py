@@ -20,9 +20,9 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, Group, cut, exchange, split
+from rubato.strategies.peers import Collectives, Group, exchange, split
 from rubato.strategies.selection import INDEX, largest, pack, unpack
-from rubato.strategies.sizes import count_of
+from rubato.strategies.sizes import count_of, cut
 from rubato.strategies.sums import reduce_scatter
 
 

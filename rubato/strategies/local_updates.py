@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rubato.strategies.peers import Collectives, cut
+from rubato.strategies.peers import Collectives
+from rubato.strategies.sizes import cut
 from rubato.strategies.sums import sum_over
 
 

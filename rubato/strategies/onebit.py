@@ -21,7 +21,8 @@ import torch
 
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Collectives, all_gather, cut, scatter, sent_directly
+from rubato.strategies.peers import Collectives, all_gather, scatter
+from rubato.strategies.sizes import cut, sent_directly
 
 
 @dataclass(frozen=True)

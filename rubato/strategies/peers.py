@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -125,21 +124,6 @@ def tell_of_first(comm: Collectives, vector: torch.Tensor, numel: int) -> torch.
 def others_of(comm: Collectives) -> list[int]:
     """All ranks but this one."""
     return [rank for rank in range(comm.world) if rank != comm.rank]
-
-
-def sent_directly(shares: Sequence[int], rank: int) -> int:
-    """What a rank sends that gives each other one its share, and then its own share to all of them. Pure."""
-    return sum(shares) - shares[rank] + (len(shares) - 1) * shares[rank]
-
-
-def cut(numel: int, parts: int) -> list[tuple[int, int]]:
-    """Where each of the parts of a vector begins and ends, as even as can be."""
-    return list(pairwise(numel * part // parts for part in range(parts + 1)))
-
-
-def lengths(numel: int, parts: int) -> list[int]:
-    """How many elements each of these parts has."""
-    return [high - low for low, high in cut(numel, parts)]
 
 
 def join(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:

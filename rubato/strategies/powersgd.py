@@ -19,7 +19,8 @@ import torch
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, join, split
-from rubato.strategies.sums import elements_sent, sum_over
+from rubato.strategies.sizes import elements_sent
+from rubato.strategies.sums import sum_over
 
 _MOST = 100
 """Powers of two that float32 has, and room for the product."""

@@ -1,7 +1,13 @@
-"""How much of a vector travels. Pure, and without torch: the planner counts with it, too."""
+"""How much of a vector travels, and who sends it. Pure, and without torch: the planner counts with it, too."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
+"""Of a sum; see `strategies.sums`."""
 INDEX_BYTES = 4
 """Of a place among the compressed elements."""
 CANDIDATES = 4
@@ -16,3 +22,59 @@ def count_of(density: float, numel: int) -> int:
 def columns_for(count: int, rows: int) -> int:
     """So many columns give a sketch as many elements as its second look has."""
     return -(-CANDIDATES * count // rows)
+
+
+def cut(numel: int, parts: int) -> list[tuple[int, int]]:
+    """Where each of the parts of a vector begins and ends, as even as can be."""
+    return list(pairwise(numel * part // parts for part in range(parts + 1)))
+
+
+def lengths(numel: int, parts: int) -> list[int]:
+    """How many elements each of these parts has."""
+    return [high - low for low, high in cut(numel, parts)]
+
+
+def shards(numel: int, servers: int, world: int) -> list[int]:
+    """How many elements each server adds up; there are no more servers than workers."""
+    return lengths(numel, min(servers, world))
+
+
+def levels_of(world: int) -> list[int]:
+    """Of the binomial tree, the leaves first: how far apart neighbours are."""
+    return [1 << level for level in range((world - 1).bit_length())]
+
+
+def sent_directly(shares: Sequence[int], rank: int) -> int:
+    """What a rank sends that gives each other one its share, and then its own share to all of them."""
+    return sum(shares) - shares[rank] + (len(shares) - 1) * shares[rank]
+
+
+def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: int = 1) -> int:
+    """How many elements a rank sends to others in a sum of so many."""
+    if world == 1:
+        return 0
+    shares = lengths(numel, world)
+    match pattern:
+        case "direct":
+            return sent_directly(shares, rank)
+        case "ring":
+            return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
+        case "server":
+            parts = shards(numel, servers, world)
+            own = parts[rank] if rank < len(parts) else 0
+            return numel - own + (world - 1) * own
+        case "tree":
+            below = sum(rank % (2 * m) == 0 and rank + m < world for m in levels_of(world))
+            return numel * (below + (rank > 0))
+        case "halving_doubling":
+            power = 1 << (world.bit_length() - 1)
+            folded = 2 * (world - power)
+            if rank < folded and rank % 2:
+                return numel
+            place = rank // 2 if rank < folded else rank - folded // 2
+            low, high, sent = 0, numel, numel if rank < folded else 0
+            for level in range(power.bit_length() - 1):
+                middle = (low + high) // 2
+                sent += high - low  # one half on the way in, the other half on the way back
+                low, high = (low, middle) if not place >> level & 1 else (middle, high)
+            return sent

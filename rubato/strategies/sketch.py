@@ -24,8 +24,8 @@ from rubato.strategies.compressor import Correcting, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange, tell_of_first
 from rubato.strategies.selection import INDEX, largest
-from rubato.strategies.sizes import CANDIDATES, columns_for, count_of
-from rubato.strategies.sums import Pattern, elements_sent, sum_over
+from rubato.strategies.sizes import CANDIDATES, Pattern, columns_for, count_of, elements_sent
+from rubato.strategies.sums import sum_over
 
 _PRIME = 2**31 - 1
 """Products of two residues fit into 62 bits."""

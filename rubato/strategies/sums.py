@@ -18,13 +18,11 @@ binary tree over the ranks, the same for both where P is a power of two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 
-from rubato.strategies.peers import Collectives, all_gather, exchange, lengths, others_of, scatter, sent_directly, split
-
-Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
+from rubato.strategies.peers import Collectives, all_gather, exchange, others_of, scatter, split
+from rubato.strategies.sizes import Pattern, lengths, levels_of, shards
 
 LARGE = 1 << 16
 """Bytes of a message beyond which its way takes longer than a word back, on a link that is slow enough to matter."""
@@ -78,11 +76,6 @@ def _by_servers(comm: Collectives, vector: torch.Tensor, servers: int) -> torch.
     return torch.cat([sums[server] for server in range(len(parts))])
 
 
-def shards(numel: int, servers: int, world: int) -> list[int]:
-    """How many elements each server adds up; there are no more servers than workers."""
-    return lengths(numel, min(servers, world))
-
-
 def _ring(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
     """Phase 1, P-1 rounds: to the right goes the stretch that has just come from the left, with one's own added.
 
@@ -129,11 +122,6 @@ def _tree(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
             said = torch.zeros(1, dtype=torch.uint8, device=total.device)
             exchange(comm, _to(up, said), _of(down, said), said.dtype)
     return total
-
-
-def levels_of(world: int) -> list[int]:
-    """Of the binomial tree, the leaves first: how far apart neighbours are."""
-    return [1 << level for level in range((world - 1).bit_length())]
 
 
 def pair(comm: Collectives, m: int) -> tuple[int | None, int | None]:
@@ -203,34 +191,3 @@ PATTERNS: dict[Pattern, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
     "tree": _tree,
     "halving_doubling": _halving_doubling,
 }
-
-
-def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: int = 1) -> int:
-    """How many elements a rank sends to others in a sum of so many; pure."""
-    if world == 1:
-        return 0
-    shares = lengths(numel, world)
-    match pattern:
-        case "direct":
-            return sent_directly(shares, rank)
-        case "ring":
-            return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
-        case "server":
-            parts = shards(numel, servers, world)
-            own = parts[rank] if rank < len(parts) else 0
-            return numel - own + (world - 1) * own
-        case "tree":
-            below = sum(rank % (2 * m) == 0 and rank + m < world for m in levels_of(world))
-            return numel * (below + (rank > 0))
-        case "halving_doubling":
-            power = 1 << (world.bit_length() - 1)
-            folded = 2 * (world - power)
-            if rank < folded and rank % 2:
-                return numel
-            place = rank // 2 if rank < folded else rank - folded // 2
-            low, high, sent = 0, numel, numel if rank < folded else 0
-            for level in range(power.bit_length() - 1):
-                middle = (low + high) // 2
-                sent += high - low  # one half on the way in, the other half on the way back
-                low, high = (low, middle) if not place >> level & 1 else (middle, high)
-            return sent

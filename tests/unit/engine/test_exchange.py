@@ -20,6 +20,8 @@ from rubato.engine.header import Header, Leaving, decide, header_bytes
 from rubato.engine.reduction import Reduced, bytes_of_parts, frontiers
 from rubato.engine.tree import AnyOrder, Order, Partials, Tree, balanced_owners, radices_of
 from rubato.errors import GenerationLost, ProtocolError
+from rubato.planner.links import sent_by
+from rubato.planner.methods import vectors_of
 
 CPU = torch.device("cpu")
 
@@ -130,6 +132,18 @@ def test_real_groups_too(world: int, num_present: int) -> None:
     one = case(12, world, num_present=num_present)
     with gloo_group(world) as group:
         check(one, on_ranks(world, lambda rank: one.reduce(one.exchange(group[rank]), rank)))
+
+
+@pytest.mark.parametrize("num_microbatches", [4, 8, 12, 16])
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 6])
+def test_the_planner_knows_what_is_sent(num_microbatches: int, world: int) -> None:
+    """A worker whose microbatches are no whole part of the tree sends several vectors."""
+    one, group = case(min(num_microbatches, 4 * world), world, length=38_400), fake_group(world)
+    vectors = vectors_of(one.num_microbatches, world)
+    on_ranks(world, lambda rank: one.reduce(one.exchange(group[rank]), rank))
+    for rank in range(world):
+        planned = sent_by("direct", rank, world, 4 * 38_400, vectors=vectors[rank])
+        assert group[rank].sent_bytes == pytest.approx(planned, rel=0.03), f"rank {rank} of {vectors}"
 
 
 def test_the_last_result_stays_readable_while_the_next_is_made() -> None:

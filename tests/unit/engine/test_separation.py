@@ -16,7 +16,7 @@ from rubato.engine.replicas import Replicas
 from rubato.engine.separation import Separation, separation_of
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError
-from rubato.strategies.peers import cut
+from rubato.strategies.sizes import cut
 from rubato.wire.local_updates import LocalUpdatesSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
 

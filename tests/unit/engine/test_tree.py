@@ -72,6 +72,14 @@ def test_bits_do_not_depend_on_who_held_what(data: st.DataObject, count: int, wo
     assert torch.equal(whole.root(), reduce_in(tree, present, present, values))
 
 
+@given(counts, st.data())
+def test_the_nodes_of_a_run_are_counted_without_being_made(count: int, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, count))
+    end = data.draw(st.integers(begin, count))
+    tree = Tree.of(count)
+    assert tree.count_nodes(begin, end) == len(tree.frontier(range(begin, end), range(count)))
+
+
 @pytest.mark.parametrize("kind", ["tree", "any order"])
 @given(st.data(), counts)
 def test_what_is_added_in_place_gives_the_same_bits(kind: str, data: st.DataObject, count: int) -> None:

@@ -92,6 +92,27 @@ def test_what_the_spec_has_chosen_is_planned_for() -> None:
     assert "gradients as topk" in chosen.sentences[0]
 
 
+def test_a_sketch_is_planned_as_the_spec_has_it() -> None:
+    def sent(algorithm: str = "auto", **sketch: Any) -> float:
+        aggregation = {"algorithm": algorithm, "compression": {"method": "sketch", **sketch}}
+        return planned(FAST, reproducible=False, aggregation=aggregation).by_workers[-1].sent_bytes
+
+    dense = 2 * 4 * (512 + 2048) * 7 / 8
+    chosen = round(0.001 * (512 * 256 + 2048 * 512))
+    assert sent("ring") == pytest.approx(2 * 7 / 8 * 4 * (4 + 4) * chosen + dense, rel=0.01)
+    assert sent(columns=100_000) == pytest.approx(3 * 4 * (5 * 100_000 + 4 * chosen) + dense, rel=0.01)
+
+
+def test_the_order_of_the_sum_costs_vectors_where_shares_are_no_whole_parts_of_the_tree() -> None:
+    """Of 16 microbatches a third is 0-5, 6-10, 11-15: the second worker tells three nodes of the tree."""
+    three, four = (
+        planned(FAST, workers={"initial": one, "min": one, "max": one}).by_workers[0].sent_bytes for one in (3, 4)
+    )
+    vector = 4 * MODEL.parameters
+    assert three == pytest.approx((3 + 1) * vector * 2 / 3, rel=0.01)
+    assert four == pytest.approx((1 + 1) * vector * 3 / 4, rel=0.01)
+
+
 def test_equal_bits_allow_one_strategy_and_the_rest_has_a_reason() -> None:
     answer = planned(FAST)
     assert [option.name for option in answer.best] == ["auto"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.planner.links import Link, cost_of
-from rubato.planner.methods import Method, Strategy, messages
+from rubato.planner.methods import Method, Strategy, messages, sent_bytes
 from rubato.planner.predict import predict
 from rubato.planner.profile import Layer, Profile
 from rubato.planner.separated import cut_of
@@ -56,11 +56,12 @@ def compressor_of(method: Method) -> Compressor:
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"none", "threshold"}))
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 8])
 def test_it_counts_the_bytes_that_the_compressors_send(method: Method, workers: int) -> None:
     """Of the busiest rank; ports of trees and servers move what comes in and what goes out one after the other."""
     compressor = compressor_of(method)
     sent = [compressor.sent_bytes(rank, workers, 4) or 0 for rank in range(workers)]
+    assert sent_bytes(Strategy(method), MODEL, workers) == pytest.approx(max(sent), rel=0.03)
     moved = sum(
         cost_of(one.exchange, workers, one.size).port_bytes for one in messages(Strategy(method), MODEL, workers)
     )

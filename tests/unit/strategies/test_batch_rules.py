@@ -40,7 +40,7 @@ def test_an_estimate_forgets_by_samples_and_not_by_steps() -> None:
     assert keep_of(200, 100) == pytest.approx(keep_of(100, 100) ** 2)
 
 
-@given(st.integers(1, 10_000), st.integers(1, 10_000), st.floats(0, 1e6), st.floats(1e-6, 1e6))
+@given(st.integers(1, 10_000), st.integers(1, 10_000), st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
 def test_adascale_lies_between_nothing_and_linear(batch: int, base: int, variance: float, sqr: float) -> None:
     found = gain("adascale", batch, base, Noise(sqr, variance, 1.0))
     low, high = sorted((1.0, batch / base))
@@ -51,6 +51,13 @@ def test_gains() -> None:
     assert [gain(rule, 400, 100) for rule in ("none", "linear", "sqrt", "adascale")] == [1.0, 4.0, 2.0, 1.0]
     assert gain("adascale", 400, 100, Noise(1.0, 1e9, 1.0)) == pytest.approx(4.0, rel=1e-3)
     assert gain("adascale", 400, 100, Noise(1.0, 0.0, 1.0)) == 1.0
+
+
+def test_where_noise_hides_the_gradient_a_batch_is_worth_all_its_samples() -> None:
+    """The estimate of |G|^2 goes to and fro about 0 then; the learning rate must not."""
+    above, below = (gain("adascale", 256, 64, Noise(sqr, 6400.0, 1.0)) for sqr in (1e-3, -1e-3))
+    assert (above, below) == pytest.approx((4.0, 4.0), rel=1e-3)
+    assert Noise(-1e-3, 6400.0, 1.0).scale is None
 
 
 def test_a_change_is_warmed_up() -> None:

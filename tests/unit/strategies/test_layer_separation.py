@@ -9,7 +9,7 @@ import torch
 from groups import FakeCommunicator, fake_group, on_ranks
 
 from rubato.strategies.layer_separation import Asking, Roles, answer, sum_gradients
-from rubato.strategies.sums import elements_sent
+from rubato.strategies.sizes import elements_sent
 
 SIDE, CHANNELS, HIDDEN, CLASSES = 6, 2, 32, 4
 INPUTS = CHANNELS * 4 * 4

@@ -10,7 +10,8 @@ from groups import FakeCommunicator, fake_group, on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.strategies.sums import Pattern, elements_sent, sum_over
+from rubato.strategies.sizes import Pattern, elements_sent
+from rubato.strategies.sums import sum_over
 
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
