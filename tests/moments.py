@@ -55,8 +55,9 @@ def reached(job: ClusterJob, moment: str) -> Iterator[None]:
         case "at the end":
             with stopped(job.controller_pid):
                 job.hold.unlink()
-                state = job.checkpoints / f"1-{STEPS}" / "state.json"
-                wait_for(state.exists, "the workers' part of the last checkpoint", PATIENCE_S)
+                wait_for(
+                    lambda: has_parts_after(job, STEPS - 1), "the workers' part of the last checkpoint", PATIENCE_S
+                )
                 assert not job.now().is_final
                 yield
 
@@ -79,7 +80,7 @@ def amid_a_save(job: ClusterJob) -> Iterator[None]:
 
 def has_parts_after(job: ClusterJob, step: int) -> bool:
     """Whether workers have written the document of a later checkpoint, which needs the controller to be whole."""
-    return any(int(path.parent.name.split("-")[1]) > step for path in job.checkpoints.glob("1-*/state.json"))
+    return any(int(path.parent.name.split("-")[1]) > step for path in job.checkpoints.glob("1-*/state*.json"))
 
 
 def newest_checkpoint(job: ClusterJob, attempt: int = 1) -> int:

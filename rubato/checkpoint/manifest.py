@@ -23,7 +23,7 @@ from rubato.wire.codec import from_json, to_json
 from rubato.wire.storage import MANIFEST_NAME as MANIFEST_NAME
 from rubato.wire.units import utc_timestamp
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CHECKSUM = "manifest_sha256"
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 
@@ -138,7 +138,8 @@ def commit_manifest(folder: Folder, manifest: Manifest) -> tuple[Manifest, FileR
     """Write the manifest, which makes the checkpoint exist. Its files must lie in the folder already.
 
     A manifest that is there already stays if its checkpoint holds: equal steps of a job are equal bits, however many
-    workers wrote them, so of two controllers that commit the same one either may win.
+    workers wrote them, and files that may differ have different names, so of two controllers that commit the same one
+    either may win.
 
     Returns:
         The manifest that counts, and its file.

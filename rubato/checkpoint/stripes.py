@@ -7,10 +7,11 @@ the layout and the count alone: workers need not talk to divide the work, and an
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from rubato.checkpoint.layout import byte_view, bytes_tensor, dtype_of, empty_li
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt
 
-DOCUMENT_NAME = "state.json"
+_DOCUMENT = "state"
+"""How names of state documents begin."""
 MAX_HEADER_BYTES = 100 * 2**20
 """The limit of the safetensors library."""
 
@@ -141,26 +143,34 @@ def read_stripes(folder: Folder, entries: Sequence[dict[str, Any]], names: Seque
 
 
 def write_document(folder: Folder, document: dict[str, Any], entries: Sequence[dict[str, Any]]) -> FileRecord:
-    """Write the state document and the layout of its tensors as `state.json`. Makes the folder.
+    """Write the state document and the layout of its tensors as `state-HASH.json`. Makes the folder.
+
+    Unlike stripes, documents of the same step differ, as they hold times that their writer measured. One that an heir,
+    or a worker that was taken for lost, writes behind the manifest must not replace the one that counts.
 
     Raises:
         CheckpointError: the storage refused.
     """
-    text = json.dumps({"layout": list(entries), "document": document}, separators=(",", ":"), allow_nan=False)
-    return folder.write(DOCUMENT_NAME, [text.encode()])
+    text = json.dumps({"layout": list(entries), "document": document}, separators=(",", ":"), allow_nan=False).encode()
+    return folder.write(f"{_DOCUMENT}-{hashlib.sha256(text).hexdigest()[:16]}.json", [text])
 
 
-def read_document(folder: Folder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def document_of(names: Iterable[str]) -> str:
+    """Which of a checkpoint's files is the document; `state.json`, as it once was called, where none is."""
+    return next((name for name in names if name.startswith(_DOCUMENT)), f"{_DOCUMENT}.json")
+
+
+def read_document(folder: Folder, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The document and the layout that `write_document` wrote.
 
     Raises:
         CheckpointCorrupt: the file cannot be read.
     """
     try:
-        data = json.loads(b"".join(folder.read(DOCUMENT_NAME)))
+        data = json.loads(b"".join(folder.read(name)))
         return data["document"], data["layout"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointCorrupt(f"{DOCUMENT_NAME} of checkpoint {folder.name} cannot be read: {error!r}") from error
+        raise CheckpointCorrupt(f"{name} of checkpoint {folder.name} cannot be read: {error!r}") from error
 
 
 def read_state(folder: Folder, files: Sequence[FileRecord]) -> tuple[dict[str, Any], list[torch.Tensor]]:
@@ -169,7 +179,7 @@ def read_state(folder: Folder, files: Sequence[FileRecord]) -> tuple[dict[str, A
     Raises:
         CheckpointCorrupt: as `read_document` and `read_stripes`.
     """
-    document, entries = read_document(folder)
+    document, entries = read_document(folder, document_of(file.name for file in files))
     names = [file.name for file in files if file.name.startswith("stripe")]
     return document, read_stripes(folder, entries, names)
 

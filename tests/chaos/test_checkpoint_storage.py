@@ -74,8 +74,8 @@ def lose(folder: Path) -> None:
 
 
 def flip_document(folder: Path) -> None:
-    content = (folder / "state.json").read_bytes()
-    (folder / "state.json").write_bytes(content.replace(b"0", b"1", 1))
+    (document,) = folder.glob("state*")
+    document.write_bytes(document.read_bytes().replace(b"0", b"1", 1))
 
 
 def scribble(folder: Path) -> None:

@@ -20,7 +20,7 @@ from jobs.fleet import ATTACH_S
 from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify, marked_processes
 from service.auth import Authority, load_key
-from tests.moments import ENDING, MOMENTS, SCALING, every_steps, reached
+from tests.moments import ENDING, MOMENTS, SCALING, every_steps, has_parts_after, reached
 from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stop
 from tests.waiting import wait_for
@@ -84,8 +84,7 @@ def test_a_stopped_controller_wakes_after_its_successor_took_over(
     try:
         if when == ENDING:
             job.hold.unlink()
-            end = job.checkpoints / f"1-{STEPS}" / "state.json"
-            job.wait(end.exists, "the workers' part of the last checkpoint")
+            job.wait(lambda: has_parts_after(job, STEPS - 1), "the workers' part of the last checkpoint")
         with successor(job):
             job.wait_events("controller.attached")
             if when != ENDING:

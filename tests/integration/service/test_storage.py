@@ -248,7 +248,7 @@ async def test_a_checkpoint_that_is_made_again_after_it_was_deleted_is_listed(be
     await controller.report(state="running", phase="training", step=10)
     sizes = (100, 200)
     for size in sizes:
-        file = {"name": "state.json", "bytes": size, "sha256": "ab" * 32}
+        file = {"name": "state-0123456789abcdef.json", "bytes": size, "sha256": "ab" * 32}
         told = {"checkpoint_id": "1-10", "bytes": size, "files": [file]}
         await controller.report(step=10, events=(controller.event("checkpoint.committed", step=10, **told),))
         (listed,) = (await bench.get("/jobs/digits/checkpoints"))["items"]

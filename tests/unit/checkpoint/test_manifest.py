@@ -180,8 +180,8 @@ def test_a_renamed_folder_and_a_path_for_a_name_are_corrupt(tmp_path: Path) -> N
 
 def test_a_newer_format_says_what_to_use(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path / "1-1")
-    commit_manifest(folder, replace(manifest_of(1, 1), format_version=2))
-    with pytest.raises(CheckpointError, match="format 2, this Rubato reads 1: use a newer Rubato"):
+    commit_manifest(folder, replace(manifest_of(1, 1), format_version=3))
+    with pytest.raises(CheckpointError, match="format 3, this Rubato reads 2: use a newer Rubato"):
         read_manifest(folder)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from safetensors.torch import load_file, save_file
 
 from rubato.checkpoint.layout import layout, raw_bytes
 from rubato.checkpoint.storage import LocalFolder
-from rubato.checkpoint.stripes import copy_stripe, cut, read_document, read_stripes, write_document
+from rubato.checkpoint.stripes import (
+    copy_stripe,
+    cut,
+    document_of,
+    read_document,
+    read_state,
+    read_stripes,
+    write_document,
+)
 from rubato.checkpoint.tree import decode, encode
 from rubato.errors import CheckpointCorrupt, CheckpointError
 
@@ -150,12 +159,24 @@ def test_the_document_comes_back_with_the_layout(tmp_path: Path) -> None:
     state = {"lr": float("inf"), 3: (1, torch.ones(2))}
     document, tensors = encode(state)
     record = write_document(LocalFolder(tmp_path), document, layout(tensors))
-    assert record.name == "state.json"
-    assert read_document(LocalFolder(tmp_path)) == (document, layout(tensors))
-    assert decode(*read_document(LocalFolder(tmp_path))[:1], tensors)[3][0] == 1
-    (tmp_path / "state.json").write_text(json.dumps({"document": 1}))
-    with pytest.raises(CheckpointCorrupt, match=r"state\.json"):
-        read_document(LocalFolder(tmp_path))
+    assert read_document(LocalFolder(tmp_path), record.name) == (document, layout(tensors))
+    assert decode(*read_document(LocalFolder(tmp_path), record.name)[:1], tensors)[3][0] == 1
+    (tmp_path / record.name).write_text(json.dumps({"document": 1}))
+    with pytest.raises(CheckpointCorrupt, match=record.name):
+        read_document(LocalFolder(tmp_path), record.name)
+
+
+def test_a_document_that_says_something_else_is_another_file(tmp_path: Path) -> None:
+    first, other, again = (write_document(LocalFolder(tmp_path), {"seconds": one}, []) for one in (1.0, 2.0, 1.0))
+    assert first == again != other
+    assert read_document(LocalFolder(tmp_path), first.name) == ({"seconds": 1.0}, [])
+    assert document_of(["stripe-00000-of-00001.safetensors", first.name]) == first.name
+
+
+def test_what_the_document_once_was_called_is_read(tmp_path: Path) -> None:
+    record = write_document(LocalFolder(tmp_path), {"step": 5}, [])
+    (tmp_path / record.name).rename(tmp_path / "state.json")
+    assert read_state(LocalFolder(tmp_path), [replace(record, name="state.json")])[0] == {"step": 5}
 
 
 def test_storage_that_refuses_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from rubato.checkpoint.due import Lane
 from rubato.checkpoint.storage import LocalFolder
-from rubato.checkpoint.stripes import Stripe, read_document, read_stripes
+from rubato.checkpoint.stripes import Stripe, document_of, read_document, read_stripes
 from rubato.engine.saver import Saver
 from rubato.wire import worker as wire
 
@@ -71,9 +71,10 @@ def test_what_is_written_is_the_state_at_the_boundary(tmp_path: Path, said: Any,
     for saver in savers:
         saver.wait()
     parts = [said.get(timeout=10) for _ in savers]
-    names = [file["name"] for part in parts for file in part.files if file["name"].startswith("stripe")]
+    names = [file["name"] for part in parts for file in part.files]
     folder = LocalFolder(tmp_path / "1-5")
-    document, layout = read_document(folder)
+    document, layout = read_document(folder, document_of(names))
+    names.remove(document_of(names))
     assert document == {"state": {"values": 0}, "extra": {"step": 5}, "models": {}}
     assert torch.equal(read_stripes(folder, layout, names)[0], VALUES)
     for part in parts:
@@ -92,8 +93,10 @@ def test_any_survivor_pair_can_finish_without_the_third(tmp_path: Path, said: An
     parts = [said.get(timeout=10) for _ in range(3)]
     assert sorted((part.index, part.incarnation) for part in parts) == [(0, "1.0"), (1, "1.2"), (2, "1.2")]
     folder = LocalFolder(tmp_path / "1-5")
-    names = [file["name"] for part in parts for file in part.files if file["name"].startswith("stripe")]
-    assert torch.equal(read_stripes(folder, read_document(folder)[1], names)[0], VALUES)
+    names = [file["name"] for part in parts for file in part.files]
+    _, layout = read_document(folder, document_of(names))
+    names.remove(document_of(names))
+    assert torch.equal(read_stripes(folder, layout, names)[0], VALUES)
 
 
 def test_the_document_has_an_heir_too(tmp_path: Path, said: Any) -> None:
@@ -102,7 +105,9 @@ def test_the_document_has_an_heir_too(tmp_path: Path, said: Any) -> None:
     saver.obey(wire.WriteStripe(1, 1, "1-5", 0))
     saver.wait()
     parts = {part.index: part for part in (said.get(timeout=10), said.get(timeout=10))}
-    assert [file["name"] for file in parts[0].files] == ["state.json", "stripe-00000-of-00002.safetensors"]
+    document, stripe = (file["name"] for file in parts[0].files)
+    assert document == document_of([document])
+    assert stripe == "stripe-00000-of-00002.safetensors"
 
 
 def test_an_order_that_comes_before_the_copy_is_carried_out_then(tmp_path: Path, said: Any) -> None:

@@ -66,6 +66,10 @@ class MemoryFolder:
     def exists(self, name: str) -> bool:
         return f"{self._path}/{name}" in self._files
 
+    def files(self) -> list[str]:
+        below = (path.removeprefix(f"{self._path}/") for path in self._files if path.startswith(f"{self._path}/"))
+        return [path for path in below if "/" not in path]
+
     def folders(self) -> list[str]:
         below = (path.removeprefix(f"{self._path}/") for path in self._files if path.startswith(f"{self._path}/"))
         return list({path.split("/")[0]: None for path in below if "/" in path})

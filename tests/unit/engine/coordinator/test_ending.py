@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import deque
+from typing import Any
 
 import pytest
 
+from rubato.checkpoint.files import FileRecord
+from rubato.checkpoint.manifest import open_checkpoint
 from rubato.engine.coordinator.orders import ManifestCommitted
+from rubato.errors import CheckpointCorrupt
 from rubato.wire import worker as wire
+from tests.unit.engine.coordinator import training
 from tests.unit.engine.coordinator.simulation import Cluster, Worker
+from tests.unit.engine.coordinator.storage import MemoryFolder
 
 ENDLESS = 10**9
 PROMPT_S = 10.0
@@ -90,6 +97,37 @@ def test_nobody_is_released_before_every_row_is_stored(wish: str) -> None:
     cluster.takes_rows = True
     assert end(cluster) in ("succeeded", "paused", "cancelled")
     assert sorted(cluster.rows) == list(range(1, last + 1))
+
+
+def pause_and_lose_the_first() -> Cluster:
+    """Its checkpoint is whole, and nobody is released yet, when the worker is lost that wrote the document."""
+    cluster = Cluster(random.Random(5), workers=3, total_steps=ENDLESS, stop_grace_s=1e6)
+    train(cluster, 3)
+    cluster.takes_rows = False
+    cluster.ask(run="pause")
+    cluster.run(lambda: bool(cluster.checkpoints) and all(worker.ended for worker in cluster.living))
+    members = [worker for worker in cluster.living if worker.record is not None]
+    cluster.die(next(one for one in members if one.record and one.record.rank_of(one.incarnation) == 0))
+    cluster.takes_rows = True
+    assert end(cluster) == "paused"
+    return cluster
+
+
+def test_what_a_pause_saves_again_after_a_loss_leaves_whole_what_was_committed() -> None:
+    cluster = pause_and_lose_the_first()
+    ((attempt, step),) = cluster.checkpoints
+    folder = cluster.storage / f"{attempt}-{step}"
+    assert len([name for name in folder.files() if name.startswith("state")]) == 2, "it was saved again"
+    assert open_checkpoint(folder).generation == 1
+
+
+def test_documents_of_one_name_would_ruin_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(folder: MemoryFolder, document: dict[str, Any], entries: Any) -> FileRecord:
+        return folder.write("state.json", [json.dumps(document).encode()])
+
+    monkeypatch.setattr(training, "write_document", write)
+    with pytest.raises(CheckpointCorrupt):
+        pause_and_lose_the_first()
 
 
 def test_a_pause_whose_checkpoint_hangs_ends_with_its_grace_and_says_what_it_costs() -> None:

@@ -8,6 +8,7 @@ Held after every rule, whoever of several controllers gives orders:
     none lost     nothing is founded from a checkpoint, or afresh, while a worker of the job has the state
     one number    a number of an attempt names one membership, and numbers grow, for each worker over attempts
     one state     all parts of a checkpoint are of one state, and none that was found to be wrong is begun from
+    no ruin       what workers write later leaves a committed checkpoint whole
     no zombies    what a worker said that is gone changes nothing, whenever it arrives
 And at the end of each run, when nothing fails any more: as many train as are wished for, and they commit.
 

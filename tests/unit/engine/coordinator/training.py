@@ -13,7 +13,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from rubato.checkpoint.manifest import key_of, read_manifest
+from rubato.checkpoint.manifest import MANIFEST_NAME, key_of, read_manifest, verify
+from rubato.checkpoint.stripes import write_document
 from rubato.engine.agreement import Agreement, Trust
 from rubato.engine.entry import Standing, bridge_owners, decide_entry
 from rubato.engine.header import Header, Leaving, decide
@@ -347,14 +348,22 @@ class Training:
         self._write_part(worker, rank)
 
     def _write_part(self, worker: Worker, index: int) -> None:
-        """Its own, or that of a dead neighbour: equal steps are equal bytes, whoever computed them."""
+        """Its own, or that of a dead neighbour: equal steps are equal bytes, whoever computed them.
+
+        But the document beside the first one holds times that its writer measured.
+        """
         kept = worker.stripe
         assert kept is not None
-        file = (self.storage / kept.folder).write(f"stripe-{index}-of-{kept.count}", [str(kept.step).encode()])
-        part = (worker.incarnation, kept.generation, kept.step, kept.folder, index, kept.count, (asdict(file),))
-        self.lineages[kept.folder, kept.generation, index] = worker.saved
+        folder = self.storage / kept.folder
+        files = [folder.write(f"stripe-{index}-of-{kept.count}", [str(kept.step).encode()])]
         if index == 0:
+            files.append(write_document(folder, {"seconds": worker.incarnation}, []))
             self.open_rows[kept.folder, kept.generation] = worker.saved_row
+        if folder.exists(MANIFEST_NAME):
+            verify(folder, read_manifest(folder))  # what counts stays as it is
+        told = tuple(asdict(file) for file in files)
+        part = (worker.incarnation, kept.generation, kept.step, kept.folder, index, kept.count, told)
+        self.lineages[kept.folder, kept.generation, index] = worker.saved
         worker.say(wire.StripeWritten(*part, members=kept.members))
 
     def _obey_stripes(self, worker: Worker, command: wire.WriteStripe | wire.ForgetStripes) -> None:
