@@ -135,7 +135,9 @@ class Leader:
         )
         root = open_folder(storage)
         origin = root / spec.checkpoint.resume_from if spec.checkpoint.resume_from else None
-        archive_terms = ArchiveTerms.of(job_id, root / job_id, spec, acquired.attempt, origin, acquired.distrusted)
+        archive_terms = ArchiveTerms.of(
+            job_id, root / job_id, spec, acquired.attempt, origin, acquired.distrusted, acquired.newest_checkpoint
+        )
         self._archive = StorageArchive(archive_terms, self._host.post, self._is_superseded)
 
     def lead(self) -> None:

@@ -275,6 +275,7 @@ async def _grant(
         scalings=job.scalings,
         last_step=await last_metric_step(session, job.id),
         distrusted=await _list_distrusted(session, job.id),
+        newest_checkpoint=await name_of_newest(session, job.id) or "",
     )
 
 

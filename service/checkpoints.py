@@ -60,10 +60,10 @@ async def get(context: Context, checkpoint_id: str) -> dict[str, Any]:
     return checkpoint_json(found, is_pinned=pinned[found.checkpoint_id])
 
 
-async def has_told_of_any(session: AsyncSession, job_id: str) -> bool:
-    """Whether a job has checkpoints that nobody deleted, as far as it told."""
-    told = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.deleted_at.is_(None)).limit(1)
-    return await session.scalar(told) is not None
+async def name_of_newest(session: AsyncSession, job_id: str) -> str | None:
+    """Of a job's checkpoints that nobody deleted, as far as it told; None: it has none."""
+    told = select(Checkpoint.checkpoint_id).where(Checkpoint.job_id == job_id, Checkpoint.deleted_at.is_(None))
+    return await session.scalar(told.order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc()).limit(1))
 
 
 async def project_of(context: Context, checkpoint_id: str) -> str:

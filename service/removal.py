@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rubato.wire.status import FINAL, Status
-from service.checkpoints import find_heir, has_told_of_any
+from service.checkpoints import find_heir, name_of_newest
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.jobs import find
@@ -28,7 +28,7 @@ async def delete(context: Context, reference: str, *, keep_checkpoints: bool, as
             return
         _refuse_unfinished(job)
         check_edition(job, asked.if_match)
-        is_told_of = await has_told_of_any(session, job.id)
+        is_told_of = await name_of_newest(session, job.id) is not None
     if not keep_checkpoints:
         # Outside of the transaction: the storage may take its time. What is pinned after this look, stays all the same.
         _refuse_pinned(job, await context.storage.pinned_of(job.id, is_told_of=is_told_of))

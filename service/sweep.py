@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.checkpoints import has_told_of_any
+from service.checkpoints import name_of_newest
 from service.context import Context
 from service.counters import SWEEP_FAILURES, SWEEPS, SWEPT
 from service.errors import ServiceError
@@ -179,7 +179,7 @@ class Sweeper:
             if not has_storage:
                 return False
             async with self._context.database.read() as session:
-                is_told_of = await has_told_of_any(session, job.id)
+                is_told_of = await name_of_newest(session, job.id) is not None
             async for _ in self._context.storage.remove_checkpoints(job.id, is_told_of=is_told_of):
                 SWEPT.labels("checkpoints").inc()
         if now - job.deleted_at < TOMBSTONE:

@@ -1,10 +1,10 @@
 """Streams: data that is read one after the other, in shards, and has no index.
 
-Each microbatch v has a stream of its own: in every round over the shards their keyed order is dealt out, and stream v
-reads those at positions v, v + V, v + 2V, ... Rounds follow one another without an end, so that every microbatch is
-always full, and each shard is read once a round. Where all streams stand is one table of V positions, a part of the
-training state: equal on all workers, saved, given to joiners. So whoever computes a microbatch, and after whatever,
-begins it at the same sample.
+Each microbatch v that has samples (all V, where the batch is large enough; else the first S) has a stream of its own:
+in every round over the shards their keyed order is dealt out, and stream v reads those at positions v, v + S, v + 2S,
+... Rounds follow one another without an end, so that all of these are always full, and each shard is read once a round.
+Where all streams stand is one table of V positions, a part of the training state: equal on all workers, saved, given to
+joiners. So whoever computes a microbatch, and after whatever, begins it at the same sample.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class StreamPlan(BatchPlan):
         """Always 0."""
         return 0
 
+    @property
+    def num_streams(self) -> int:
+        """S: microbatches that have samples, the same ones in every step."""
+        return sum(size > 0 for size in self.sizes(0))
+
 
 class Position(NamedTuple):
     """Where a stream stands."""
@@ -92,13 +97,13 @@ class StreamSource:
     """Where each stream stands at the beginning of the present step."""
 
     def __post_init__(self) -> None:
-        count, streams = len(self.stream.shards), self.plan.num_microbatches
+        count, streams = len(self.stream.shards), self.plan.num_streams
         if count < streams:
             raise ModelError(
                 f"the stream has {count} shards, and each of the {streams} microbatches reads its own: cut the data "
                 "into more shards (a few times as many), or lower batch.num_microbatches"
             )
-        self.positions = [Position()] * streams
+        self.positions = [Position()] * self.plan.num_microbatches
         self._readers: dict[int, _Reader] = {}
         self._ends: dict[int, Position] = {}
 
@@ -227,12 +232,12 @@ class _Reader:
 
     def _shard(self, at: Position) -> int:
         order = Permutation(len(self._stream.shards), self._plan.seed, at.round)
-        return order[self._v + at.turn * self._plan.num_microbatches]
+        return order[self._v + at.turn * self._plan.num_streams]
 
     def _to_next_shard(self) -> None:
         self.close()
         at = self.position
-        turns = len(range(self._v, len(self._stream.shards), self._plan.num_microbatches))
+        turns = len(range(self._v, len(self._stream.shards), self._plan.num_streams))
         self._empty += at.offset == 0
         if self._empty > 2 * len(self._stream.shards):
             raise ModelError(f"the last {self._empty} shards that microbatch {self._v} read are empty")

@@ -16,6 +16,7 @@ from rubato.checkpoint.manifest import (
     checkpoint_folders,
     commit_manifest,
     find_latest,
+    key_of,
     open_checkpoint,
     read_manifest,
 )
@@ -33,6 +34,8 @@ from rubato.wire.spec import JobSpec
 
 RETRY_S = 5.0
 """Between two looks at a storage that does not answer."""
+REMIND_S = 60.0
+"""Between two events that say the same of it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class ArchiveTerms:
     """A checkpoint of another job to begin from, while there is none of this one."""
     distrusted: tuple[Distrust, ...] = ()
     """Of its own, what attempts before found to be wrong."""
+    newest: str = ""
+    """Of its own, the name of the newest that attempts before told of; empty: none."""
 
     @classmethod
     def of(
@@ -59,9 +64,10 @@ class ArchiveTerms:
         attempt: int,
         origin: Folder | None = None,
         distrusted: tuple[Distrust, ...] = (),
+        newest: str = "",
     ) -> ArchiveTerms:
         """From a job spec."""
-        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), attempt, origin, distrusted)
+        return cls(job_terms(job_id, spec), root, Retention.of(spec.checkpoint), attempt, origin, distrusted, newest)
 
 
 def job_terms(job_id: str, spec: JobSpec) -> JobTerms:
@@ -125,7 +131,7 @@ class StorageArchive:
     """Answers the host's questions about checkpoints, one after the other, without making it wait for the storage.
 
     Where the storage hangs, a manifest is given up when it is due; a search is told of, and goes on: to begin without
-    what lies there would throw it away.
+    what lies there would throw it away. So would beginning on a storage that holds nothing, where something was saved.
     """
 
     def __init__(self, terms: ArchiveTerms, post: Post, is_superseded: Callable[[], bool] = lambda: False) -> None:
@@ -145,6 +151,10 @@ class StorageArchive:
         self._num_dropped = 0
         """The first of them that are done."""
         self._drops_turn = threading.Lock()
+        self._newest = terms.newest
+        """Name of the newest that must be there; empty: none must."""
+        self._told: tuple[str, float] = ("", 0.0)
+        """Why the storage is asked again, and when that was said."""
 
     def find(self) -> None:
         """Look for the newest checkpoint that verifies; `CheckpointFound` is posted.
@@ -248,6 +258,11 @@ class StorageArchive:
         found = find_latest(root, pass_over)
         if found is not None:
             self._clearing.know(found[0].name)
+        elif self._newest and not corrupt:
+            raise CheckpointError(
+                f"no checkpoint lies in {root}, but {self._newest} was saved there: is the storage mounted? Where all "
+                "were deleted on purpose, cancel the job and begin it anew"
+            )
         return found
 
     def _open_origin(self, origin: Folder) -> Manifest:
@@ -268,7 +283,11 @@ class StorageArchive:
         return manifest
 
     def _tell_retry(self, what: str, error: Exception) -> None:
-        message = f"{what}, trying again: {error}"
+        cause, said_at = self._told
+        if cause == str(error) and time.monotonic() < said_at + REMIND_S:
+            return
+        self._told = str(error), time.monotonic()
+        message = f"{what}, trying again every {RETRY_S:g} s: {error}"
         self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
 
     def _commit(self, order: CommitManifest, num_drops: int) -> None:
@@ -286,6 +305,7 @@ class StorageArchive:
         except Exception as error:  # whatever it is: training goes on without this checkpoint, and the answer must come
             self._post(ManifestCommitted(order.folder, order.step, order.generation, error=f"{error}"))
             return
+        self._newest = max(self._newest, order.folder, key=_key_of)
         # Told after the event: an end that waits for it comes after that.
         self._post(ManifestCommitted(order.folder, order.step, order.generation))
         if self._searches.wait(0.0):  # else nothing may be deleted: it may be what is found
@@ -341,6 +361,8 @@ class StorageArchive:
                     self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
                     return False
                 self._num_dropped += 1
+                if _key_of(self._newest)[1] > order.which.after_step:
+                    self._newest = ""  # it may have been among them, and the one before it is not known
                 for name in dropped:
                     message = f"checkpoint {name} was deleted: {order.because}"
                     self._post(Emit(EventKind.CHECKPOINT_DELETED.value, message, data={"checkpoint_id": name}))
@@ -348,3 +370,7 @@ class StorageArchive:
 
     def _emit(self, kind: EventKind, message: str, order: CommitManifest, **data: object) -> None:
         self._post(Emit(kind.value, message, order.step, order.generation, {"step": order.step, **data}))
+
+
+def _key_of(name: str) -> tuple[int, int]:
+    return key_of(name) if name else (0, 0)

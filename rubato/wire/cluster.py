@@ -194,6 +194,8 @@ class Acquired:
     """Highest step whose metric row the service has."""
     distrusted: tuple[Distrust, ...] = ()
     """Told by the attempts before, which may have gone before they could delete them."""
+    newest_checkpoint: str = ""
+    """`{attempt}-{step}` of the newest that was told of and not deleted: a storage without any is not the job's."""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,21 @@ def test_a_round_reads_every_shard_once_from_its_beginning_to_its_end(lengths: l
     assert seen == Counter({(shard, index): 1 for shard, length in enumerate(lengths) for index in range(length)})
 
 
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 99))
+def test_no_shard_is_left_out_where_some_microbatches_are_always_empty(streams: int, batch: int, seed: int) -> None:
+    """A batch of 5 fills three microbatches of four: all shards are dealt to these."""
+    source = Shards([batch] * 12).source(batch, streams, seed)
+    sizes = source.plan.sizes(0)
+    seen: Counter[tuple[int, int]] = Counter()
+    while min(position.round for position, size in zip(source.positions, sizes, strict=True) if size) == 0:
+        before = source.positions
+        for v, rows in enumerate(step_of(source)):
+            assert len(rows) == sizes[v]
+            if before[v].round == 0:
+                seen.update((shard, index) for shard, index, _ in rows)
+    assert set(seen) >= {(shard, index) for shard in range(12) for index in range(batch)}
+
+
 def test_streams_stay_open_while_they_are_read_and_are_closed_when_others_read_them() -> None:
     shards = Shards([50] * 6)
     source = shards.source()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rubato.checkpoint import manifest
 from rubato.checkpoint.files import write_file
 from rubato.checkpoint.manifest import JobTerms, read_manifest
 from rubato.checkpoint.retention import Retention
@@ -280,10 +282,11 @@ def test_a_storage_that_does_not_answer_is_asked_again_instead_of_beginning_anew
     archive = make(terms(tmp_path))
     archive.commit(written(tmp_path, 7))
     answers(posted, ManifestCommitted)
-    fail_at_first(monkeypatch, "read", 2, "no route to host")
+    failures = fail_at_first(monkeypatch, "read", 2, "no route to host")
     archive.find()
     *told, found = answers(posted, CheckpointFound)
-    assert [event.kind for event in told] == ["checkpoint.failed"] * 2
+    assert not failures
+    assert [event.kind for event in told] == ["checkpoint.failed"], "told once a minute, however often it is asked"
     assert "no route to host" in told[0].message
     assert found == CheckpointFound(str(tmp_path / "1-7"), 7)
 
@@ -294,11 +297,12 @@ def test_an_origin_whose_storage_does_not_answer_is_asked_again_instead_of_faili
     theirs = tmp_path / "theirs"
     make(terms(theirs)).commit(written(theirs, 30))
     answers(posted, ManifestCommitted)
-    fail_at_first(monkeypatch, "read", 2, "503 Slow Down")
+    failures = fail_at_first(monkeypatch, "read", 2, "503 Slow Down")
     make(terms(tmp_path / "own", origin=LocalFolder(theirs / "1-30"))).find()
     *told, found = answers(posted, CheckpointFound)
-    assert [event.kind for event in told] == ["checkpoint.failed"] * 2
-    assert "1-30) cannot be read, trying again: 503 Slow Down" in told[0].message
+    assert not failures
+    assert [event.kind for event in told] == ["checkpoint.failed"], "told once a minute, however often it is asked"
+    assert "1-30) cannot be read, trying again every 0.01 s: 503 Slow Down" in told[0].message
     assert found == CheckpointFound(str(theirs / "1-30"), 30)
 
 
@@ -423,9 +427,10 @@ def test_nothing_is_cleared_away_while_somebody_looks(
     answers(posted, ManifestCommitted)
     looks, may_go_on = threading.Event(), threading.Event()
 
-    def find_latest(*_: Any) -> None:
+    def find_latest(*asked: Any) -> Any:
         looks.set()
         assert may_go_on.wait(30)
+        return manifest.find_latest(*asked)
 
     monkeypatch.setattr("rubato.launch.archive.find_latest", find_latest)
     archive.find()
@@ -436,6 +441,36 @@ def test_nothing_is_cleared_away_while_somebody_looks(
     may_go_on.set()
     answers(posted, CheckpointFound)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-5", "1-7"]
+
+
+@pytest.mark.parametrize("is_told_by_the_service", [True, False])
+def test_a_storage_that_holds_nothing_of_what_was_saved_is_not_believed(
+    tmp_path: Path, posted: Any, make: Make, monkeypatch: pytest.MonkeyPatch, is_told_by_the_service: bool
+) -> None:
+    """A mount point without its mount: to begin afresh there would throw away all that was trained."""
+    monkeypatch.setattr("rubato.launch.archive.RETRY_S", 0.05)
+    root, mount = tmp_path / "root", tmp_path / "mount"
+    archive = make(terms(root))
+    archive.commit(written(root, 7))
+    answers(posted, ManifestCommitted)
+    root.rename(mount)
+    root.mkdir()
+    if is_told_by_the_service:
+        archive = make(terms(root, attempt=2, newest="1-7"))
+    archive.find()
+    told = posted.get(timeout=10)
+    assert "1-7 was saved there: is the storage mounted?" in told.message
+    time.sleep(0.5)
+    assert posted.empty(), "it is told once, however often it is looked for"
+    root.rmdir()
+    mount.rename(root)
+    assert posted.get(timeout=10) == CheckpointFound(str(root / "1-7"), 7)
+
+
+def test_what_was_found_to_be_wrong_need_not_be_there(tmp_path: Path, posted: Any, make: Make) -> None:
+    archive = make(terms(tmp_path, attempt=2, newest="1-7", distrusted=(WRONG,)))
+    archive.find()
+    assert posted.get(timeout=10) == CheckpointFound()
 
 
 def test_a_search_that_fails_in_no_foreseen_way_is_an_answer_too(
