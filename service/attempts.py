@@ -15,6 +15,7 @@ from rubato.wire.codec import from_json
 from rubato.wire.events import EventKind
 from rubato.wire.status import Status
 from service.auth import Principal
+from service.checkpoints import name_of_newest
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import append_event

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -37,6 +37,19 @@ SAFETENSORS_NAMES = {
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 """dtypes by their name in a safetensors header; slices of all others are stored as bytes."""
+
+
+class Readable(Protocol):
+    """Of a folder, what reading takes."""
+
+    @property
+    def name(self) -> str:
+        """See `Folder`."""
+        ...
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """See `Folder`."""
+        ...
 
 
 class Slice(NamedTuple):
@@ -109,7 +122,7 @@ def copy_stripe(index: int, count: int, tensors: Sequence[torch.Tensor]) -> Stri
     return Stripe(index, count, tuple(slices), tuple(one.to("cpu", copy=True) for one in data))
 
 
-def read_stripes(folder: Folder, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:
+def read_stripes(folder: Readable, entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[torch.Tensor]:
     """Put the tensors of a layout together from stripe files, on the CPU.
 
     Raises:
@@ -160,7 +173,7 @@ def document_of(names: Iterable[str]) -> str:
     return next((name for name in names if name.startswith(_DOCUMENT)), f"{_DOCUMENT}.json")
 
 
-def read_document(folder: Folder, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_document(folder: Readable, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The document and the layout that `write_document` wrote.
 
     Raises:
@@ -177,11 +190,30 @@ def read_state(folder: Folder, files: Sequence[FileRecord]) -> tuple[dict[str, A
     """The document of a checkpoint of these files, and the tensors it names, on the CPU.
 
     Raises:
-        CheckpointCorrupt: as `read_document` and `read_stripes`.
+        CheckpointCorrupt: as `read_document` and `read_stripes`; or this machine reads other bytes than were written.
     """
-    document, entries = read_document(folder, document_of(file.name for file in files))
+    checked = _Checked(folder, files)
+    document, entries = read_document(checked, document_of(file.name for file in files))
     names = [file.name for file in files if file.name.startswith("stripe")]
-    return document, read_stripes(folder, entries, names)
+    return document, read_stripes(checked, entries, names)
+
+
+class _Checked:
+    """The files of a checkpoint, compared with their hashes as they are read."""
+
+    def __init__(self, folder: Folder, files: Sequence[FileRecord]) -> None:
+        self.name = folder.name
+        self._folder = folder
+        self._hashes = {file.name: file.sha256 for file in files}
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """In blocks; raises `CheckpointCorrupt` behind the last one."""
+        digest = hashlib.sha256()
+        for block in self._folder.read(name):
+            digest.update(block)
+            yield block
+        if digest.hexdigest() != self._hashes.get(name):
+            raise CheckpointCorrupt(f"{name} of checkpoint {self.name} is read with other bytes than were written")
 
 
 def safetensors_file(

@@ -117,9 +117,10 @@ def _failure(start: wire.Start, where: str, session: Any, error: BaseException) 
     """What is known of an exception of the user's code."""
     step = session.present_step if session is not None else None
     kind = type(error).__name__
-    text = f"{kind}: {error}" if str(error) else kind
+    text, code = f"{kind}: {error}" if str(error) else kind, None
     if isinstance(error, SystemExit):
         text = f"the program called exit ({error.code}); return from the training function instead"
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     in_step = where == "setup" and step is not None
     return wire.UserFailed(
         incarnation=start.incarnation,
@@ -128,6 +129,7 @@ def _failure(start: wire.Start, where: str, session: Any, error: BaseException) 
         traceback=_traceback_of(error),
         step=step if in_step else None,
         microbatch=session.present_microbatch if in_step else None,
+        exit_code=code,
     )
 
 

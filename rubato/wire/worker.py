@@ -364,6 +364,8 @@ class UserFailed:
     traceback: str
     step: int | None = None
     microbatch: int | None = None
+    exit_code: int | None = None
+    """That the program gave to `sys.exit`."""
 
 
 @dataclass(frozen=True)

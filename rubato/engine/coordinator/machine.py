@@ -311,7 +311,12 @@ class Coordinator:
         if not worker.doom:  # else that is why it ends, and this is what comes of it
             worker.error, worker.traceback = event.error, event.traceback
         is_joiner = self.job.current is not None and self.job.rank_of(worker) is None
-        failure = self.job.verdicts.on_user_error(event, has_trained=self.job.step > 0 or is_joiner)
+        failure = self.job.verdicts.on_user_error(
+            event,
+            self.job.number,
+            no_retry=self.job.terms.no_retry_exit_codes,
+            has_trained=self.job.step > 0 or is_joiner,
+        )
         if failure is not None:
             self._ending.fail(self.job.located(failure, worker))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+import signal
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
@@ -32,6 +33,10 @@ _NETWORK = re.compile(
     re.IGNORECASE,
 )
 """Words of gloo, of NCCL and of the system, and of our own, for links that fail."""
+_OF_SYSTEM = frozenset(
+    {"OSError", "TimeoutError", "BlockingIOError", "ConnectionError", "ConnectionResetError", "BrokenPipeError"}
+)
+"""Exceptions with which a file system or a network fails, and then fails all workers; not those of a wrong path."""
 BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Sent from outside: never the program's own fault."""
 
@@ -40,7 +45,8 @@ BENIGN_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 class Verdicts:
     """Remembers what went wrong, to tell a bug that repeats from bad luck."""
 
-    raised: Counter[tuple[int, int]] = field(default_factory=Counter)
+    raised: defaultdict[tuple[int, int], set[object]] = field(default_factory=lambda: defaultdict(set))
+    """By (step, microbatch): who raised; of what the system raised, in which generation: that may take all at once."""
     crashed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By step: the generations in which members crashed: one cause may take all of them at once."""
     hung: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -110,18 +116,22 @@ class Verdicts:
             microbatch=hung.microbatch,
         )
 
-    def on_user_error(self, error: UserFailed, *, has_trained: bool) -> Failure | None:
+    def on_user_error(
+        self, error: UserFailed, generation: int, *, no_retry: tuple[int, ...], has_trained: bool
+    ) -> Failure | None:
         """The failure of the job, or None where the worker is replaced and the step tried again.
 
         Before the first step any exception is final; later the same microbatch must raise twice (its heir counts),
         because the first time may be the machine's fault.
+
+        Args: generation: that trains.
         """
-        final = not has_trained
+        final = not has_trained or error.exit_code in no_retry
         if error.where == "step":
-            key = (error.step or 0, -1 if error.microbatch is None else error.microbatch)
-            self.raised[key] += 1
+            times = self.raised[error.step or 0, -1 if error.microbatch is None else error.microbatch]
+            times.add(generation if error.error.partition(":")[0] in _OF_SYSTEM else error.incarnation)
             # What was not finite is so for every heir, too.
-            final = final or self.raised[key] >= 2 or reason_of(error.error) is Reason.NON_FINITE
+            final = final or len(times) >= 2 or reason_of(error.error) is Reason.NON_FINITE
         if not final:
             return None
         place = {
@@ -150,7 +160,7 @@ class Verdicts:
             has_trained: whether the worker did; of others `starting` decides.
         """
         how = describe_exit(exited)
-        if exited.exit_code is not None and exited.exit_code in no_retry:
+        if _code_of(exited) in no_retry:
             return Failure(
                 failure_class="user",
                 reason=Reason.USER_CODE_ERROR,
@@ -177,6 +187,12 @@ class Verdicts:
             step=step,
             last_output=exited.last_output,
         )
+
+
+def _code_of(exited: Exited) -> int | None:
+    """Its exit code, or below 0 the signal that ended it."""
+    number = signal.Signals.__members__.get(exited.signal or "")
+    return exited.exit_code if number is None else -number
 
 
 def reason_of(error: str) -> Reason:

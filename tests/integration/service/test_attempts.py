@@ -173,6 +173,21 @@ async def test_a_successor_is_told_which_checkpoints_were_found_to_be_wrong(benc
     assert (await successor.acquire(gone=1)).distrusted == wrong
 
 
+async def test_a_successor_is_told_which_checkpoint_must_be_there(bench: Bench) -> None:
+    first = await bench.start()
+    assert first.acquired is not None
+    assert first.acquired.newest_checkpoint == ""
+    saved = [
+        first.event("checkpoint.committed", step=step, checkpoint_id=f"1-{step}", bytes=1, files=[]) for step in (9, 10)
+    ]
+    await first.report(step=10, events=saved)
+    second = await bench.controller_of(first.job_id, process=OTHER_PID)
+    assert (await second.acquire(gone=1)).newest_checkpoint == "1-10"
+    await second.report(step=10, events=(second.event("checkpoint.deleted", checkpoint_id="1-10"),))
+    third = await bench.controller_of(first.job_id, process=replace(OTHER_PID, pid=6666))
+    assert (await third.acquire(gone=2)).newest_checkpoint == "1-9"
+
+
 async def test_a_silent_controller_that_comes_back_goes_on(bench: Bench) -> None:
     controller = await bench.start()
     bench.clock.advance(40)

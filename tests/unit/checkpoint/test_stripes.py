@@ -173,6 +173,20 @@ def test_a_document_that_says_something_else_is_another_file(tmp_path: Path) -> 
     assert document_of(["stripe-00000-of-00001.safetensors", first.name]) == first.name
 
 
+@pytest.mark.parametrize("which", ["state", "stripe"])
+def test_what_is_read_with_other_bytes_than_were_written_is_refused(tmp_path: Path, which: str) -> None:
+    """As by a machine with a bad disk or memory, where others read it well."""
+    folder, tensors = LocalFolder(tmp_path), [torch.zeros(5)]
+    files = [write_document(folder, {"lr": 0.1}, layout(tensors)), copy_stripe(0, 1, tensors).write(folder)]
+    assert torch.equal(read_state(folder, files)[1][0], tensors[0])
+    (path,) = tmp_path.glob(f"{which}*")
+    content = bytearray(path.read_bytes())
+    content[-4] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointCorrupt, match=rf"{path.name} of checkpoint .*"):
+        read_state(folder, files)
+
+
 def test_what_the_document_once_was_called_is_read(tmp_path: Path) -> None:
     record = write_document(LocalFolder(tmp_path), {"step": 5}, [])
     (tmp_path / record.name).rename(tmp_path / "state.json")
