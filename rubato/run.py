@@ -48,6 +48,9 @@ from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
 from rubato.wire.units import utc_timestamp
 
+MAX_LOGGED = 1_000
+"""Names in a row, besides those of the engine."""
+
 
 class Run:
     """One training program's view of its job; the same object alone, under `rubato run` and on a cluster."""
@@ -307,13 +310,19 @@ class Run:
     def log(self, **metrics: float) -> None:
         """Add values to the row of the present step. Loss and throughput are logged by themselves.
 
-        Raises:  ModelError: no number.
+        Raises:  ModelError: no number, or more than `MAX_LOGGED` names.
         """
+        logged = self._session.rows.logged
         for name, value in metrics.items():
             try:
-                self._session.rows.logged[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+                logged[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ModelError(f"run.log({name}=...) needs a number, got {value!r}") from error
+        if len(logged) > MAX_LOGGED:
+            raise ModelError(
+                f"run.log was given {len(logged)} names in one step, and a row holds {MAX_LOGGED}: log what sums them "
+                "up (the norm of a layer, not of each parameter)"
+            )
 
     def evaluate(
         self,

@@ -18,6 +18,10 @@ from service.models import Base, Job, Metric
 from service.rollups import roll_up
 
 
+MOST_VALUES = 100_000
+"""Of a page or a chart: a job may log a thousand names in each step."""
+
+
 async def store_metrics(
     session: AsyncSession, job: Job, attempt: int, rows: Sequence[MetricRow], *, now: datetime
 ) -> None:
@@ -46,6 +50,11 @@ async def store_metrics(
     await _upsert(session, values)
     await roll_up(session, job.id, [(row["step"], row["time"], row["values"]) for row in values])
     job.latest_metrics = finite(newest[max(newest)].values)
+
+
+def most_rows(job: Job, names: Collection[str] = ()) -> int:
+    """How many rows of a job are read at once: fewer where they are wide."""
+    return max(1, MOST_VALUES // max(1, len(names) or len(job.latest_metrics or ())))
 
 
 async def list_metrics(session: AsyncSession, job_id: str, after: int, limit: int) -> list[Metric]:

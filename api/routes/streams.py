@@ -20,7 +20,7 @@ from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
-from service.metrics import list_metrics, metric_json
+from service.metrics import list_metrics, metric_json, most_rows
 from service.rollups import chart
 from service.threads import SEARCHES, run_in
 
@@ -71,7 +71,8 @@ async def get_metrics(
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
         if not wants_stream(request):
-            items = [metric_json(row, wanted) for row in await list_metrics(session, job.id, after, limit)]
+            rows = await list_metrics(session, job.id, after, min(limit, most_rows(job, wanted)))
+            items = [metric_json(row, wanted) for row in rows]
             return {"items": items, "next_position": items[-1]["position"] if items else after}
     return job_metrics(context, caller, job.id, _resume_at(last_event_id, after), wanted)
 
@@ -88,12 +89,13 @@ async def get_chart(
 ) -> Any:
     """Metrics thinned out for a chart, however long the job is: no peak is lost, because extremes are what stays.
 
-    A stream of the metrics that begins behind `position` goes on where the chart ends.
+    Of a job with very many metrics each has fewer points. A stream of the metrics that begins behind `position` goes on where the chart ends.
     """
     wanted = frozenset(name for name in names.split(",") if name)
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
-        found = await chart(session, job.id, wanted, max_points=max_points, axis=x, start=start, end=end)
+        most = max(10, min(max_points, most_rows(job, wanted)))
+        found = await chart(session, job.id, wanted, max_points=most, axis=x, start=start, end=end)
     return {**found, "position": job.metric_pos}
 
 

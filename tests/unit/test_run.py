@@ -394,6 +394,10 @@ MISTAKES: dict[str, tuple[Callable[[Run], object], str]] = {
         "after the loop over the step's microbatches, not inside",
     ),
     "evaluate before": (lambda run: run.evaluate(ROWS, lambda x, y: 1.0), r"into or after the loop over run.steps"),
+    "log without measure": (
+        loop(lambda run, *_: run.log(**{f"norm_{number}": 1.0 for number in range(1_001)})),
+        r"1001 names in one step, and a row holds 1000",
+    ),
     "log text": (loop(lambda run, *_: run.log(accuracy="good")), r"run.log\(accuracy=...\) needs a number, got 'good'"),
     "log vector": (loop(lambda run, *_: run.log(a=torch.ones(2))), "needs a number, got tensor"),
     "no prepare": (lambda run: next(run.steps()), r"call run.prepare\(.*\) before run.steps"),

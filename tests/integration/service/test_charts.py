@@ -95,6 +95,33 @@ async def test_a_step_far_away_costs_nothing(bench: Bench) -> None:
     assert min(points.values()) == min(losses.values())
 
 
+async def test_of_very_many_metrics_each_has_fewer_points_and_a_page_fewer_rows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.metrics.MOST_VALUES", 400)
+    controller = await bench.start()
+    for begin in range(1, 201, 50):
+        rows = tuple(
+            metric(step, **{f"norm_{name}": step + name for name in range(10)}) for step in range(begin, begin + 50)
+        )
+        await controller.report(metrics=rows, step=begin + 49)
+    series = (await bench.get("/jobs/digits/metrics/chart", max_points=1000))["series"]
+    assert sorted(series) == ["loss", *(f"norm_{name}" for name in range(10))]
+    del series["loss"]
+    assert all(
+        len(one["y"]) <= 40 and (one["y"][0], one["y"][-1]) == (1 + at, 200 + at)
+        for at, one in enumerate(series.values())
+    )
+    one = (await bench.get("/jobs/digits/metrics/chart", max_points=1000, names="norm_3"))["series"]["norm_3"]
+    assert len(one["y"]) == 200, "of one nothing is thinned out"
+    seen, after = [], 0
+    while items := (page := await bench.get("/jobs/digits/metrics", after=after))["items"]:
+        assert len(items) <= 40
+        seen += [item["step"] for item in items]
+        after = page["next_position"]
+    assert seen == list(range(1, 201))
+
+
 async def test_every_stretch_shows_its_least_and_greatest(bench: Bench) -> None:
     losses = noise(1, STEPS)
     controller = await bench.start()
