@@ -82,6 +82,44 @@ describe("reduceJobs", () => {
     expect(names(full(b, a), older(a, old), full(b, a), older(a))).toEqual(["beta", "alpha"]);
   });
 
+  it("forgets what neither a snapshot nor what is read again behind it tells", () => {
+    const running = { ...old, status: "running" as const };
+    const found: JobsAction = { type: "found", items: [running] };
+    expect(names(full(b, a), found, full(b, a), { type: "reread" })).toEqual(["beta", "alpha"]);
+    const delta: JobsAction = { type: "job", job: running };
+    expect(names(full(b, a), delta, full(b, a), { type: "reread" })).toEqual(["beta", "alpha"]);
+    // The list is one longer: what was open ends before the oldest now.
+    const page: JobsAction = { type: "older", items: [a], after: "job_b", next: "job_a" };
+    expect(names(full(b, a), older(a, running), full(b), page, { type: "reread" })).toEqual([
+      "beta",
+      "alpha",
+    ]);
+  });
+
+  it("keeps what is told again after a snapshot, as it is now", () => {
+    const found: JobsAction = { type: "found", items: [{ ...old, status: "running" }] };
+    const again: JobsAction[] = [
+      { type: "found", items: [{ ...old, updated_at: at(3) }] },
+      { type: "older", items: [{ ...old, updated_at: at(3) }], after: "job_a", next: null },
+      { type: "job", job: { ...old, updated_at: at(3) } },
+    ];
+    for (const one of again) {
+      const state = run(full(b, a), found, full(b, a), one, { type: "reread" });
+      expect(state.jobs.get("job_0")?.status).toBe("succeeded");
+    }
+  });
+
+  it("keeps what was found while nothing was missed", () => {
+    const found: JobsAction = { type: "found", items: [old] };
+    expect(names(full(b, a), found, { type: "reread" })).toEqual(["beta", "alpha", "old"]);
+  });
+
+  it("takes from an older page nothing that a message told anew meanwhile", () => {
+    const delta: JobsAction = { type: "job", job: { ...old, updated_at: at(3) } };
+    const late = older(a, { ...old, status: "running" });
+    expect(run(full(b, a), delta, late).jobs.get("job_0")?.status).toBe("succeeded");
+  });
+
   it("knows where older jobs begin, and that a snapshot is new", () => {
     const once = run(full(b, a));
     expect([once.snapshots, once.next]).toEqual([1, "job_a"]);

@@ -11,6 +11,8 @@ export interface JobsState {
   /** Cursor of the page after the newest snapshot; null: there is none. */
   next: string | null;
   jobs: ReadonlyMap<string, Job>;
+  /** Those known from before the newest snapshot and told by nothing since: they may have ended, or be deleted. */
+  unconfirmed: ReadonlySet<string>;
   /** Smoothed seconds a step, by job: what the time left is reckoned from. */
   pace: ReadonlyMap<string, number>;
   /** The course of the loss, by job. */
@@ -24,13 +26,16 @@ export type JobsAction =
   /** A page of older jobs: all that lie below the cursor `after`, down to `next`. */
   | { type: "older"; items: Job[]; after: string; next: string | null }
   /** Jobs that a search found, wherever they lie. */
-  | { type: "found"; items: Job[] };
+  | { type: "found"; items: Job[] }
+  /** All that is open beyond the snapshot, pages and search, was read again since. */
+  | { type: "reread" };
 
 export const NO_JOBS: JobsState = {
   isLoaded: false,
   snapshots: 0,
   next: null,
   jobs: new Map(),
+  unconfirmed: new Set(),
   pace: new Map(),
   losses: new Map(),
 };
@@ -40,38 +45,48 @@ const PACE_WEIGHT = 0.3;
 
 export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
   const jobs = new Map(state.jobs);
+  const unconfirmed = new Set(state.unconfirmed);
   const pace = new Map(state.pace);
   const losses = new Map(state.losses);
+  const forget = (id: string) => {
+    for (const known of [jobs, unconfirmed, pace, losses]) known.delete(id);
+  };
   let { isLoaded, snapshots, next } = state;
   for (const action of actions) {
     if (action.type === "deleted") {
-      jobs.delete(action.id);
-      pace.delete(action.id);
-      losses.delete(action.id);
+      forget(action.id);
+      continue;
+    }
+    if (action.type === "reread") {
+      for (const id of unconfirmed) forget(id);
       continue;
     }
     if (action.type === "snapshot") {
-      forgetBetween(jobs, null, action.next);
+      for (const id of idsBetween(jobs, null, action.next)) jobs.delete(id);
+      for (const id of jobs.keys()) unconfirmed.add(id);
       isLoaded = true;
       snapshots += 1;
       next = action.next;
     }
-    if (action.type === "older") forgetBetween(jobs, action.after, action.next);
     const items = action.type === "job" ? [action.job] : action.items;
+    if (action.type === "older") {
+      // What the page tells stays as it is: a message may have told it anew while the page was on its way.
+      const told = new Set(items.map((job) => job.id));
+      for (const id of idsBetween(jobs, action.after, action.next)) if (!told.has(id)) forget(id);
+    }
     for (const job of items) {
+      unconfirmed.delete(job.id);
       if (isNews(jobs.get(job.id), job)) jobs.set(job.id, job);
       updatePace(pace, job);
       updateLoss(losses, job);
     }
   }
-  return { isLoaded, snapshots, next, jobs, pace, losses };
+  return { isLoaded, snapshots, next, jobs, unconfirmed, pace, losses };
 }
 
 /** A page is the whole truth about its span: what it leaves out there was deleted. Cursors are ids, which rise with time. */
-function forgetBetween(jobs: Map<string, Job>, after: string | null, next: string | null): void {
-  for (const id of jobs.keys()) {
-    if ((after === null || id < after) && (next === null || id >= next)) jobs.delete(id);
-  }
+function idsBetween(jobs: ReadonlyMap<string, Job>, after: string | null, next: string | null): string[] {
+  return [...jobs.keys()].filter((id) => (after === null || id < after) && (next === null || id >= next));
 }
 
 function isNews(known: Job | undefined, job: Job): boolean {

@@ -44,6 +44,12 @@ function readMessages(messages: SseMessage[]): JobsAction[] {
   });
 }
 
+/** What was searched for last, and behind which snapshot. */
+interface Searched {
+  query: string | null;
+  snapshots: number;
+}
+
 const PAGE_QUERY = "limit=200&history=true";
 /** One request while somebody types, not one a letter. */
 const TYPING_MS = 300;
@@ -59,8 +65,17 @@ export function JobsView() {
   // Beyond the snapshot the service is asked, once somebody stops typing.
   const wanted = state.next === null ? null : searchQuery(filter);
   const search = useThrottled(wanted, TYPING_MS);
-  const [searched, setSearched] = useState<string | null>(null);
-  const isSearching = wanted !== null && searched !== wanted;
+  const [searched, setSearched] = useState<Searched>({ query: null, snapshots: 0 });
+  const isSearching =
+    wanted !== null && (searched.query !== wanted || searched.snapshots !== state.snapshots);
+  // What lies beyond a snapshot was not watched before it: once all that is open is read again, the rest is forgotten.
+  const [reread, setReread] = useState(0);
+  const isReread =
+    reread === state.snapshots &&
+    (search === null || (searched.query === search && searched.snapshots === state.snapshots));
+  useEffect(() => {
+    if (isReread) dispatch([{ type: "reread" }]);
+  }, [isReread, state.snapshots]);
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
@@ -110,6 +125,7 @@ export function JobsView() {
             label={wanted === null ? "Older jobs" : null}
             snapshots={state.snapshots}
             onPage={({ after, ...page }) => after && dispatch([{ type: "older", after, ...page }])}
+            onSettled={setReread}
           />
           {search !== null && (
             <MoreJobs
@@ -120,7 +136,7 @@ export function JobsView() {
               label="More that match"
               snapshots={state.snapshots}
               onPage={({ items }) => dispatch([{ type: "found", items }])}
-              onSettled={() => setSearched(search)}
+              onSettled={(snapshots) => setSearched({ query: search, snapshots })}
             />
           )}
           <Chosen state={state} chosen={chosen} onClear={() => setChosen(new Set())} />
@@ -255,7 +271,8 @@ interface MoreJobsProps {
   label: string | null;
   snapshots: number;
   onPage: (page: { items: Job[]; after: string | null; next: string | null }) => void;
-  onSettled?: () => void;
+  /** All pages were read, or one could not be. */
+  onSettled: (snapshots: number) => void;
 }
 
 /** One page more for each click. With each snapshot those that are open are read again: they were not watched meanwhile. */
@@ -275,12 +292,12 @@ function MoreJobs({ query, first, begin, label, snapshots, onPage, onSettled }: 
         if (after === null) break;
       }
       setEnd(after);
-      onSettled?.();
+      onSettled(snapshots);
     };
     read().catch((error: unknown) => {
       if (abort.signal.aborted) return;
       say("bad", error instanceof Error ? error.message : String(error));
-      onSettled?.();
+      onSettled(snapshots);
     });
     return () => abort.abort();
   }, [query, open, first, snapshots]);
