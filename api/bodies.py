@@ -10,6 +10,7 @@ import yaml
 from fastapi import Request
 
 from rubato.errors import Finding, SpecError
+from rubato.spec_yaml import SpecLoader
 from rubato.wire.codec import from_json, is_float
 from service.errors import ErrorKind, ServiceError
 
@@ -110,35 +111,13 @@ async def read_wire(request: Request, kind: type[T], limit_bytes: int) -> T:
         ) from None
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without aliases (a small text could stand for gigabytes) and dates (unknown to JSON)."""
+class _Loader(SpecLoader):
+    """Without aliases: a small text could stand for gigabytes."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.YAMLError("anchors and aliases (&, *) are not allowed in a spec; write the value out")
         return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        self.flatten_mapping(node)
-        mapping = {}
-        for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, (str, int, float, bool)):
-                raise yaml.YAMLError(f"the key at line {key_node.start_mark.line + 1} is no text")
-            if key in mapping:
-                raise yaml.YAMLError(f"the key {key!r} stands twice (line {key_node.start_mark.line + 1})")
-            mapping[key] = self.construct_object(value_node, deep=deep)
-        return mapping
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# YAML 1.1 reads 1e-3 as a text, for want of a dot: a learning rate must not become one.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 def check_json(data: Any) -> None:

@@ -90,25 +90,16 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """YAML as people write it: `1e-3` is a number and the key `on` a text, as in YAML 1.2 and not as in YAML 1.1.
+    """YAML as people write it, see `rubato.spec_yaml`.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        yaml.YAMLError, ValueError: it is not YAML.
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """PyYAML's safe loader with one more form of numbers, and keys that are no truth values."""
+    from rubato.spec_yaml import SpecLoader
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:bool":
-                    key.tag = "tag:yaml.org,2002:str"
-            return super().construct_mapping(node, deep)
-
-    exponent = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
-    return yaml.load(text, Loader)
+    return yaml.load(text, SpecLoader)
 
 
 def unique_name(stem: str) -> str:
@@ -139,7 +130,7 @@ def apply_settings(data: dict[str, Any], settings: Mapping[str, str]) -> dict[st
             place = below
         try:
             place[last] = read_yaml(text) if text else text
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise UserError(f"--set {path}={text}: the value is not YAML; quote it") from error
     return result
 

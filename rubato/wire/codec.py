@@ -132,9 +132,9 @@ def _read_tuple(inner: Reader) -> Reader:
 
 def _read_dict(inner: Reader) -> Reader:
     def read(data: Any) -> Any:
-        if type(data) is not dict:
+        if type(data) is not dict or not all(type(key) is str for key in data):
             raise _NotSo
-        return {str(key): inner(item) for key, item in data.items()}
+        return {key: inner(item) for key, item in data.items()}
 
     return read
 
@@ -207,8 +207,9 @@ def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict:
         if not isinstance(data, dict):
             findings.append(Finding(path, f"expected a mapping, got {_show(data)}"))
             return None
+        findings += [Finding(path, f"the key {_show(key)} is no text") for key in data if not isinstance(key, str)]
         return {
-            str(key): _decode(arguments[1], item, _join(path, str(key)), findings, strict=strict)
+            key: _decode(arguments[1], item, _join(path, str(key)), findings, strict=strict)
             for key, item in data.items()
         }
     if dataclasses.is_dataclass(kind):

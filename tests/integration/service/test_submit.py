@@ -22,10 +22,12 @@ YAML = {"Content-Type": "application/yaml; charset=utf-8"}
 
 async def test_yaml_and_json_make_the_same_job(bench: Bench) -> None:
     text = b"name: from-yaml\nrecipe: image-classifier\nworkers: {initial: 2, max: 4}\nconfig: {lr: 1e-3}\n"
+    text += b"labels: {on: friday, 1: one}\n"
     response = await bench.client.post("/api/v1/jobs", content=text, headers=YAML)
     assert response.status_code == 201, response.text
     assert response.headers["location"] == f"/api/v1/jobs/{response.json()['id']}"
-    from_json = await bench.submit("from-json", workers={"initial": 2, "max": 4}, config={"lr": 0.001})
+    same = {"workers": {"initial": 2, "max": 4}, "config": {"lr": 0.001}, "labels": {"on": "friday", "1": "one"}}
+    from_json = await bench.submit("from-json", **same)
     assert {**response.json()["spec"], "name": ""} == {**from_json["spec"], "name": ""}
     assert from_json["spec"]["batch"]["num_microbatches"] == 8, "the record names what `auto` meant"
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from api.bodies import parse_json, parse_report_json, parse_yaml
+from rubato.cli.specfile import read_yaml
 from service.errors import ServiceError
 
 SPEC = """
@@ -22,6 +23,16 @@ def test_yaml_gives_plain_json_types() -> None:
         "workers": {"initial": 2},
         "when": "2026-01-31",
     }
+
+
+def test_a_key_of_yaml_is_a_text_as_on_the_command_line() -> None:
+    text = "notifications: [{on: [failed], webhook: team}]\nconfig: {no: 1, 1: yes}\nlabels: {off: x}"
+    assert parse_yaml(text.encode()) == {
+        "notifications": [{"on": ["failed"], "webhook": "team"}],
+        "config": {"no": 1, "1": True},
+        "labels": {"off": "x"},
+    }
+    assert parse_yaml(text.encode()) == read_yaml(text)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ OWN_PIPES = "rubato/data/segment.py"
 """Batches from processes that the training process has started itself, over a socket pair."""
 PUBLIC = ("rubato.recipes", "rubato.errors")
 PLANNER = tuple(f"rubato.planner.{name}" for name in ("choose", "links", "measured", "profile"))
-BESIDES = {"api": ("rubato.recipes", "rubato.recipes.keys", *PLANNER)}
-"""Those tell of the recipes without importing one; the planner is pure."""
+BESIDES = {"api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER)}
+"""Those tell of the recipes without importing one, and read specs as the command line does; the planner is pure."""
 
 
 def imported_modules(path: Path) -> set[str]:

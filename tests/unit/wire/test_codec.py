@@ -76,6 +76,14 @@ def test_whatever_is_wrong_both_ways_say_the_same(data: st.DataObject) -> None:
     assert quickly(Report, changed) == slowly(Report, changed)
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_a_key_that_is_no_text_is_refused(is_strict: bool) -> None:
+    row = {"step": 7, "time": TIME, "generation": 1, "workers": 2, "values": {1: 0.5, "loss": 0.5}}
+    with pytest.raises(SpecError) as caught:
+        from_json(MetricRow, row, strict=is_strict)
+    assert [str(finding) for finding in caught.value.findings] == ["values: the key 1 is no text"]
+
+
 @given(ODD)
 def test_what_is_no_object_is_refused_by_both(data: Any) -> None:
     assert quickly(SyncRequest, data) == slowly(SyncRequest, data)
