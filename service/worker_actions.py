@@ -108,6 +108,15 @@ async def add_action(
     return row
 
 
+def take_over_drain(session: AsyncSession, job: Job, row: WorkerActionRow, by: str) -> None:
+    """A person wants what the drain of the worker's node has asked for: it stays also if that drain ends. The caller
+    raises the version.
+    """
+    row.node_id, row.by = None, by
+    job.desired_actions = [{**item, "by": by} if item["number"] == row.number else item for item in job.desired_actions]
+    notify(session, desired_topic(job.id), job_topic(job.id))
+
+
 def let_node_go(session: AsyncSession, job: Job, drain: Listed, due_at: datetime | None) -> None:
     """The node of a worker that is to leave goes as well, whether the worker has left or not. The caller raises the
     version.

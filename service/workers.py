@@ -19,7 +19,7 @@ from service.notify import job_topic
 from service.requests import Asked, answer_once, check_edition
 from service.states import WITH_CONTROLLER
 from service.wishes import record_wish, refuse_final
-from service.worker_actions import PENDING, action_json, add_action, find_newest
+from service.worker_actions import PENDING, action_json, add_action, find_newest, take_over_drain
 
 Kind = Literal["drain", "kill"]
 STACK_FRESH = timedelta(seconds=5)
@@ -47,7 +47,8 @@ class Stack:
 
 
 async def act(context: Context, reference: str, worker_id: str, kind: Kind, *, asked: Asked) -> Acted:
-    """Want a worker drained or killed. Asking again for what is under way or done changes nothing.
+    """Want a worker drained or killed. Asking again for what is under way or done changes nothing; a drain that is
+    under way for the worker's node becomes the caller's own.
 
     Raises:
         ServiceError: not_found (no such job, or no such worker now), job_final, conflict (the job has no workers),
@@ -59,11 +60,16 @@ async def act(context: Context, reference: str, worker_id: str, kind: Kind, *, a
         check_edition(job, asked.if_match)
         refuse_final(job, f"told to {kind} a worker")
         newest = await find_newest(session, job.id, worker_id, kind)
-        if newest is not None and newest.state in (PENDING, "done"):
+        is_for_node = newest is not None and newest.state == PENDING and newest.node_id is not None
+        if newest is not None and newest.state in (PENDING, "done") and not is_for_node:
             return {"action": action_json(newest), "is_new": False}
         await _check_worker(session, job, worker_id)
         now = context.clock()
-        row = await add_action(session, job, kind, worker_id, by=asked.actor, now=now)
+        if newest is not None and is_for_node:
+            row = newest
+            take_over_drain(session, job, row, asked.actor)
+        else:
+            row = await add_action(session, job, kind, worker_id, by=asked.actor, now=now)
         message = f"{asked.actor} {_ASKED[kind].format(worker=worker_id)}."
         data = {"worker_id": worker_id, "number": row.number, "by": asked.actor}
         await record_wish(session, job, _EVENTS[kind], message, data, actor=asked.actor, now=now)

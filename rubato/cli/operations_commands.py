@@ -101,7 +101,7 @@ def _tell(action: dict[str, Any], *, as_json: bool) -> None:
         note(f"Asked {action['worker_id']} to {_VERBS[action['kind']]}; --wait waits for it.")
     else:
         note(f"{action['state']}: {action['message']}.")
-    if action["state"] in ("gone", "failed"):
+    if action["state"] in ("gone", "failed", "withdrawn"):
         raise typer.Exit(ExitCode.ERROR)
 
 

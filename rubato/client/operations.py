@@ -27,7 +27,8 @@ class Operations:
             worker_id: as `Client.workers` names it: `w1.2`.
             wait_s: seconds to wait for it to be gone, at most 60.
 
-        Returns: the action: `state` is `pending`, `done`, or `gone` where it ended before it could leave.
+        Returns: the action: `state` is `pending`, `done`, or `gone` where it ended before it could leave; `failed`
+            where the backend drains no single workers; `withdrawn` where it need not leave any more.
         """
         return (yield from _act(self._transport, job, worker_id, "drain", wait_s))
 

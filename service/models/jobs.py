@@ -254,7 +254,7 @@ class WorkerActionRow(Base):
     kind: Mapped[str] = mapped_column(String(16))
     by: Mapped[str]
     node_id: Mapped[str | None] = mapped_column(String(64))
-    """Of a drain: the node that is being drained, if that is why."""
+    """Of a drain: the node that is being drained, if that is why and no person wants it besides."""
     state: Mapped[str] = mapped_column(String(16), default="pending")
     """pending, withdrawn, or as it was answered."""
     message: Mapped[str] = mapped_column(default="")

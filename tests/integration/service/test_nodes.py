@@ -176,6 +176,42 @@ async def test_uncordon_undoes_a_drain(bench: Bench) -> None:
     assert len((await controller.desired()).actions) == 1
 
 
+async def test_a_persons_drain_of_a_worker_that_leaves_for_its_node_outlives_the_nodes_drain(bench: Bench) -> None:
+    controller = await spread(bench)
+    await bench.post("/nodes/node-2/drain", 202)
+    await bench.schedule()
+    before = await controller.desired()
+    url = f"/api/v1/jobs/{controller.job_id}/workers/w3/drain"
+    headers = {"Idempotency-Key": "once"}
+    asked = await bench.client.post(url, headers=headers)
+    assert asked.status_code == 202
+    assert (asked.json()["worker_id"], asked.json()["by"]) == ("w3", "admin")
+    wishes = await controller.desired(after=before.version, wait=5)
+    assert [(action.worker_id, action.by) for action in wishes.actions] == [
+        ("w3", "admin"),
+        ("w4", "admin, for admin drains the node"),
+    ]
+    same = await bench.client.post(url, headers=headers)
+    other = await bench.client.post(url)
+    assert (same.status_code, other.status_code) == (202, 200)
+    assert asked.json() == same.json() == other.json()
+    assert await controller.desired() == wishes
+    number = asked.json()["number"]
+    audit = (await bench.get("/audit", action="worker.drain_requested"))["items"]
+    assert [entry["detail"] for entry in audit] == [{"worker_id": "w3", "number": number, "by": "admin"}]
+    events = (await bench.get("/jobs/digits/events"))["items"]
+    assert [event["message"] for event in events if event["kind"] == "worker.drain_requested"] == [
+        "w3 is to leave host-2: admin drains the node.",
+        "w4 is to leave host-2: admin drains the node.",
+        "admin asked w3 to leave.",
+    ]
+    await bench.post("/nodes/node-2/uncordon", 200)
+    assert [action.number for action in (await controller.desired()).actions] == [number]
+    await bench.post("/nodes/node-2/drain", 202)
+    await bench.schedule()
+    assert drains_of(await controller.desired()) == [("w3", None), ("w4", None)]
+
+
 LET_GO = replace(TWO, draining=True, drain_within_s=90.0)
 
 

@@ -58,6 +58,13 @@ def test_waiting_for_a_drain_ends_with_what_came_of_it(service: FakeService, rub
     assert rubato("worker", "drain", "digits", "w1.3").code == 1
 
 
+def test_a_drain_that_was_withdrawn_is_not_done(service: FakeService, rubato: Rubato) -> None:
+    replies = iter([action("drain", "pending"), action("drain", "withdrawn", "the node takes work again")])
+    service.on("POST", "/jobs/digits/workers/w1.3/drain", lambda _: Reply(next(replies)))
+    withdrawn = rubato("worker", "drain", "digits", "w1.3", "--wait")
+    assert (withdrawn.code, withdrawn.err) == (1, "withdrawn: the node takes work again.\n")
+
+
 def test_a_stack_is_printed_as_it_is(service: FakeService, rubato: Rubato) -> None:
     text = "w1.3 (rank 1), pid 8\n\nThread MainThread (most recent call first):\n"
     service.on("GET", "/jobs/digits/workers/w1.3/stack", Reply(content=text.encode()))
