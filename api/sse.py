@@ -48,6 +48,11 @@ def message(data: Any, *, event: str, id: str | None = None) -> bytes:
     return bytes(format_sse_event(data_str=text, event=event, id=id))
 
 
+def place(id: str) -> bytes:
+    """Where a reader that comes back goes on, without a message: an EventSource notes it and tells nobody."""
+    return bytes(format_sse_event(id=id))
+
+
 def stream(
     context: Context, caller: Principal, topics: Sequence[str], look: Callable[[], Awaitable[Look]]
 ) -> StreamingResponse:

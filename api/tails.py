@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from api.sse import Look, message, stream
+from api.sse import Look, message, place, stream
 from rubato.wire.status import FINAL, Status
 from service.access import Principal
 from service.context import Context
@@ -90,9 +90,9 @@ def job_metrics(
 def job_logs(
     context: Context, caller: Principal, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
 ) -> StreamingResponse:
-    """The lines read already, then those behind a position."""
+    """The lines read already, then those behind a position; told from the first moment on is also where it stands."""
     position = start
-    pending = [message({"items": first}, event="log", id=str(start))] if first else []
+    pending = [_log_message(first, start)]
 
     async def look() -> Look:
         nonlocal position, pending
@@ -100,11 +100,9 @@ def job_logs(
         async with context.database.read() as session:
             job = await session.get_one(Job, job_id)
         end = LogPosition(job.log_segment, job.log_offset)
-        items: list[dict[str, Any]] = []
         if position < end:
             items, position = await run_in(SEARCHES, context.logs.read, job_id, position, end, PAGE, wanted)
-        if items:
-            messages.append(message({"items": items}, event="log", id=str(position)))
+            messages.append(_log_message(items, position))
         is_over = Status(job.status) in FINAL and position >= end
         if is_over:
             messages.append(_end(Status(job.status)))
@@ -146,6 +144,10 @@ async def _read_events(context: Context, job_id: str, after: int) -> _Slice:
         revision=job.revision,
         job=message(job_json(job, with_spec=True), event="job"),
     )
+
+
+def _log_message(items: list[dict[str, Any]], position: LogPosition) -> bytes:
+    return message({"items": items}, event="log", id=str(position)) if items else place(str(position))
 
 
 def _end(status: Status) -> bytes:

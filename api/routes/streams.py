@@ -89,7 +89,8 @@ async def get_chart(
 ) -> Any:
     """Metrics thinned out for a chart, however long the job is: no peak is lost, because extremes are what stays.
 
-    Of a job with very many metrics each has fewer points. A stream of the metrics that begins behind `position` goes on where the chart ends.
+    Of a job with very many metrics each has fewer points. A stream of the metrics that begins behind `position` goes on
+    where the chart ends.
     """
     wanted = frozenset(name for name in names.split(",") if name)
     async with context.database.read() as session:
@@ -122,6 +123,7 @@ async def get_logs(
 
     Begins behind `after`; else with the newest `tail` of them; with `since` alone at that time, and `next` leads on.
     Backwards: the `tail` lines before `before`, and `earlier` leads on; null: nothing lies before.
+    As a stream: replays behind Last-Event-ID. An id without data tells where to go on while no line is wanted.
     """
     wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
     start = last_event_id if last_event_id is not None and wants_stream(request) else after

@@ -19,7 +19,7 @@ from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 KEEP_ALIVE = "keep-alive"
-"""A comment in the stream, passed on so that a reader's own deadlines are looked at while nothing happens."""
+"""A comment or an id without data, passed on so that a reader's own deadlines are looked at while nothing happens."""
 STREAM_SILENCE_S = 35.0
 """A stream without a byte for so long is dead: the service sends a keep-alive every 10 s."""
 RATE_ATTEMPTS = 4
@@ -271,7 +271,9 @@ class MessageParser:
         if not line:
             event, data, identity = self._event, self._data, self._id
             self._event, self._data, self._id = "message", [], None
-            return Message(event, _parse("\n".join(data)), identity) if data else None
+            if not data:
+                return Message(KEEP_ALIVE, None, identity) if identity else None
+            return Message(event, _parse("\n".join(data)), identity)
         if line.startswith(":"):
             return Message(KEEP_ALIVE, None)
         name, _, value = line.partition(":")

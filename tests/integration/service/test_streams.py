@@ -143,6 +143,32 @@ async def test_metrics_and_logs_stream_and_end(client: httpx.AsyncClient, contro
     assert lines[-2].id == lines[-2].data["items"][-1]["id"]
 
 
+async def test_a_stream_of_logs_tells_where_it_stands_while_no_line_is_wanted(
+    client: httpx.AsyncClient, controller: SimulatedController
+) -> None:
+    path = f"/api/v1/jobs/{controller.job_id}/logs"
+    async with open_stream(client, path, q="loss") as messages, asyncio.timeout(20):
+        ids: list[str] = []
+        async for message in messages:
+            if message.id is None:
+                continue
+            assert (message.event, message.data) == ("", None)
+            ids.append(message.id)
+            if len(ids) == 1:
+                await controller.report(logs=(log_line("hello"),))
+            else:
+                break
+    hello = (await client.get(path)).json()["next"]
+    assert ids == ["0:0", hello], "the beginning, then behind what was left out"
+    # Written while nobody watches: more than the stream begins with by itself.
+    await controller.report(logs=tuple(log_line(f"loss {number}") for number in range(150)))
+    await _succeed(controller)
+    async with open_stream(client, path, last_event_id=ids[-1], q="loss") as messages:
+        rest = await _take(messages, "end")
+    told = [item["line"] for message in rest[:-1] for item in message.data["items"]]
+    assert told == [f"loss {number}" for number in range(150)]
+
+
 async def test_the_stream_of_all_jobs_begins_with_a_snapshot(
     client: httpx.AsyncClient, controller: SimulatedController
 ) -> None:

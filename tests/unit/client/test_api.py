@@ -419,6 +419,26 @@ def test_a_stream_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.M
     assert len(gaps) == 2
 
 
+def test_a_log_goes_on_behind_its_beginning_where_no_line_came_before_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rubato.client.transport.RETRY_INITIAL_S", 0.0)
+    heard: list[str | None] = []
+    line = {"id": "0:9", "time": "t", "stream": "stdout", "line": "meanwhile", "rank": 0}
+    replies = [
+        stream_of(": connected\n\n", "id: 0:4\n\n", "id: 0:6\n\n"),
+        stream_of(f"id: 0:9\nevent: log\ndata: {json.dumps({'items': [line]})}\n\n", "event: end\ndata: null\n\n"),
+    ]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        heard.append(request.headers.get("Last-Event-ID"))
+        return replies[len(heard) - 1]
+
+    with client_of(handler, tmp_path) as client:
+        assert [one.line for one in client.follow_logs("j", tail=0, text="m")] == ["meanwhile"]
+    assert heard == [None, "0:6"]
+
+
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
 def test_a_sign_that_ends_a_line_elsewhere_is_text_in_a_stream(tmp_path: Path, sign: str) -> None:
     line = {"id": "0:1", "time": "t", "stream": "stdout", "line": f"one{sign}two", "rank": 0}

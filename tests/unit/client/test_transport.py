@@ -17,11 +17,12 @@ def read_messages(lines: Iterable[str]) -> list[Message]:
 
 
 def test_messages_with_their_ids_names_and_several_lines_of_data() -> None:
-    text = "id: 7\nevent: log\ndata: {\ndata: }\n\n: ping\n\ndata:[1]\nretry: 5\nunknown\n\nid: 8\n\ndata: {}"
+    text = "id: 7\nevent: log\ndata: {\ndata: }\n\n: ping\n\ndata:[1]\nretry: 5\nunknown\n\nid: 8\n\nid:\n\ndata: {}"
     assert read_messages(text.split("\n")) == [
         Message("log", {}, "7"),
         Message(KEEP_ALIVE, None),
         Message("message", [1], None),
+        Message(KEEP_ALIVE, None, "8"),
     ]
 
 

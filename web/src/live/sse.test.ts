@@ -3,8 +3,8 @@ import { SseParser } from "./sse";
 
 const TEXT = 'id: 7\nevent: event\ndata: {"a":1}\n\n: keep-alive\n\nevent: job\ndata: one\ndata: two\n\n';
 const MESSAGES = [
-  { id: "7", event: "event", data: '{"a":1}' },
-  { id: null, event: "job", data: "one\ntwo" },
+  { event: "event", data: '{"a":1}' },
+  { event: "job", data: "one\ntwo" },
 ];
 
 describe("SseParser", () => {
@@ -12,6 +12,7 @@ describe("SseParser", () => {
     for (let cut = 0; cut <= TEXT.length; cut += 1) {
       const parser = new SseParser();
       expect([...parser.push(TEXT.slice(0, cut)), ...parser.push(TEXT.slice(cut))]).toEqual(MESSAGES);
+      expect(parser.lastId).toBe("7");
     }
   });
 
@@ -33,13 +34,20 @@ describe("SseParser", () => {
   it("keeps an unfinished message to itself", () => {
     const parser = new SseParser();
     expect(parser.push("id: 1\ndata: half\n")).toEqual([]);
-    expect(parser.push("\n")).toEqual([{ id: "1", event: "message", data: "half" }]);
+    expect(parser.push("\n")).toEqual([{ event: "message", data: "half" }]);
+  });
+
+  it("knows the last id of all that is complete, also of what has no data", () => {
+    const parser = new SseParser();
+    expect(parser.lastId).toBeNull();
+    expect(parser.push("id: 1\ndata: x\n\nid: 2\n\ndata: y\n\nid: 3\n")).toHaveLength(2);
+    expect(parser.lastId).toBe("2");
   });
 
   it("takes one space after the colon away, not two, and drops messages without data", () => {
     expect(new SseParser().push("data:  x\n\nid: 3\n\ndata\n\n")).toEqual([
-      { id: null, event: "message", data: " x" },
-      { id: null, event: "message", data: "" },
+      { event: "message", data: " x" },
+      { event: "message", data: "" },
     ]);
   });
 });

@@ -1,7 +1,6 @@
 /** Server-sent events, parsed by hand: EventSource hides status codes and cannot start at a given id. */
 
 export interface SseMessage {
-  id: string | null;
   event: string;
   data: string;
 }
@@ -11,6 +10,8 @@ export interface SseMessage {
  * Follows the HTML standard's event stream format, without `retry`.
  */
 export class SseParser {
+  /** Where to go on after a cut: the last id of all, also of one without data, which is no message. */
+  lastId: string | null = null;
   private rest = "";
   private data: string[] = [];
   private event = "";
@@ -42,8 +43,9 @@ export class SseParser {
   }
 
   private dispatch(): SseMessage | null {
-    const message = { id: this.id, event: this.event || "message", data: this.data.join("\n") };
+    const message = { event: this.event || "message", data: this.data.join("\n") };
     const hasData = this.data.length > 0;
+    if (this.id) this.lastId = this.id;
     this.data = [];
     this.event = "";
     this.id = null;

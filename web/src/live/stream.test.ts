@@ -83,6 +83,14 @@ describe("openStream", () => {
     expect(phases()).toEqual(["connecting", "live", "lost", "live"]);
   });
 
+  it("goes on behind an id that came without data", async () => {
+    service.answerWith(service.stream("id: 7\n\n", "cut"), service.stream(message(8), "open"));
+    open();
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(service.asked).toEqual([null, "7"]);
+    expect(seen).toEqual(["8"]);
+  });
+
   it("says since when it is lost: the last sign of life, not the last try", async () => {
     service.answerWith(service.stream(message(1), "cut"));
     const start = Date.now();

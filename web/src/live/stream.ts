@@ -143,6 +143,7 @@ class LiveStream implements Stream {
       this.lastSign = Date.now();
       this.watch(abort);
       const messages = parser.push(decoder.decode(value, { stream: true }));
+      this.lastId = parser.lastId ?? this.lastId;
       if (messages.length > 0) this.deliver(messages);
       if (this.isOver) return true;
     }
@@ -151,7 +152,6 @@ class LiveStream implements Stream {
   private deliver(messages: SseMessage[]): void {
     const end = messages.findIndex((message) => message.event === "end");
     const wanted = end < 0 ? messages : messages.slice(0, end);
-    for (const message of wanted) if (message.id) this.lastId = message.id;
     if (wanted.length > 0) this.options.onMessages(wanted);
     if (end >= 0) this.finish({ phase: "ended" });
   }
