@@ -189,9 +189,14 @@ async def job_to_delete_of(reference: str, request: Request, context: Parts, cal
 async def _job_of(
     reference: str, request: Request, context: Context, caller: Principal, *, with_deleted: bool = False
 ) -> str:
-    if caller.is_admin:
+    is_change = request.method not in ("GET", "HEAD")
+    if caller.is_admin and not is_change:
         return reference
     async with context.database.read() as session:
+        if is_change:
+            await jobs.refuse_ambiguous(session, reference, caller)
+        if caller.is_admin:
+            return reference
         job = await jobs.find_visible(session, reference, caller, with_deleted=with_deleted)
     _check_role(request, caller, job.project, not_found("job", reference))
     return job.id

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, and_, select, union_all
+from sqlalchemy import ColumnElement, and_, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
@@ -174,6 +174,26 @@ async def find_visible(session: AsyncSession, reference: str, caller: Principal,
         ServiceError: not_found.
     """
     return await find(session, reference, projects=caller.visible_projects, with_deleted=with_deleted)
+
+
+async def refuse_ambiguous(session: AsyncSession, reference: str, caller: Principal) -> None:
+    """Refuse to change the newest job of a name that the caller's projects share: it may be another one's.
+
+    Raises:
+        ServiceError: conflict; names one of each project.
+    """
+    if is_id(reference, "job") or "\x00" in reference:
+        return
+    newest = select(Job.project, func.max(Job.id)).where(Job.name == reference, Job.deleted_at.is_(None))
+    if caller.visible_projects is not None:
+        newest = newest.where(unindexed(Job.project).in_(sorted(caller.visible_projects)))
+    found = (await session.execute(newest.group_by(Job.project).order_by(Job.project).limit(4))).all()
+    if len(found) > 1:
+        named = ", ".join(f"{job_id} in {project}" for project, job_id in found)
+        raise ServiceError(
+            ErrorKind.CONFLICT,
+            f"Several projects have a job {reference}: name the one that is meant by its id ({named}).",
+        )
 
 
 async def find(

@@ -17,7 +17,6 @@ from service.database import insert_of
 from service.models import Base, Job, Metric
 from service.rollups import roll_up
 
-
 MOST_VALUES = 100_000
 """Of a page or a chart: a job may log a thousand names in each step."""
 

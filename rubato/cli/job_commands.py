@@ -157,7 +157,7 @@ def scale(
             what = f"{found.name} is a Ray Train job: another number of workers restarts it from its newest checkpoint."
             typer.confirm(f"{what} Go on?", abort=True, err=True)
         after = last_position(client, found.id) if wait else 0
-        wished = client.scale(found.id, workers)
+        wished = client.scale(job, workers)  # as it was named: the service refuses what several projects share
         code = ExitCode.OK
         if is_restart:
             note(wished.message or "")

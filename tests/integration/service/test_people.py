@@ -110,6 +110,20 @@ async def with_checkpoint(bench: Bench, name: str = "digits", **spec: Any) -> tu
     return controller, checkpoint["id"]
 
 
+async def test_a_name_that_several_projects_share_is_not_changed_by_guess(bench: Bench) -> None:
+    await bench.post("/projects", 201, {"name": "vision"})
+    mine, theirs = await bench.submit("digits"), await bench.submit("digits", project="vision")
+    assert (await bench.get("/jobs/digits"))["id"] == theirs["id"], "to look at the newest does no harm"
+    for path in ("/jobs/digits/cancel", "/jobs/digits/pause"):
+        refused = await bench.post(path, 409)
+        assert f"by its id ({mine['id']} in default, {theirs['id']} in vision)" in refused["detail"]
+    assert (await bench.job(mine["id"]))["status"] == (await bench.job(theirs["id"]))["status"] == "queued"
+    async with await make_user(bench, "ada", vision="editor") as ada:
+        assert (await ada.post("/api/v1/jobs/digits/cancel")).status_code in (200, 202), "who sees one may name it"
+    await bench.post(f"/jobs/{mine['id']}/cancel", 202)
+    assert (await bench.job(theirs["id"]))["status"] == "cancelled"
+
+
 def routes_of_people() -> dict[str, APIRoute]:
     found = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     return {

@@ -207,17 +207,17 @@ def test_scale_waits_for_the_generation_and_tells_the_pause(service: FakeService
     )
     service.on("GET", "/jobs/digits", job())
     service.on("GET", "/jobs/job_1/events", log_with(old, live))
-    service.on("POST", "/jobs/job_1/scale", lambda _: Reply(job(desired_workers=4), 202))
+    service.on("POST", "/jobs/digits/scale", lambda _: Reply(job(desired_workers=4), 202))
     done = rubato("scale", "digits", "4", "--wait")
     assert done.code == 0
     assert done.err.splitlines()[-1] == "2 → 4 workers at step 1204, paused 41 ms"
-    assert service.asked("POST", "/jobs/job_1/scale")[0].json == {"workers": 4}
+    assert service.asked("POST", "/jobs/digits/scale")[0].json == {"workers": 4}
     assert service.requests[-1].headers["Last-Event-ID"] == "3", "an older generation of 4 must not count"
 
 
 def test_scale_without_wait_returns_at_once(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits", job())
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=4), 202))
     service.on("GET", "/jobs/job_1", job(desired_workers=4))
     done = rubato("scale", "digits", "4", "--json")
     assert (done.code, done.json["desired_workers"]) == (0, 4)
@@ -227,7 +227,7 @@ def test_scale_without_wait_returns_at_once(service: FakeService, rubato: Rubato
 def test_scale_of_a_job_that_is_restarted_for_it_says_so(service: FakeService, rubato: Rubato) -> None:
     told = "That restarts the job from its newest checkpoint (step 3): steps since then are computed again."
     service.on("GET", "/jobs/digits", job(scaling_restarts=True))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4, scaling_restarts=True, message=told), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=4, scaling_restarts=True, message=told), 202))
     done = rubato("scale", "digits", "4")
     assert (done.code, done.err.splitlines()[0]) == (0, told)
 
@@ -237,18 +237,18 @@ def test_in_a_terminal_a_restart_is_asked_for(
     service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch, typed: str, more: list[str], is_asked: bool
 ) -> None:
     service.on("GET", "/jobs/digits", job(scaling_restarts=True))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4, scaling_restarts=True), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=4, scaling_restarts=True), 202))
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     done = rubato("scale", "digits", "4", *more)
     assert ("restarts it from its newest checkpoint. Go on?" in done.err) == (not more)
-    assert bool(service.asked("POST", "/jobs/job_1/scale")) == is_asked
+    assert bool(service.asked("POST", "/jobs/digits/scale")) == is_asked
     assert (done.code == 0) == is_asked
 
 
 def test_scale_to_what_is_there_already(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits", job())
     service.on("GET", "/jobs/job_1/events", log_with([], ""))
-    service.on("POST", "/jobs/job_1/scale", job())
+    service.on("POST", "/jobs/digits/scale", job())
     done = rubato("scale", "digits", "2", "--wait")
     assert done.code == 0
     assert "has 2 workers already" in done.err
@@ -261,7 +261,7 @@ def test_scale_to_what_there_is_while_a_replacement_warms_up_ends_when_nobody_jo
     live = stream(job(desired_workers=2, joining=1), event(4, "worker.left"), job(desired_workers=2), end=False)
     service.on("GET", "/jobs/digits", job(desired_workers=3, joining=1))
     service.on("GET", "/jobs/job_1/events", log_with([formed(3, 3, 2, 50)], live))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=2, joining=1), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=2, joining=1), 202))
     done = rubato("scale", "digits", "2", "--wait", "--timeout", "20s")
     assert done.code == 0, done.err
     assert done.err.splitlines()[-1] == "digits has 2 workers, and nobody joins."
@@ -282,7 +282,7 @@ def test_a_scaling_that_will_not_come(
     service.on("GET", "/jobs/digits", job())
     service.on("GET", "/jobs/job_1", final)
     service.on("GET", "/jobs/job_1/events", log_with([], live))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=4), 202))
     done = rubato("scale", "digits", "4", "--wait")
     assert done.code == code
     assert words in done.err
@@ -292,7 +292,7 @@ def test_scale_wait_ends_at_its_timeout_and_the_wish_stands(service: FakeService
     waiting = event(1, "capacity.waiting", "Waiting for 2 slots.")
     service.on("GET", "/jobs/digits", job())
     service.on("GET", "/jobs/job_1/events", log_with([], stream(waiting, job(desired_workers=4), end=False)))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(desired_workers=4), 202))
+    service.on("POST", "/jobs/digits/scale", Reply(job(desired_workers=4), 202))
     done = rubato("scale", "digits", "4", "--wait", "--timeout", "0")
     assert done.code == 101
     assert "Still 2 of 4 workers" in done.err
@@ -300,7 +300,7 @@ def test_scale_wait_ends_at_its_timeout_and_the_wish_stands(service: FakeService
 
 def test_a_job_may_be_called_as_a_local_run_is(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/run_abc", job(name="run_abc"))
-    service.on("POST", "/jobs/job_1/scale", Reply(job(name="run_abc", desired_workers=3), 202))
+    service.on("POST", "/jobs/run_abc/scale", Reply(job(name="run_abc", desired_workers=3), 202))
     assert rubato("scale", "run_abc", "3").code == 0
 
 
