@@ -78,8 +78,9 @@ export function JobsView() {
   }, [isReread, state.snapshots]);
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
-  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
-  const choose = useCallback((id: string) => setChosen((before) => withOrWithout(before, id)), []);
+  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
+  const choose = useCallback((id: string) => setPicked((before) => withOrWithout(before, id)), []);
+  const chosen = useMemo(() => new Set([...picked].filter((id) => state.jobs.has(id))), [picked, state.jobs]);
   useEffect(() => {
     document.title = "Jobs · Rubato";
   }, []);
@@ -139,7 +140,7 @@ export function JobsView() {
               onSettled={(snapshots) => setSearched({ query: search, snapshots })}
             />
           )}
-          <Chosen state={state} chosen={chosen} onClear={() => setChosen(new Set())} />
+          <Chosen state={state} chosen={chosen} onClear={() => setPicked(new Set())} />
         </>
       )}
     </main>
@@ -154,7 +155,7 @@ interface ChosenProps {
 
 /** Those that are to be compared, and the way there; it stays in sight while the list moves. */
 function Chosen({ state, chosen, onClear }: ChosenProps) {
-  const ids = [...chosen].filter((id) => state.jobs.has(id));
+  const ids = [...chosen];
   if (ids.length === 0) return null;
   const names = ids.map((id) => state.jobs.get(id)?.name).join(", ");
   return (
