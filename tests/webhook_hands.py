@@ -6,6 +6,7 @@ import json
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
+from service.webhooks.addresses import Resolve
 from service.webhooks.dispatch import Dispatcher
 from service.webhooks.sending import Sender
 from tests.https_server import HOST, HttpsServer
@@ -30,7 +31,7 @@ class Names:
         return [self.answers[min(self.asked, len(self.answers)) - 1]]
 
 
-def dispatcher(bench: Bench, server: HttpsServer, names: Names | None = None, **options: Any) -> Dispatcher:
+def dispatcher(bench: Bench, server: HttpsServer, names: Resolve | None = None, **options: Any) -> Dispatcher:
     # A busy machine is no part of these tests.
     sender = Sender((HERE,), server.ca_file, resolve=names or Names("127.0.0.1"), **{"timeout_s": 120.0, **options})
     return Dispatcher(bench.context, sender)

@@ -6,11 +6,8 @@ that answers otherwise the second time (DNS rebinding) gains nothing.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from service.errors import ErrorKind, ServiceError
@@ -22,8 +19,6 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 MAX_URL_CHARS = 2000
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Threads of its own: a resolver that hangs must not hold those that write logs.
-_threads = ThreadPoolExecutor(4, thread_name_prefix="resolve")
 
 
 class ForbiddenAddress(Exception):
@@ -68,13 +63,6 @@ async def find_addresses(host: str, port: int, networks: Sequence[Network], reso
     if not found:
         raise OSError(f"{host} has no address")
     return list(dict.fromkeys(found))
-
-
-async def resolve_by_system(host: str, port: int) -> list[str]:
-    """As every program of this machine does."""
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return [str(entry[4][0]) for entry in found]
 
 
 def is_allowed(address: Address, networks: Sequence[Network]) -> bool:

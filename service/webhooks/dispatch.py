@@ -78,7 +78,8 @@ class Dispatcher:
         now = self._context.clock()
         self._last_tries = {one: last for one, last in self._last_tries.items() if last.at > now - KNOWN}
         async with self._context.database.read() as session:
-            due = await due_webhooks(session, now)
+            found = await due_webhooks(session, now)
+        due = [webhook_id for webhook_id, project in found.items() if self._sender.has_room(project)]
         for webhook_id in choose_webhooks(due, self._tasks.keys(), self._last_tries, now):
             self._tasks[webhook_id] = asyncio.create_task(self._deliver_to(webhook_id))
 

@@ -81,10 +81,13 @@ def delivery_row(webhook_id: str, job_id: str | None, kind: str, body: str, now:
     }
 
 
-async def due_webhooks(session: AsyncSession, now: datetime) -> list[str]:
-    """Webhooks with something to deliver now: one look into an index for each webhook, however much waits."""
+async def due_webhooks(session: AsyncSession, now: datetime) -> dict[str, str]:
+    """Webhooks with something to deliver now, and their projects: one look into an index for each, however much
+    waits.
+    """
     due = exists().where(Delivery.webhook_id == Webhook.id, IS_PENDING, Delivery.next_at <= now)
-    return list((await session.scalars(select(Webhook.id).where(due).order_by(Webhook.id))).all())
+    found = await session.execute(select(Webhook.id, Webhook.project).where(due).order_by(Webhook.id))
+    return {row.id: row.project for row in found}
 
 
 async def claim(session: AsyncSession, webhook_id: str, now: datetime) -> Claim | None:
@@ -108,7 +111,7 @@ async def claim(session: AsyncSession, webhook_id: str, now: datetime) -> Claim 
     delivery.tries += 1
     delivery.next_at = now + CLAIM_LIFETIME
     return Claim(
-        Parcel(delivery.id, webhook.url, delivery.body),
+        Parcel(delivery.id, webhook.project, webhook.url, delivery.body),
         Sealed(webhook.key_id, webhook.sealed),
         purpose_of(webhook.id),
         delivery.kind,

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,7 +15,8 @@ import httpx
 from standardwebhooks import Webhook as Signer
 
 from rubato.errors import UserError
-from service.webhooks.addresses import ForbiddenAddress, Network, Resolve, find_addresses, resolve_by_system
+from service.webhooks.addresses import ForbiddenAddress, Network, Resolve, find_addresses
+from service.webhooks.lookups import Lookups, resolve_by_system
 
 TIMEOUT_S = 10.0
 """For all of it: resolve, connect, send, and wait for the status."""
@@ -28,6 +30,8 @@ class Parcel:
 
     message_id: str
     """The same in each try: by it a receiver knows what it has got before."""
+    project: str
+    """Whose lookups its own counts among."""
     url: str
     body: str
 
@@ -64,7 +68,7 @@ class Sender:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._networks = tuple(networks)
-        self._resolve = resolve
+        self._lookups = Lookups(resolve)
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
         if ca_file is not None:
@@ -72,6 +76,10 @@ class Sender:
                 self._tls.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise UserError(f"RUBATO_WEBHOOK_CA_FILE: {ca_file} holds no certificates ({error})") from error
+
+    def has_room(self, project: str) -> bool:
+        """Whether a project may have another try; without it waits for lookups that it has left behind."""
+        return self._lookups.has_room(project)
 
     async def send(self, parcel: Parcel, secret: str, now: datetime) -> Sent:
         """Try once. Whatever goes wrong is in what comes back."""
@@ -93,7 +101,8 @@ class Sender:
     async def _post(self, parcel: Parcel, headers: dict[str, str]) -> int:
         """The status of the reply, from the first of the host's addresses that takes a connection."""
         parts = urlsplit(parcel.url)
-        found = await find_addresses(parts.hostname or "", parts.port or 443, self._networks, self._resolve)
+        resolve = partial(self._lookups.find, parcel.project)
+        found = await find_addresses(parts.hostname or "", parts.port or 443, self._networks, resolve)
         *others, last = found
         for address in others:
             try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
@@ -15,10 +17,11 @@ import pytest
 from sqlalchemy import Engine, event
 
 from service.webhooks.dispatch import MIN_REST_S, Dispatcher
-from service.webhooks.outbox import RETENTION, forget_old
+from service.webhooks.lookups import MAX_LEFT, resolve_by_system
+from service.webhooks.outbox import CLAIM_LIFETIME, RETENTION, forget_old
 from service.webhooks.sending import Parcel, Sender, Sent
 from service.webhooks.turns import MAX_WEBHOOKS, REST
-from tests.https_server import HttpsServer
+from tests.https_server import HOST, HttpsServer
 from tests.integration.service.conftest import keep_in_step
 from tests.webhook_hands import HERE, WEBHOOKS, add, deliveries, dispatcher, kinds
 
@@ -71,6 +74,56 @@ async def test_endpoints_that_hang_do_not_take_the_turns_of_the_others(bench: Be
         sender.may_fail.set()
         await running
     assert f"/dead/{MAX_WEBHOOKS}" in sender.sent, "each has its turn, also among those that fail"
+
+
+async def test_names_that_do_not_resolve_hold_up_their_own_project_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, server: HttpsServer
+) -> None:
+    hanging, may_end = threading.Semaphore(0), threading.Event()
+    ask_system = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
+        if not str(host).endswith(".example"):
+            return ask_system(host, *arguments, **options)
+        if host != HOST:
+            hanging.release()
+            may_end.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return ask_system("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    await bench.post("/projects", 201, {"name": "vision"})
+    for number in range(MAX_LEFT):
+        url = server.url(host=f"dead-{number}.example")
+        await bench.post("/projects/vision/webhooks", 201, {"name": f"dead-{number}", "url": url, "events": ["status"]})
+    await add(bench, server, "status")
+    await bench.submit("foreign", project="vision")
+    await bench.schedule()
+    loop = dispatcher(bench, server, resolve_by_system)
+
+    async def tries() -> list[int]:
+        names = [f"dead-{number}" for number in range(MAX_LEFT)]
+        pages = [await bench.get(f"/projects/vision/webhooks/{name}/deliveries") for name in names]
+        return [one["tries"] for page in pages for one in page["items"]]
+
+    try:
+        given_up = asyncio.ensure_future(loop.run_once())
+        for _ in range(MAX_LEFT):
+            assert await asyncio.to_thread(hanging.acquire, timeout=60)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        bench.clock.advance(CLAIM_LIFETIME.total_seconds())
+        await bench.submit()
+        await bench.schedule()
+        async with asyncio.timeout(60):
+            await loop.run_once()
+        assert kinds(server) == ["job.status"]
+        assert await tries() == [1] * MAX_LEFT, "it waits for its own lookups, and that is no try that failed"
+    finally:
+        may_end.set()
+    async with asyncio.timeout(60):
+        while await tries() != [2] * MAX_LEFT:
+            await loop.run_once()
 
 
 async def test_a_test_goes_before_what_waits(bench: Bench, server: HttpsServer) -> None:
