@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     """Folder of the built page."""
     behind_tls_proxy: bool = False
     """Says that a proxy in front speaks TLS: allows a bind beyond loopback, Secure cookies, https links."""
+    published_on_loopback: bool = False
+    """Says that the port of this container is published on its machine's loopback only: allows a bind beyond loopback,
+    in clear."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names the service answers to, besides loopback and `host`; a JSON list in the environment."""
 
@@ -131,10 +134,11 @@ class Settings(BaseSettings):
                 "RUBATO_DATABASE_URL must begin with sqlite+aiosqlite:// or postgresql+psycopg://; "
                 f"got the scheme {self.database_url.split(':', 1)[0]!r}"
             )
-        if not self.is_loopback and not self.behind_tls_proxy:
+        if not (self.is_loopback or self.behind_tls_proxy or self.published_on_loopback):
             raise ValueError(
                 f"refusing to listen on {self.host!r} in clear: tokens would be readable. Listen on 127.0.0.1, "
-                "or put a TLS proxy in front and say so with --behind-tls-proxy (RUBATO_BEHIND_TLS_PROXY=true)"
+                "or put a TLS proxy in front and say so with --behind-tls-proxy (RUBATO_BEHIND_TLS_PROXY=true). "
+                "A container whose port is published on loopback only takes RUBATO_PUBLISHED_ON_LOOPBACK=true"
             )
         return self
 

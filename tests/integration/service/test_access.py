@@ -198,6 +198,17 @@ async def test_behind_a_proxy_that_speaks_tls_a_login_link_does_too(make_bench: 
         assert "; Secure" in response.headers["set-cookie"]
 
 
+async def test_in_a_container_without_a_proxy_a_login_link_leads_to_where_the_page_is(
+    make_bench: MakeBench, database_url: str
+) -> None:
+    async with make_bench(database_url, host="0.0.0.0", published_on_loopback=True) as bench:
+        link = await bench.post("/login-links", 201)
+        assert link["url"] == f"http://{bench.client.base_url.netloc.decode()}/login?code={link['code']}"
+        response = await bench.client.get(link["url"])
+        assert (response.status_code, response.headers["location"]) == (303, "/")
+        assert "Secure" not in response.headers["set-cookie"]
+
+
 async def test_who_is_not_known_does_not_wait_for_the_writer(bench: Bench, browser: httpx.AsyncClient) -> None:
     """Nor keeps it: SQLite has one for all."""
     async with bench.context.database.write(), asyncio.timeout(60):

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from service.auth import has_token_form
+from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -128,6 +129,18 @@ def test_only_loopback_is_published() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("has_proxy", [False, True])
+def test_links_and_cookies_are_for_https_only_where_a_proxy_speaks_it(
+    monkeypatch: pytest.MonkeyPatch, has_proxy: bool
+) -> None:
+    told = {"RUBATO_BEHIND_TLS_PROXY": "true"} if has_proxy else {}
+    for key, value in SERVICES["service"]["environment"].items():
+        monkeypatch.setenv(key, re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: told.get(found[1], found[2]), value))
+    settings = Settings()
+    assert settings.behind_tls_proxy is has_proxy
+    assert not settings.is_loopback
 
 
 def test_every_secret_file_that_is_named_is_mounted() -> None:

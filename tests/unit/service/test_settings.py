@@ -44,6 +44,7 @@ def test_a_bind_beyond_loopback_needs_a_proxy(tmp_path: Path, host: str) -> None
     with pytest.raises(ValidationError, match="behind-tls-proxy"):
         Settings(home=tmp_path, host=host)
     assert Settings(home=tmp_path, host=host, behind_tls_proxy=True).host == host
+    assert Settings(home=tmp_path, host=host, published_on_loopback=True).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
