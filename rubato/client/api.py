@@ -46,7 +46,7 @@ class Service(Jobs, Records):
 
     @call
     def request(self, method: str, path: str, body: Any = None, *, params: dict[str, Any] | None = None) -> Call[Any]:
-        """Any route of the API, for what has no method of its own: `client.request("GET", "/jobs/digits/audit")`."""
+        """Any route of the API, for what has no method of its own: `client.request("GET", "/jobs/digits/code")`."""
         return (yield from self._transport.json(method, path, body, params=params))
 
     @call
