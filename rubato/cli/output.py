@@ -1,15 +1,22 @@
-"""Where words go: data on stdout, everything else on stderr; colour and movement only on a terminal."""
+"""Where words go: data on stdout, everything else on stderr; colour and movement only on a terminal.
+
+Whatever is shown here may have been chosen by a job: it goes through `rubato.terminal.readable`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rubato.terminal import readable
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.text import Text
 
 UNBOUNDED = 100_000
@@ -17,7 +24,11 @@ UNBOUNDED = 100_000
 
 
 def put(text: str) -> None:
-    """One piece of data, on stdout."""
+    """One piece of data, on stdout; of its control sequences a terminal gets the colours, and a pipe nothing."""
+    _write(readable(text, keep_colours=sys.stdout.isatty()))
+
+
+def _write(text: str) -> None:
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -34,7 +45,9 @@ def leave_quietly() -> NoReturn:
 
 def put_json(value: Any) -> None:
     """Data for programs, on stdout: indented for a person at a terminal, one line otherwise."""
-    put(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
+    # JSON itself escapes only the control characters below the space.
+    _write(re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -66,7 +79,7 @@ def fail(text: str) -> None:
     """An error, on stderr."""
     from rich.text import Text
 
-    _tell_people(Text.assemble(("error: ", "bold red"), text))
+    _tell_people(Text.assemble(("error: ", "bold red"), readable(text, keep_colours=False)))
 
 
 def _tell_people(text: str | Text) -> None:
@@ -90,8 +103,16 @@ def stdout_console() -> Console:
 
 def _console(**options: Any) -> Console:
     from rich.console import Console
+    from rich.segment import Segment
 
     class PipedConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(readable(text, keep_colours=False), **options)
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else readable(text, keep_colours=False), style, control)
+
         def on_broken_pipe(self) -> None:
             if not self.stderr:
                 leave_quietly()

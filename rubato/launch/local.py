@@ -32,6 +32,7 @@ from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
 from rubato.launch.records import run_folder
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
+from rubato.terminal import readable
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
@@ -71,7 +72,8 @@ def run_local(
     outcome = run.run(lambda: print(run.run_id, flush=True))
     if kept := describe_kept(outcome.state, run.run_id, run.saved_step, run.checkpoints):
         print(f"rubato: {kept}", file=sys.stderr, flush=True)
-    print(_printable(describe_outcome(outcome)), flush=True)
+    text = readable(describe_outcome(outcome), keep_colours=sys.stdout.isatty())
+    print(_printable(text), flush=True)
     return EXIT_CODES[outcome.state]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from rubato.terminal import readable
 from rubato.wire.cluster import LogLine, Observed
 
 PLAIN_EVERY_S = 5.0
@@ -61,6 +62,7 @@ class ProgressPrinter:
             self._put(_CLEAR)
 
     def _line(self, text: str) -> None:
+        text = readable(text, keep_colours=self._is_terminal)
         if self._is_terminal and self._drawn:
             self._put(f"{_CLEAR}{text}\n{self._drawn}")
         else:

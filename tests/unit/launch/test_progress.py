@@ -50,3 +50,10 @@ def test_a_terminal_keeps_the_progress_line_below_what_is_written() -> None:
     lines = stream.getvalue().split("\r\x1b[2K")
     progress = describe_progress(SEEN, None)
     assert lines == ["", progress, f"[rank 0] hello\n{progress}", f"rubato: generation 2 formed\n{progress}", ""]
+
+
+def test_what_a_worker_writes_does_not_steer_the_terminal() -> None:
+    line = LogLine("w1.1", 0, "now", "stdout", "\x1b]0;title\x07\x1b[31mred")
+    for stream, text in ((Terminal(), "\x1b[31mred\x1b[0m"), (io.StringIO(), "red")):
+        ProgressPrinter(stream, Clock()).output(line)
+        assert stream.getvalue() == f"[rank 0] {text}\n"
