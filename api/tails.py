@@ -14,7 +14,7 @@ from service.access import Principal
 from service.context import Context
 from service.events import event_json, list_events
 from service.logs import LogFilter, LogPosition
-from service.metrics import list_metrics, metric_json
+from service.metrics import list_metrics, metric_json, most_rows
 from service.models import Job
 from service.notify import ALL_JOBS, job_topic
 from service.threads import SEARCHES, run_in
@@ -74,7 +74,7 @@ def job_metrics(
         nonlocal position
         async with context.database.read() as session:
             job = await session.get_one(Job, job_id)
-            rows = await list_metrics(session, job_id, position, PAGE)
+            rows = await list_metrics(session, job_id, position, min(PAGE, most_rows(job, names)))
         if rows:
             position = rows[-1].position
             items = [metric_json(row, names) for row in rows]

@@ -12,6 +12,7 @@ from api.auth import Caller, Parts, needs
 from api.bodies import parse_json, read_body
 from api.routes.errors import errors
 from rubato.errors import Finding, SpecError, UserError
+from rubato.planner.batches import check_noise
 from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link
 from rubato.planner.measured import link_of
@@ -48,6 +49,11 @@ _BODY = {
                             "type": "string",
                             "description": "Instead: id or name of a job of the recipe `measure-links`.",
                         },
+                        "noise_scale": {
+                            "type": "number",
+                            "description": "Of its gradients, in samples, as a job like it has charted: other batches "
+                            "are compared.",
+                        },
                     },
                     "required": ["spec", "profile"],
                 }
@@ -78,7 +84,21 @@ async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
         raise invalid_spec(SpecError([finding]))
     profile = _part(Profile, body, "profile")
     link = _part(Link, body, "link") if "link" in body else await _measured(context, caller, body["links_of"])
-    return to_json(await asyncio.to_thread(plan, profile, link, spec))
+    noise_scale = _noise_of(body)
+    return to_json(await asyncio.to_thread(plan, profile, link, spec, noise_scale))
+
+
+def _noise_of(body: dict[str, Any]) -> float | None:
+    noise_scale = body.get("noise_scale")
+    if noise_scale is None:
+        return None
+    if not isinstance(noise_scale, (int, float)) or isinstance(noise_scale, bool):
+        raise invalid_spec(SpecError([Finding("noise_scale", "must be a number of samples")]))
+    try:
+        check_noise(noise_scale)
+    except SpecError as error:
+        raise invalid_spec(error) from None
+    return float(noise_scale)
 
 
 def _part(kind: type[T], body: dict[str, Any], name: str) -> T:

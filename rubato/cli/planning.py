@@ -22,6 +22,7 @@ from rubato.wire.codec import from_json, to_json
 from rubato.wire.spec import JobSpec, spec_to_json
 
 if TYPE_CHECKING:
+    from rubato.planner.batches import Batch
     from rubato.planner.choose import Option, Plan
 
 SpecFile = Annotated[str | None, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")]
@@ -89,6 +90,10 @@ def plan(
         str | None,
         typer.Option("--links-of", metavar="JOB", help="Instead: a job of the recipe measure-links."),
     ] = None,
+    noise_scale: Annotated[
+        float | None,
+        typer.Option("--noise-scale", metavar="SAMPLES", help="Compare batches, too: what a job like it has charted."),
+    ] = None,
     config: ConfigOption = None,
     settings: SettingsOption = None,
     as_json: JsonOption = False,
@@ -98,6 +103,7 @@ def plan(
 
     Predictions come from a profile of the program on one worker, and from what you or a job say of the network.
     """
+    from rubato.planner.batches import check_noise
     from rubato.planner.choose import plan as make
 
     if (gbit is None) == (links_of is None):
@@ -105,7 +111,9 @@ def plan(
     spec, _ = _read(file, recipe, config, settings, None)
     known = _read_profile(profile)
     link = _measured(links_of, url) if links_of else Link(latency_ms / 1e3, (gbit or 0.0) * 1e9 / 8)
-    answer = make(known, link, spec)
+    if noise_scale is not None:
+        check_noise(noise_scale)
+    answer = make(known, link, spec, noise_scale)
     if as_json:
         put_json(to_json(answer))
         return
@@ -172,6 +180,9 @@ def _show(answer: Plan) -> None:
     put_table([_row(option) for option in answer.best], _COLUMNS)
     put(f"\n{answer.recommended.name}, by workers:")
     put_table([_row(option) for option in answer.by_workers], _COLUMNS)
+    if answer.batches:
+        put("\nBatches, each with the workers that pay for it:")
+        put_table([_batch_row(one) for one in answer.batches], ("batch", "workers", "samples/s", "worth", "progress"))
     put("\nNot considered:")
     for reason in dict.fromkeys(one.reason for one in answer.refused):
         put(f"  {', '.join(one.name for one in answer.refused if one.reason == reason)}: {reason}")
@@ -191,6 +202,16 @@ def _row(option: Option) -> dict[str, str]:
         "speedup": f"{option.speedup:.2f}",
         "sent": _size(option.sent_bytes),
         "memory": _size(option.memory_bytes) if option.memory_bytes else "-",
+    }
+
+
+def _batch_row(batch: Batch) -> dict[str, str]:
+    return {
+        "batch": str(batch.global_size),
+        "workers": str(batch.workers),
+        "samples/s": f"{batch.samples_per_s:.3g}",
+        "worth": f"{batch.worth:.2f}",
+        "progress": f"{batch.progress:.2f}",
     }
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import get_args
 
+from rubato.planner.batches import Batch, compare, sentences
 from rubato.planner.lemmas import best_workers
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, sent_bytes
@@ -17,13 +19,13 @@ from rubato.planner.predict import Prediction, predict
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
 from rubato.wire.batch import next_useful
+from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec
 
 PAYS = 0.5
 """A worker more must bring at least this share of what the first ones bring, as with `autoscale: goodput`."""
 WORTH_IT = 1.2
 """So many times as fast must be what changes what is learned, to be told."""
-SHOWN = 5
 PRETTY = {
     "auto": "whole gradients, each worker adding up a part",
     "ring": "whole gradients, over a ring",
@@ -82,10 +84,15 @@ class Plan:
     by_workers: tuple[Option, ...]
     """What is recommended, with each number of workers."""
     refused: tuple[Refused, ...]
+    batches: tuple[Batch, ...] = ()
+    """With a noise scale: other global batches beside the spec's."""
 
 
-def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
-    """What would be best for a job on workers of this kind, with links of this kind between them."""
+def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None = None) -> Plan:
+    """What would be best for a job on workers of this kind, with links of this kind between them.
+
+    Args:    noise_scale: of its gradients, in samples, as a job like it has charted; None: batches are not compared.
+    """
     allowed, refused = candidates(spec, profile)
     counts = useful_counts(spec)
     alone = _option(profile, link, spec, allowed[0], 1, 1.0).samples_per_s
@@ -100,13 +107,31 @@ def plan(profile: Profile, link: Link, spec: JobSpec) -> Plan:
     best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
     own = options[_strategy_of(spec, allowed)]
     chosen = _enough(own)
+    compared: tuple[Batch, ...] = ()
+    told = list(_sentences(profile, link, spec, chosen, own, best))
+    if noise_scale is not None:
+        compared = _compare(profile, link, spec, _strategy_of(spec, allowed), noise_scale)
+        told += sentences(compared, spec.batch.global_size, noise_scale)
     return Plan(
         chosen,
-        tuple(_sentences(profile, link, spec, chosen, own, best)),
-        tuple(best[:SHOWN]),
+        tuple(told),
+        tuple(best),
         tuple(own),
         tuple(refused),
+        compared,
     )
+
+
+def _compare(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, noise_scale: float) -> tuple[Batch, ...]:
+    """Other batches, each with the workers that pay for it."""
+
+    def speed(size: int) -> tuple[int, float]:
+        other = replace(spec, batch=replace(spec.batch, global_size=size, num_microbatches=spec.num_microbatches))
+        best = _enough([_option(profile, link, other, strategy, workers, 1.0) for workers in useful_counts(other)])
+        return best.workers, best.samples_per_s
+
+    pieces = spec.num_microbatches * strategy.sync_every
+    return compare(spec.batch.global_size, pieces, noise_scale, speed)
 
 
 def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Refused]]:
@@ -135,6 +160,11 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
     refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
+    if not local.is_on:
+        because = (
+            "it makes many updates between two exchanges: say it in the spec, as local_updates, to have it planned"
+        )
+        refused += [Refused(name, because) for name in get_args(LocalMethod) if name != "none"]
     if missing:
         refused.append(Refused("layer_separation", missing))
     elif local.is_on:
@@ -158,7 +188,12 @@ def _missing(cut: Cut | None, path: str) -> str:
 
 
 def useful_counts(spec: JobSpec) -> list[int]:
-    """Numbers of workers between the bounds of the spec whose largest share of a step is smaller than with one less."""
+    """Numbers of workers between the bounds of the spec whose largest share of a step is smaller than with one less.
+
+    Where one leads, it deals out samples or updates, and not microbatches: any number is.
+    """
+    if spec.local_updates.is_led:
+        return list(range(spec.workers.min, spec.workers.upper + 1))
     found: list[int] = []
     more: int | None = spec.workers.min
     while more is not None:

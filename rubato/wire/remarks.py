@@ -21,8 +21,9 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         yield f"Gradients are rounded to {name} before they are added up."
     elif compression.method not in KEEPING_NOTHING:
         yield (
-            f"With {name} a part of each gradient travels later: it is kept over scalings and in checkpoints. Compare "
-            "loss curves at equal samples with those of whole gradients."
+            f"With {name} a part of each gradient travels later: it is kept over scalings and in checkpoints. At each "
+            "of these it is shared out evenly, so that bits follow their moments, too (checkpoint.every_steps fixes "
+            "those of checkpoints). Compare loss curves at equal samples with those of whole gradients."
         )
         if compression.on_loss == "continue":
             yield (
@@ -34,7 +35,10 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
     elif not spec.aggregation.is_default:
         yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
     if compression.momentum:
-        yield "The optimizer must have no momentum of its own: compression.momentum is in the exchange."
+        yield (
+            "The optimizer must have no momentum of its own: compression.momentum is in the exchange. Its weight decay "
+            f"acts behind it, without momentum: {1 / (1 - compression.momentum):.3g} times the value does what it did."
+        )
     local = spec.local_updates
     if local.is_asynchronous:
         bound = "however old" if local.staleness is None else f"at most {local.staleness} steps ahead of the slowest"

@@ -377,4 +377,5 @@ export interface Plan {
   best: PlanOption[];
   by_workers: PlanOption[];
   refused: { name: string; reason: string }[];
+  batches: { global_size: number; workers: number; samples_per_s: number; worth: number; progress: number }[];
 }

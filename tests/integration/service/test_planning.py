@@ -39,6 +39,8 @@ async def test_it_is_the_plan_of_the_command_line(bench: Bench) -> None:
         ({"profile": {"layers": []}}, "profile.layers", f"must be 1 to {MAX_LAYERS}, got 0"),
         ({"link": {"latency_s": 0, "bytes_per_s": 0}}, "link.bytes_per_s", "must lie in 1..1e+18, got 0"),
         ({"link": {"latency_s": -1, "bytes_per_s": 1e8}}, "link.latency_s", "must lie in 0..1e+06"),
+        ({"noise_scale": 0}, "noise_scale", "must lie above 0"),
+        ({"noise_scale": "800"}, "noise_scale", "must be a number of samples"),
         ({"spec": {"name": "a"}}, "entrypoint", "give exactly one of"),
         (
             {"spec": {"name": "a", "entrypoint": "train.py:f", "backend": "ray_train", "package": "0" * 64}},
@@ -51,6 +53,13 @@ async def test_what_is_wrong_says_where(bench: Bench, changed: dict[str, Any], p
     refused = await bench.post("/plan", 422, {**BODY, **changed})
     told = [error["message"] for error in refused["errors"] if error["path"] == path]
     assert any(sentence in one for one in told), refused
+
+
+async def test_with_a_noise_scale_batches_are_compared(bench: Bench) -> None:
+    answer = await bench.post("/plan", 200, {**BODY, "noise_scale": 800})
+    assert answer == to_json(plan(PROFILE, LINK, parse_spec(SPEC), noise_scale=800.0))
+    assert "At a noise scale of 800 samples" in answer["sentences"][-1]
+    assert len(answer["batches"]) > 3
 
 
 async def test_links_are_those_that_a_job_has_measured(bench: Bench) -> None:

@@ -12,7 +12,7 @@ UNPICKLERS = ("pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "
 OWN_PIPES = "rubato/data/segment.py"
 """Batches from processes that the training process has started itself, over a socket pair."""
 PUBLIC = ("rubato.recipes", "rubato.errors")
-PLANNER = tuple(f"rubato.planner.{name}" for name in ("choose", "links", "measured", "profile"))
+PLANNER = tuple(f"rubato.planner.{name}" for name in ("batches", "choose", "links", "measured", "profile"))
 BESIDES = {"api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER)}
 """Those tell of the recipes without importing one, and read specs as the command line does; the planner is pure."""
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,24 +23,6 @@ WRONG = Distrust(6, attempt=1, generation=4)
 JOB = JobTerms("job_1", num_microbatches=8, radices=(2, 2, 2), seed=3, global_batch=64)
 
 Make = Callable[[ArchiveTerms], StorageArchive]
-
-
-@pytest.fixture
-def posted() -> queue.SimpleQueue[Any]:
-    return queue.SimpleQueue()
-
-
-@pytest.fixture
-def make(posted: queue.SimpleQueue[Any]) -> Iterator[Make]:
-    made: list[StorageArchive] = []
-
-    def build(terms: ArchiveTerms) -> StorageArchive:
-        made.append(StorageArchive(terms, posted.put))
-        return made[-1]
-
-    yield build
-    for archive in made:
-        archive.close()
 
 
 def terms(root: Path | None, **changes: Any) -> ArchiveTerms:

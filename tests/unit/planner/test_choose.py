@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -111,6 +112,37 @@ def test_the_order_of_the_sum_costs_vectors_where_shares_are_no_whole_parts_of_t
     vector = 4 * MODEL.parameters
     assert three == pytest.approx((3 + 1) * vector * 2 / 3, rel=0.01)
     assert four == pytest.approx((1 + 1) * vector * 3 / 4, rel=0.01)
+
+
+def test_a_batch_is_recommended_where_the_noise_is_known() -> None:
+    """Far below the noise scale the samples of a larger batch are worth as much, and it is exchanged as seldom."""
+    noisy = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=1e7)
+    assert [one.global_size for one in noisy.batches] == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    mine = next(one for one in noisy.batches if one.global_size == 256)
+    assert (mine.worth, mine.progress) == (1.0, 1.0)
+    assert all(
+        one.progress == pytest.approx(one.worth * one.samples_per_s / mine.samples_per_s) for one in noisy.batches
+    )
+    assert re.search(
+        r"At a noise scale of 1e\+07 samples a batch of \d+ with 8 workers would learn", noisy.sentences[-1]
+    )
+    quiet = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=0.1)
+    assert quiet.sentences[-1].endswith("learns about as fast as one of 256, from fewer samples.")
+    assert planned(FAST).batches == ()
+
+
+def test_where_one_worker_leads_any_number_of_others_is_useful() -> None:
+    led = {"method": "asynchronous", "sync_every": 16}
+    spec = spec_of(reproducible=False, local_updates=led)
+    assert useful_counts(spec) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert useful_counts(spec_of(batch={"global_size": 256, "num_microbatches": 8})) == [1, 2, 3, 4, 8]
+
+
+def test_what_the_spec_does_not_ask_for_is_named_with_the_way_to_it() -> None:
+    reasons = {one.name: one.reason for one in planned(FAST, reproducible=False).refused}
+    assert {"local_sgd", "diloco", "asynchronous", "layer_separation"} <= reasons.keys()
+    assert "say it in the spec, as local_updates" in reasons["diloco"]
+    assert len(planned(FAST, reproducible=False).best) == 13, "one of each that was considered"
 
 
 def test_equal_bits_allow_one_strategy_and_the_rest_has_a_reason() -> None:

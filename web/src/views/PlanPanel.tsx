@@ -16,6 +16,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const [gbit, setGbit] = useState("10");
   const [latency, setLatency] = useState("0.1");
   const [measuredBy, setMeasuredBy] = useState("");
+  const [noise, setNoise] = useState("");
   const job = measuredBy.trim();
   const [answer, setAnswer] = useState<{ text: string; plan: Plan } | null>(null);
   const [problem, setProblem] = useState("");
@@ -42,7 +43,8 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
       const said = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
       const network = job ? { links_of: job } : { link: said };
       const { spec } = await dryRun(text);
-      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, ...network }) });
+      const known = noise.trim() ? { noise_scale: Number(noise) } : {};
+      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, ...network, ...known }) });
     });
   const shown = answer?.text === text ? answer.plan : null;
   return (
@@ -92,6 +94,17 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             onInput={(event) => setMeasuredBy(event.currentTarget.value)}
           />
         </label>
+        <label class="field">
+          Noise scale, samples
+          <input
+            type="number"
+            min="0"
+            step="any"
+            placeholder="as a job like it charts; not needed"
+            value={noise}
+            onInput={(event) => setNoise(event.currentTarget.value)}
+          />
+        </label>
       </div>
       <button
         type="button"
@@ -121,6 +134,38 @@ function Answer({ plan }: { plan: Plan }) {
         chosen={plan.recommended}
       />
       {plan.best.length > 1 && <Options caption="The fastest of each strategy" options={plan.best} />}
+      {plan.batches.length > 0 && <Batches batches={plan.batches} />}
+    </section>
+  );
+}
+
+function Batches({ batches }: { batches: Plan["batches"] }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+    <section class="scroll-x" tabIndex={0} aria-label="Batches">
+      <table>
+        <caption>Batches, each with the workers that pay for it</caption>
+        <thead>
+          <tr>
+            <th scope="col">Batch</th>
+            <th scope="col">Workers</th>
+            <th scope="col">Samples a second</th>
+            <th scope="col">A sample is worth</th>
+            <th scope="col">Learns, times as fast</th>
+          </tr>
+        </thead>
+        <tbody>
+          {batches.map((one) => (
+            <tr key={one.global_size}>
+              <td>{one.global_size}</td>
+              <td>{one.workers}</td>
+              <td>{Number(one.samples_per_s.toPrecision(3))}</td>
+              <td>{one.worth.toFixed(2)}</td>
+              <td>{one.progress.toFixed(2)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
     </section>
   );
 }
