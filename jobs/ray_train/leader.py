@@ -25,7 +25,7 @@ from jobs.service_link import ServiceLink, Unreachable
 from jobs.wishes import follow_wishes
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Answer, Emit, End, Rows
-from rubato.errors import UserError
+from rubato.errors import StorageUnreachable, UserError
 from rubato.wire.cluster import Acquired, Desired, LogLine, Outcome
 from rubato.wire.spec import parse_spec
 from rubato.wire.storage import parse_storage
@@ -53,7 +53,13 @@ class RayTrainLeader:
         self._crash = crash
         self._spec = parse_spec(acquired.spec, strict=False)
         self._storage = parse_storage(acquired.storage) / job_id
-        open_folder(self._storage).prepare()
+        storage = open_folder(self._storage)
+        if acquired.newest_checkpoint and not storage.folders():
+            raise StorageUnreachable(
+                f"nothing of the job lies in {storage}, but {acquired.newest_checkpoint} was saved there: is the "
+                "storage mounted? Where all was deleted on purpose, cancel the job and begin it anew"
+            )
+        storage.prepare()
         self._folder = WorkerFolder(f"{job_id}-{acquired.attempt}.driver")
         try:
             self._code = self._prepare(link)
