@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rubato.client import Worker
 from tests.running_home import PROGRAMS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(600)
@@ -77,20 +79,25 @@ def check_scaled(job: ClusterJob) -> None:
 
 def check_killed(job: ClusterJob) -> None:
     """The second worker; the job goes on from its newest checkpoint."""
-    client = job.home.client
     _, second = job.wait_members(2)
     assert second.pid is not None
-    # What it wrote within the last fraction of a second would be lost with it.
-    job.wait(lambda: any(line.worker_id == second.worker_id for line in client.logs(job.id)), "its first line")
+    wait_for_first_lines(job, [second])
     os.kill(second.pid, signal.SIGKILL)
     job.wait(lambda: job.formed()[-1].data["cause"] == "recovery", "a recovery")
     (lost,) = [event for event in job.events("worker.lost") if event.data["worker_id"] == second.worker_id]
     assert "its process ended" in lost.data["cause"]
 
 
+def wait_for_first_lines(job: ClusterJob, workers: Sequence[Worker]) -> None:
+    """What they, or their controller, had within the last fraction of a second would be lost with it."""
+    ids = {worker.worker_id for worker in workers}
+    job.wait(lambda: ids <= {line.worker_id for line in job.home.client.logs(job.id)}, "their first lines")
+
+
 def check_controller_killed(job: ClusterJob) -> None:
     """It takes its driver along, and the next attempt goes on from the newest checkpoint."""
     members = job.wait_members(2)
+    wait_for_first_lines(job, members)
     reached = job.now().step
     os.kill(job.controller_pid, signal.SIGKILL)
     job.wait(lambda: job.formed()[-1].attempt == 2, "a group of the second attempt")
