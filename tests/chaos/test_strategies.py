@@ -103,7 +103,7 @@ def test_over_joins_and_leaves_nothing_is_lost_or_counted_twice(tmp_path: Path, 
     record(run, f"a join and a leave, {method}")
 
 
-@pytest.mark.parametrize("method", [pytest.param("ring", marks=pytest.mark.short), *sorted({*WHOLE} - {"ring"})])
+@pytest.mark.parametrize("method", sorted(WHOLE))
 def test_what_is_exchanged_whole_loses_nothing_over_joins_losses_and_leaves(tmp_path: Path, method: str) -> None:
     """What each sample counts in a batch of 16 has no more than 16 bits."""
     hold = tmp_path / "hold"
