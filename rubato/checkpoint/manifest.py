@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -225,23 +225,33 @@ def verify(folder: Folder, manifest: Manifest, on_block: Callable[[], None] = la
     """
     for record in manifest.files:
         where = f"{record.name} of checkpoint {folder.name}"
-        digest = hashlib.sha256()
         try:
             size = folder.size(record.name)
             if size != record.bytes:
                 raise CheckpointCorrupt(f"{where} has {size} bytes, the manifest says {record.bytes}")
-            for block in folder.read(record.name):
-                digest.update(block)
+            for _ in read_checked(folder, record):
                 on_block()
         except FileNotFoundError as error:
             raise CheckpointCorrupt(f"{where} is missing") from error
         except OSError as error:
             raise CheckpointCorrupt(f"{where} cannot be read: {error.strerror or error}") from error
-        if digest.hexdigest() != record.sha256:
-            raise CheckpointCorrupt(
-                f"{where} has SHA-256 {digest.hexdigest()[:16]}..., the manifest says {record.sha256[:16]}...: its "
-                "bytes changed"
-            )
+
+
+def read_checked(folder: Folder, record: FileRecord) -> Iterator[bytes]:
+    """A file of a checkpoint in blocks; behind the last one its hash is compared with the manifest's.
+
+    Raises:
+        CheckpointCorrupt: it differs.  OSError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for block in folder.read(record.name):
+        digest.update(block)
+        yield block
+    if digest.hexdigest() != record.sha256:
+        raise CheckpointCorrupt(
+            f"{record.name} of checkpoint {folder.name} has SHA-256 {digest.hexdigest()[:16]}..., the manifest says "
+            f"{record.sha256[:16]}...: its bytes changed"
+        )
 
 
 def open_checkpoint(folder: Folder, on_block: Callable[[], None] = lambda: None) -> Manifest:

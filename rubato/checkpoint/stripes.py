@@ -20,6 +20,7 @@ import torch
 
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.layout import byte_view, bytes_tensor, dtype_of, empty_like_layout, layout, numel_of, raw_bytes
+from rubato.checkpoint.manifest import read_checked
 from rubato.checkpoint.storage import Folder
 from rubato.errors import CheckpointCorrupt
 
@@ -204,16 +205,11 @@ class _Checked:
     def __init__(self, folder: Folder, files: Sequence[FileRecord]) -> None:
         self.name = folder.name
         self._folder = folder
-        self._hashes = {file.name: file.sha256 for file in files}
+        self._files = {file.name: file for file in files}
 
     def read(self, name: str) -> Iterator[bytes]:
-        """In blocks; raises `CheckpointCorrupt` behind the last one."""
-        digest = hashlib.sha256()
-        for block in self._folder.read(name):
-            digest.update(block)
-            yield block
-        if digest.hexdigest() != self._hashes.get(name):
-            raise CheckpointCorrupt(f"{name} of checkpoint {self.name} is read with other bytes than were written")
+        """See `read_checked`."""
+        return read_checked(self._folder, self._files[name])
 
 
 def safetensors_file(

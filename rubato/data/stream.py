@@ -10,6 +10,7 @@ joiners. So whoever computes a microbatch, and after whatever, begins it at the 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,7 +69,7 @@ class StreamPlan(BatchPlan):
         """Always 0."""
         return 0
 
-    @property
+    @functools.cached_property
     def num_streams(self) -> int:
         """S: microbatches that have samples, the same ones in every step."""
         return sum(size > 0 for size in self.sizes(0))

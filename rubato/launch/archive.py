@@ -305,7 +305,7 @@ class StorageArchive:
         except Exception as error:  # whatever it is: training goes on without this checkpoint, and the answer must come
             self._post(ManifestCommitted(order.folder, order.step, order.generation, error=f"{error}"))
             return
-        self._newest = max(self._newest, order.folder, key=_key_of)
+        self._newest = order.folder
         # Told after the event: an end that waits for it comes after that.
         self._post(ManifestCommitted(order.folder, order.step, order.generation))
         if self._searches.wait(0.0):  # else nothing may be deleted: it may be what is found
@@ -361,7 +361,7 @@ class StorageArchive:
                     self._post(Emit(EventKind.CHECKPOINT_FAILED.value, message, data={"cause": str(error)}))
                     return False
                 self._num_dropped += 1
-                if _key_of(self._newest)[1] > order.which.after_step:
+                if self._newest and key_of(self._newest)[1] > order.which.after_step:
                     self._newest = ""  # it may have been among them, and the one before it is not known
                 for name in dropped:
                     message = f"checkpoint {name} was deleted: {order.because}"
@@ -370,7 +370,3 @@ class StorageArchive:
 
     def _emit(self, kind: EventKind, message: str, order: CommitManifest, **data: object) -> None:
         self._post(Emit(kind.value, message, order.step, order.generation, {"step": order.step, **data}))
-
-
-def _key_of(name: str) -> tuple[int, int]:
-    return key_of(name) if name else (0, 0)

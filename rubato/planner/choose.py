@@ -96,21 +96,20 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     allowed, refused = candidates(spec, profile)
     counts = useful_counts(spec)
     alone = _option(profile, link, spec, allowed[0], 1, 1.0).samples_per_s
-    options = {
-        strategy: [_option(profile, link, spec, strategy, workers, alone) for workers in counts] for strategy in allowed
-    }
+    options = {one: [_option(profile, link, spec, one, workers, alone) for workers in counts] for one in allowed}
     best = sorted(
         (max(one, key=lambda option: option.samples_per_s) for one in options.values()),
         key=lambda option: option.step_s,
     )
     one_worker = [one for one in best if one.workers == 1]
     best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
-    own = options[_strategy_of(spec, allowed)]
+    strategy = _strategy_of(spec, allowed)
+    own = options[strategy]
     chosen = _enough(own)
     compared: tuple[Batch, ...] = ()
     told = list(_sentences(profile, link, spec, chosen, own, best))
     if noise_scale is not None:
-        compared = _compare(profile, link, spec, _strategy_of(spec, allowed), noise_scale)
+        compared = _compare(profile, link, spec, strategy, noise_scale)
         told += sentences(compared, spec.batch.global_size, noise_scale)
     return Plan(
         chosen,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 from typing import Literal
@@ -57,8 +57,6 @@ class Message:
     exchange: Exchange
     size: float
     """Bytes, as `links.cost_of` takes them."""
-    tree: int = 0
-    """Of the strategy, where that gives the order."""
 
 
 def messages(strategy: Strategy, profile: Profile, workers: int, elements: int | None = None) -> list[Message]:
@@ -72,7 +70,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
     if strategy.local != "none":
-        closing = Message("direct", max(profile.state_bytes, e * profile.parameters), strategy.tree)
+        closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
         if strategy.local != "asynchronous":
             return [closing]
         # A gradient to the server for each update, and weights back, but at the beginning, when all have the same.
@@ -84,8 +82,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
             closing,
         ]
     if strategy.method == "none":
-        vector = e * (profile.parameters if elements is None else elements)
-        return [Message(strategy.algorithm, vector, strategy.tree if strategy.algorithm == "direct" else 0)]
+        return [Message(strategy.algorithm, e * (profile.parameters if elements is None else elements))]
     matrices, compressed = profile.matrices, profile.compressed
     dense = Message("direct", e * (profile.parameters - compressed))
     chosen = count_of(strategy.density, compressed)
@@ -129,7 +126,7 @@ def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, e
 
 def message_s(message: Message, strategy: Strategy, workers: int, link: Link) -> float:
     """Seconds that one of them takes."""
-    most = max(vectors_of(message.tree, workers))
+    most = max(vectors_of(strategy.tree, workers))
     return time_of(message.exchange, workers, message.size, link, max(1, strategy.servers), most)
 
 
@@ -138,25 +135,23 @@ def sent_bytes(strategy: Strategy, profile: Profile, workers: int) -> float:
     told = messages(strategy, profile, workers)
     servers = max(1, strategy.servers)
     return max(
-        sum(
-            sent_by(one.exchange, rank, workers, one.size, servers, vectors_of(one.tree, workers)[rank]) for one in told
-        )
-        for rank in range(workers)
+        sum(sent_by(one.exchange, rank, workers, one.size, servers, vectors) for one in told)
+        for rank, vectors in enumerate(vectors_of(strategy.tree, workers))
     )
 
 
-@cache
-def vectors_of(microbatches: int, workers: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def vectors_of(microbatches: int, workers: int) -> tuple[int, ...]:
     """By rank, how many vectors it tells: nodes of the tree over the microbatches that it computes, in equal runs.
 
     Args:    microbatches: of the tree; 0: sums are made in any order, so that each tells one.
     """
     if not microbatches:
-        return [1] * workers
+        return (1,) * workers
     tree = Tree.of(microbatches)
     # As `engine.tree.balanced_owners` shares them out.
     bounds = [-(-microbatches * rank // workers) for rank in range(workers + 1)]
-    return [tree.count_nodes(*run) for run in pairwise(bounds)]
+    return tuple(tree.count_nodes(*run) for run in pairwise(bounds))
 
 
 def codec_s(strategy: Strategy, profile: Profile) -> float:

@@ -85,6 +85,12 @@ def check_all_counted(home: Path, workers: int) -> None:
         assert total == pytest.approx([EPOCHS / BATCH] * SAMPLES, abs=1e-4)
 
 
+def scale_and_train(run: Any, workers: int) -> None:
+    run.scale(workers)
+    run.wait_workers(workers)
+    run.wait_step(run.step + 2)
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_over_joins_and_leaves_nothing_is_lost_or_counted_twice(tmp_path: Path, method: str) -> None:
     hold = tmp_path / "hold"
@@ -92,9 +98,7 @@ def test_over_joins_and_leaves_nothing_is_lost_or_counted_twice(tmp_path: Path, 
     with counting(tmp_path, 1, method) as run:
         run.wait_step(1)
         for workers in (3, 2):
-            run.scale(workers)
-            run.wait_workers(workers)
-            run.wait_step(run.step + 2)
+            scale_and_train(run, workers)
         hold.unlink()
         run.result()
     assert [event["data"]["cause"] for event in run.formed()] == ["start", "scale_up", "scale_down"], run.told()
@@ -110,14 +114,10 @@ def test_what_is_exchanged_whole_loses_nothing_over_joins_losses_and_leaves(tmp_
     hold.touch()
     with counting(tmp_path, 1, method) as run:
         run.wait_step(1)
-        run.scale(4)
-        run.wait_workers(4)
-        run.wait_step(run.step + 2)
+        scale_and_train(run, 4)
         run.kill_and_wait([0])  # of those that add up for all, too
         run.wait_step(run.step + 2)
-        run.scale(3)
-        run.wait_workers(3)
-        run.wait_step(run.step + 1)
+        scale_and_train(run, 3)
         hold.unlink()
         run.result()
     causes = {event["data"]["cause"] for event in run.formed()}
