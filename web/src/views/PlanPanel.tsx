@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { dryRun, post } from "../live/api";
 import { formatBytes, formatDuration } from "../text/format";
@@ -141,34 +142,33 @@ function Answer({ plan }: { plan: Plan }) {
 
 function Batches({ batches }: { batches: Plan["batches"] }) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <section class="scroll-x" tabIndex={0} aria-label="Batches">
-      <table>
-        <caption>Batches, each with the workers that pay for it</caption>
-        <thead>
-          <tr>
-            <th scope="col">Batch</th>
-            <th scope="col">Workers</th>
-            <th scope="col">Samples a second</th>
-            <th scope="col">A sample is worth</th>
-            <th scope="col">Learns, times as fast</th>
-          </tr>
-        </thead>
-        <tbody>
-          {batches.map((one) => (
-            <tr key={one.global_size}>
-              <td>{one.global_size}</td>
-              <td>{one.workers}</td>
-              <td>{Number(one.samples_per_s.toPrecision(3))}</td>
-              <td>{one.worth.toFixed(2)}</td>
-              <td>{one.progress.toFixed(2)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </section>
+    <Figures
+      caption="Batches, each with the workers that pay for it"
+      label="Batches"
+      columns={["Batch", "Workers", "Samples a second", "A sample is worth", "Learns, times as fast"]}
+    >
+      {batches.map((one) => (
+        <tr key={one.global_size}>
+          <td>{one.global_size}</td>
+          <td>{one.workers}</td>
+          <td>{Number(one.samples_per_s.toPrecision(3))}</td>
+          <td>{one.worth.toFixed(2)}</td>
+          <td>{one.progress.toFixed(2)}</td>
+        </tr>
+      ))}
+    </Figures>
   );
 }
+
+const OF_OPTIONS = [
+  "Strategy",
+  "Workers",
+  "A step",
+  "Computes",
+  "Exchanges",
+  "Times one worker",
+  "Sends a step",
+];
 
 function Options({
   caption,
@@ -180,37 +180,49 @@ function Options({
   chosen?: PlanOption;
 }) {
   return (
+    <Figures caption={caption} columns={OF_OPTIONS}>
+      {options.map((one) => (
+        <tr
+          key={`${one.name} ${one.workers}`}
+          class={one.workers === chosen?.workers ? "recommended" : undefined}
+        >
+          <td>{one.name}</td>
+          <td>{one.workers}</td>
+          <td>{milliseconds(one.step_s)}</td>
+          <td>{milliseconds(one.compute_s)}</td>
+          <td>{milliseconds(one.exposed_s + one.codec_s)}</td>
+          <td>{one.speedup.toFixed(2)}</td>
+          <td>{formatBytes(Math.round(one.sent_bytes))}</td>
+        </tr>
+      ))}
+    </Figures>
+  );
+}
+
+interface FiguresProps {
+  caption: string;
+  label?: string;
+  columns: string[];
+  children: ComponentChildren;
+}
+
+/** A table that scrolls by itself where it is too wide. */
+function Figures({ caption, label = caption, columns, children }: FiguresProps) {
+  return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <section class="scroll-x" tabIndex={0} aria-label={caption}>
+    <section class="scroll-x" tabIndex={0} aria-label={label}>
       <table>
         <caption>{caption}</caption>
         <thead>
           <tr>
-            <th scope="col">Strategy</th>
-            <th scope="col">Workers</th>
-            <th scope="col">A step</th>
-            <th scope="col">Computes</th>
-            <th scope="col">Exchanges</th>
-            <th scope="col">Times one worker</th>
-            <th scope="col">Sends a step</th>
+            {columns.map((one) => (
+              <th scope="col" key={one}>
+                {one}
+              </th>
+            ))}
           </tr>
         </thead>
-        <tbody>
-          {options.map((one) => (
-            <tr
-              key={`${one.name} ${one.workers}`}
-              class={one.workers === chosen?.workers ? "recommended" : undefined}
-            >
-              <td>{one.name}</td>
-              <td>{one.workers}</td>
-              <td>{milliseconds(one.step_s)}</td>
-              <td>{milliseconds(one.compute_s)}</td>
-              <td>{milliseconds(one.exposed_s + one.codec_s)}</td>
-              <td>{one.speedup.toFixed(2)}</td>
-              <td>{formatBytes(Math.round(one.sent_bytes))}</td>
-            </tr>
-          ))}
-        </tbody>
+        <tbody>{children}</tbody>
       </table>
     </section>
   );
