@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sklearn import datasets  # type: ignore[import-untyped]
 
-from rubato.recipes.image_classifier import Config, Digits, network
+from rubato.recipes.image_classifier import Config, Digits, load_digits, network
 
 
 def test_training_and_test_images_share_nothing_and_are_all() -> None:
@@ -33,3 +34,16 @@ def test_the_network_has_what_makes_bits_hard_to_keep() -> None:
 def test_an_unknown_setting_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="epoch"):
         Config(epoch=3)  # type: ignore[call-arg]
+
+
+def test_the_digits_are_scikit_learns() -> None:
+    theirs = datasets.load_digits()
+    mine = load_digits()
+    assert torch.equal(mine[:, :-1], torch.tensor(theirs.data, dtype=torch.float32))
+    assert torch.equal(mine[:, -1], torch.tensor(theirs.target, dtype=torch.float32))
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn"):
+        load_digits()

@@ -14,7 +14,7 @@ from rubato.recipes import RECIPES, find_recipe
 from rubato.recipes.keys import ConfigKey, config_keys
 
 ALLOWED_IMPORTS = {
-    "image-classifier": {"rubato", "torch", "sklearn"},
+    "image-classifier": {"rubato", "torch"},
     "char-lm": {"rubato", "torch"},
     "measure-links": {"rubato", "torch"},
 }
