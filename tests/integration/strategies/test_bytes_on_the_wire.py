@@ -13,14 +13,15 @@ import pytest
 from tests.exchanges import exchange
 from tests.network import Network, NoNamespaces, network
 
-WORKERS = 4
+MOST = 5
+"""Workers; fewer leave the others' namespaces empty."""
 SHAPES = [[1000, 1000], [1000], [500, 1000], [500]]
 ROUNDS = 3
 STRATEGIES: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling", "server")},
+    **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server")},
     "two servers": {"algorithm": "server", "servers": 2},
     **{name: {"compression": {"method": name, "density": 0.05, "rank": 64}} for name in (
-        "fp16", "bf16", "powersgd", "topk", "gtopk", "sketch", "sketched_sgd", "onebit",
+        "fp16", "bf16", "powersgd", "topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "onebit",
     )},
 }  # fmt: skip
 SHARE = 0.03
@@ -32,15 +33,16 @@ FEW = 6_000
 @pytest.fixture(scope="module")
 def net() -> Iterator[Network]:
     try:
-        with network(workers=WORKERS) as net:
+        with network(workers=MOST) as net:
             net.enlarge_packets()
             yield net
     except NoNamespaces as error:
         pytest.skip(f"the bytes of strategies are NOT measured here: {error}")
 
 
-def test_what_is_sent_is_what_was_announced(net: Network) -> None:
-    answers = exchange(net, WORKERS, STRATEGIES, SHAPES, ROUNDS)
+@pytest.mark.parametrize("workers", [4, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 3, 5))])
+def test_what_is_sent_is_what_was_announced(net: Network, workers: int) -> None:
+    answers = exchange(net, workers, STRATEGIES, SHAPES, ROUNDS)
     for name in STRATEGIES:
         for rank, answer in enumerate(answers):
             sent, announced = answer[name]["sent"], answer[name]["announced"]
