@@ -194,8 +194,8 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
             yield from _difference(client)
             yield from _checks_of(client)
             clusters = client.clusters()
-    except ServiceUnreachable:
-        yield Health(Level.WARNING, "service", f"nothing answers at {address}; start it with `rubato up`")
+    except ServiceUnreachable as error:
+        yield Health(Level.WARNING, "service", str(error))
         return
     except (ApiError, RubatoError) as error:
         yield Health(Level.PROBLEM, "service", f"{address}: {error}")

@@ -37,12 +37,9 @@ class Service(Jobs, Records):
     def __init__(self, url: str | None, token: str | None, home: Home | None, environment: Mapping[str, str]) -> None:
         home = home or Home.from_environment(environment)
         self.url = find_url(url, home, environment)
-        self._token = find_token(token, self.url, home, environment)
         self._transport = Transport(self.url, API)
         self._outside = Transport(self.url)
-
-    def _options(self) -> dict[str, Any]:
-        return http_options(self.url, self._token)
+        self._options = http_options(self.url, find_token(token, self.url, home, environment), environment)
 
     @call
     def request(self, method: str, path: str, body: Any = None, *, params: dict[str, Any] | None = None) -> Call[Any]:
@@ -125,6 +122,7 @@ class Client(Service, Sync):
         token: default: RUBATO_TOKEN, else that of `rubato login` for this address, else the home's token file (for this
             machine's service only).
         home: default: RUBATO_HOME, else ~/.rubato.
+        environment: SSL_CERT_FILE or SSL_CERT_DIR names who may have signed the certificate of an https address.
         transport: an httpx transport, for tests.
     """
 
@@ -139,7 +137,7 @@ class Client(Service, Sync):
     ) -> None:
         super().__init__(url, token, home, environment)
         try:
-            self._http = httpx.Client(**self._options(), transport=transport)
+            self._http = httpx.Client(**self._options, transport=transport)
         except httpx.InvalidURL as error:
             raise _no_address(self.url, error) from error
         self._hands = BlockingHands(self._http)
@@ -183,7 +181,7 @@ class AsyncClient(Service, Async):
     ) -> None:
         super().__init__(url, token, home, environment)
         try:
-            self._http = httpx.AsyncClient(**self._options(), transport=transport)
+            self._http = httpx.AsyncClient(**self._options, transport=transport)
         except httpx.InvalidURL as error:
             raise _no_address(self.url, error) from error
         self._hands = AwaitingHands(self._http)

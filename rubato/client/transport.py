@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
+from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable, UserError
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
@@ -40,8 +41,8 @@ class Message:
     id: str | None = None
 
 
-def http_options(url: str, token: str | None) -> dict[str, Any]:
-    """How an httpx client, of either kind, is made for a service."""
+def http_options(url: str, token: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    """How an httpx client, of either kind, is made for a service; raises as `trusted` does."""
     headers = {"Accept": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -53,8 +54,23 @@ def http_options(url: str, token: str | None) -> dict[str, Any]:
         "trust_env": False,
         # Loading the certificates takes longer than most requests. Plain HTTP uses none, and httpx is not told to
         # follow redirects, so nothing can lead from here to an unchecked TLS connection.
-        "verify": not url.startswith("http://"),
+        "verify": not url.startswith("http://") and trusted(environment),
     }
+
+
+def trusted(environment: Mapping[str, str]) -> ssl.SSLContext | Literal[True]:
+    """Who may sign certificates: whom SSL_CERT_FILE and SSL_CERT_DIR name, as elsewhere; True: the public authorities.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    file, folder = environment.get("SSL_CERT_FILE") or None, environment.get("SSL_CERT_DIR") or None
+    if file is None and folder is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=file, capath=folder)
+    except OSError as error:
+        raise UserError(f"SSL_CERT_FILE={file} holds no certificates that can be read: {error}") from error
 
 
 def options_of(request: Request) -> dict[str, Any]:
@@ -297,6 +313,11 @@ def _parse(text: str) -> Any:
 def unreachable(url: str, error: Exception) -> ServiceUnreachable:
     """The error for a service that does not answer."""
     cause = str(error) or type(error).__name__
+    if (doubt := _doubt_of(error)) is not None:
+        return ServiceUnreachable(
+            f"the certificate of {url} is not to be trusted ({doubt}); where an authority of your own signed it, name "
+            "the file of that authority's certificate in SSL_CERT_FILE"
+        )
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
         return ServiceUnreachable(
             f"{url} did not answer in time ({cause}); what was asked for may be done or not: look before you ask again"
@@ -305,6 +326,14 @@ def unreachable(url: str, error: Exception) -> ServiceUnreachable:
         f"nothing answers at {url} ({cause}); start the service with `rubato up`, "
         "or name another address with --url or RUBATO_URL"
     )
+
+
+def _doubt_of(error: BaseException) -> str | None:
+    """What is wrong with the certificate of the other side, where that is why there is no connection."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__  # httpcore hides its cause
+    return None if cause is None else cause.verify_message.rstrip(".")
 
 
 def is_away(error: RubatoError) -> bool:
