@@ -1,6 +1,7 @@
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, TargetedInputEvent } from "preact";
 import { useState } from "preact/hooks";
 import { dryRun, post } from "../live/api";
+import { FIRST_TYPED, type Inquiry, isSameInquiry, planRequest, type Typed } from "../state/inquiry";
 import { formatBytes, formatDuration } from "../text/format";
 import type { Plan, PlanOption } from "../wire";
 
@@ -14,16 +15,16 @@ interface PlanPanelProps {
 /** How many workers are worth it, and which strategy: predicted from a profile of the program. */
 export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const [profile, setProfile] = useState<unknown>(null);
-  const [gbit, setGbit] = useState("10");
-  const [latency, setLatency] = useState("0.1");
-  const [measuredBy, setMeasuredBy] = useState("");
-  const [noise, setNoise] = useState("");
-  const job = measuredBy.trim();
-  const [answer, setAnswer] = useState<{ text: string; plan: Plan } | null>(null);
+  const [typed, setTyped] = useState<Typed>(FIRST_TYPED);
+  const [answer, setAnswer] = useState<{ asked: Inquiry; plan: Plan } | null>(null);
   const [problem, setProblem] = useState("");
   const [isBusy, setBusy] = useState(false);
+  const inquiry: Inquiry = { text, profile, ...typed };
+  const isMeasured = typed.measuredBy.trim() !== "";
+  const canPredict = !isBusy && isReady && profile !== null;
   const attempt = async (act: () => Promise<void>) => {
     setProblem("");
+    setAnswer(null);
     setBusy(true);
     try {
       await act();
@@ -36,18 +37,25 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const take = (file: File | undefined) =>
     attempt(async () => {
       setProfile(null);
-      setAnswer(null);
       if (file) setProfile(JSON.parse(await file.text()));
     });
   const predict = () =>
     attempt(async () => {
-      const said = { latency_s: Number(latency) / 1e3, bytes_per_s: (Number(gbit) * 1e9) / 8 };
-      const network = job ? { links_of: job } : { link: said };
       const { spec } = await dryRun(text);
-      const known = noise.trim() ? { noise_scale: Number(noise) } : {};
-      setAnswer({ text, plan: await post<Plan>("/plan", { spec, profile, ...network, ...known }) });
+      setAnswer({ asked: inquiry, plan: await post<Plan>("/plan", planRequest(inquiry, spec)) });
     });
-  const shown = answer?.text === text ? answer.plan : null;
+  const entry = (name: keyof Typed) => ({
+    value: typed[name],
+    onInput: (event: TargetedInputEvent<HTMLInputElement>) =>
+      setTyped({ ...typed, [name]: event.currentTarget.value }),
+    // The form around would take it as its own, and submit the job.
+    onKeyDown: (event: KeyboardEvent) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      if (canPredict) void predict();
+    },
+  });
+  const shown = answer && isSameInquiry(answer.asked, inquiry) ? answer.plan : null;
   return (
     <details class="plan">
       <summary>How many workers are worth it?</summary>
@@ -66,34 +74,15 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
         </label>
         <label class="field">
           Network of a worker, Gbit/s
-          <input
-            type="number"
-            min="0"
-            step="any"
-            value={gbit}
-            disabled={job !== ""}
-            onInput={(event) => setGbit(event.currentTarget.value)}
-          />
+          <input type="number" min="0" step="any" {...entry("bandwidth")} disabled={isMeasured} />
         </label>
         <label class="field">
           Latency, ms
-          <input
-            type="number"
-            min="0"
-            step="any"
-            value={latency}
-            disabled={job !== ""}
-            onInput={(event) => setLatency(event.currentTarget.value)}
-          />
+          <input type="number" min="0" step="any" {...entry("latency")} disabled={isMeasured} />
         </label>
         <label class="field">
           Or the job that measured it
-          <input
-            type="text"
-            placeholder="of the recipe measure-links"
-            value={measuredBy}
-            onInput={(event) => setMeasuredBy(event.currentTarget.value)}
-          />
+          <input type="text" placeholder="of the recipe measure-links" {...entry("measuredBy")} />
         </label>
         <label class="field">
           Noise scale, samples
@@ -102,17 +91,11 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             min="0"
             step="any"
             placeholder="as a job like it charts; not needed"
-            value={noise}
-            onInput={(event) => setNoise(event.currentTarget.value)}
+            {...entry("noise")}
           />
         </label>
       </div>
-      <button
-        type="button"
-        class="button"
-        disabled={isBusy || !isReady || profile === null}
-        onClick={() => void predict()}
-      >
+      <button type="button" class="button" disabled={!canPredict} onClick={() => void predict()}>
         Predict
       </button>
       <p class="error" role="alert">
