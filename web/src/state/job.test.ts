@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { at, makeEvent, makeJob, makeRow } from "../testing";
-import { appendEvents, durationOf, mergeRows, NO_JOB, paceOf, reduceJob } from "./job";
+import { isFinal, STATUSES } from "../wire";
+import { appendEvents, canAsk, durationOf, mergeRows, NO_JOB, paceOf, reduceJob } from "./job";
 
 const steps = (rows: readonly { step: number }[]) => rows.map((row) => row.step);
 
@@ -92,5 +93,16 @@ describe("durationOf", () => {
     expect(durationOf(makeJob({ started_at: at(1) }), now)).toBe(60);
     expect(durationOf(makeJob({ status: "failed", started_at: at(1), finished_at: at(11) }), now)).toBe(10);
     expect(durationOf(makeJob({ status: "queued", started_at: null }), now)).toBeNull();
+  });
+});
+
+describe("canAsk", () => {
+  it("offers to resume only what is paused: while it pauses the service refuses", () => {
+    expect(STATUSES.filter((status) => canAsk("resume", status))).toEqual(["paused"]);
+    expect(canAsk("pause", "pausing")).toBe(false);
+  });
+
+  it("offers to cancel whatever has not ended", () => {
+    for (const status of STATUSES) expect(canAsk("cancel", status)).toBe(!isFinal(status));
   });
 });

@@ -1,6 +1,6 @@
 /** One job, its events and its metric rows: a pure state machine. Replays after a reconnect change nothing. */
 
-import { isFinal, type Job, type JobEvent, type MetricRow } from "../wire";
+import { isFinal, type Job, type JobEvent, type MetricRow, type Status } from "../wire";
 
 export interface JobState {
   job: Job | null;
@@ -109,4 +109,18 @@ export function paceOf(rows: readonly MetricRow[]): number | undefined {
     .filter((value): value is number => typeof value === "number" && value > 0)
     .sort((a, b) => a - b);
   return seconds[Math.floor(seconds.length / 2)];
+}
+
+export type Verb = "pause" | "resume" | "checkpoint" | "cancel";
+
+const CAN: Record<Verb, readonly Status[]> = {
+  pause: ["queued", "starting", "running", "recovering"],
+  resume: ["paused"],
+  checkpoint: ["running"],
+  cancel: ["queued", "starting", "running", "recovering", "pausing", "paused", "stopping"],
+};
+
+/** Whether a verb makes sense in a status; the service has the last word. */
+export function canAsk(verb: Verb, status: Status): boolean {
+  return CAN[verb].includes(status);
 }

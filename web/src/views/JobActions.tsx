@@ -6,18 +6,9 @@ import { Icon, type IconName } from "../parts/Icon";
 import { useAct } from "../parts/useAct";
 import { jobPath, navigate } from "../router";
 import { comparePath } from "../state/compare";
+import { canAsk, type Verb } from "../state/job";
 import { parseAssignments } from "../text/assignments";
-import { isFinal, type Job, type Status } from "../wire";
-
-type Verb = "pause" | "resume" | "checkpoint" | "cancel";
-
-/** From which statuses a verb makes sense; the service has the last word. */
-const CAN: Record<Verb, readonly Status[]> = {
-  pause: ["queued", "starting", "running", "recovering"],
-  resume: ["pausing", "paused"],
-  checkpoint: ["running"],
-  cancel: ["queued", "starting", "running", "recovering", "pausing", "paused", "stopping"],
-};
+import { isFinal, type Job } from "../wire";
 
 /** A pause that is forced, or of Ray Train's programs, which report their checkpoints when they want to. */
 const PAUSED_FROM_NEWEST = "Asked to pause. The job will go on from its newest checkpoint.";
@@ -45,7 +36,7 @@ function useVerbs(job: Job, onJob?: (job: Job) => void) {
 export function RowActions({ job }: { job: Job }) {
   const { isBusy, send } = useVerbs(job);
   if (isFinal(job.status)) return null;
-  const isResumable = CAN.resume.includes(job.status);
+  const isResumable = canAsk("resume", job.status);
   const verb = isResumable ? "resume" : "pause";
   const label = isResumable ? "Resume" : "Pause";
   return (
@@ -55,7 +46,7 @@ export function RowActions({ job }: { job: Job }) {
         class="icon-button"
         aria-label={`${label} ${job.name}`}
         title={label}
-        disabled={isBusy || !CAN[verb].includes(job.status)}
+        disabled={isBusy || !canAsk(verb, job.status)}
         onClick={() => send(verb)}
       >
         <Icon name={isResumable ? "play" : "pause"} />
@@ -72,7 +63,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
     <button
       type="button"
       class="button"
-      disabled={isBusy || !CAN[verb].includes(job.status)}
+      disabled={isBusy || !canAsk(verb, job.status)}
       onClick={() => send(verb)}
     >
       <Icon name={icon} /> {label}
@@ -82,7 +73,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
     <div class="actions">
       {!isFinal(job.status) && (
         <>
-          {CAN.resume.includes(job.status)
+          {canAsk("resume", job.status)
             ? button("resume", "Resume", "play")
             : button("pause", "Pause", "pause")}
           {job.status === "pausing" && <PauseAtOnce job={job} onConfirm={send} isBusy={isBusy} />}
@@ -138,7 +129,7 @@ function Cancel({ job, onConfirm, isBusy, isIcon = false }: ConfirmedProps) {
       dismiss="Keep training"
       isDanger
       isIcon={isIcon}
-      disabled={isBusy || !CAN.cancel.includes(job.status)}
+      disabled={isBusy || !canAsk("cancel", job.status)}
       onConfirm={() => onConfirm("cancel", { force: isForced })}
     >
       <p class="soft">
