@@ -77,14 +77,20 @@ def styled_status(status: str) -> Text:
     return Text(status, style=STATUS_STYLES.get(status, ""))
 
 
+def format_status(job: Job) -> str:
+    """`running (training)`; `queued (unschedulable)` where there is a reason."""
+    said = [word for word in (job.phase if not job.is_final else None, job.reason) if word]
+    return f"{job.status} ({', '.join(said)})" if said else job.status
+
+
 def job_table(jobs: list[Job], now: datetime, columns: int | None = None) -> Table:
     """`rubato ps`.
 
     Args:
         jobs: a row each.
         now: what ages count from.
-        columns: width of the terminal. On a narrow one ids stand below names, on a very narrow one the step is a
-            percentage. None: there is none, and each has a column.
+        columns: width of the terminal. Reasons stand below statuses; on a narrow one ids below names; on a very
+            narrow one there are no reasons, and the step is a percentage. None: there is none, and each has a column.
     """
     from rich.table import Table
     from rich.text import Text
@@ -102,11 +108,13 @@ def job_table(jobs: list[Job], now: datetime, columns: int | None = None) -> Tab
         least = 0 if not is_name else max((len(job.id) for job in jobs), default=0) if is_narrow else MIN_NAME_WIDTH
         justify: JustifyMethod = "right" if is_number else "left"
         table.add_column(title, justify=justify, no_wrap=not is_name, overflow="fold", min_width=least)
+    below = " " if columns is None else "\n"
     for job in jobs:
+        has_reason = bool(job.reason) and not is_tiny
         cells = {
             "ID": Text(job.id),
             "NAME": Text.assemble(job.name, ("\n" + job.id, "dim")) if is_narrow else Text(job.name),
-            "STATUS": styled_status(job.status),
+            "STATUS": styled_status(job.status).append(f"{below}({job.reason})" if has_reason else "", "dim"),
             "WORKERS": Text(format_workers(job)),
             "STEP": Text(format_steps(job)),
             "DONE": Text(f"{job.step / job.total_steps:.0%}" if job.total_steps else "-"),
@@ -122,7 +130,7 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     lines = [
         ("id", job.id),
         ("name", job.name),
-        ("status", job.status + (f" ({job.phase})" if job.phase and not job.is_final else "")),
+        ("status", format_status(job)),
         ("workers", f"{job.workers} of {job.desired_workers} wanted, {job.min_workers} to {job.max_workers} allowed"),
         ("step", format_steps(job)),
         ("restarts", str(job.restarts)),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -49,6 +50,20 @@ def test_the_queue_is_told_also_before_the_scheduler_has_looked(position: int | 
     assert dict(describe_job(job, NOW))["queue"] == shown
 
 
+@pytest.mark.parametrize(
+    ("status", "phase", "reason", "shown"),
+    [
+        ("running", "training", None, "running (training)"),
+        ("queued", None, "unschedulable", "queued (unschedulable)"),
+        ("recovering", "repairing", "controller_lost", "recovering (repairing, controller_lost)"),
+        ("failed", "repairing", "hang", "failed (hang)"),
+    ],
+)
+def test_a_status_has_its_reason_beside_it(status: str, phase: str | None, reason: str | None, shown: str) -> None:
+    job = Job(id="job_1", name="digits", status=status, phase=phase, reason=reason)
+    assert dict(describe_job(job, NOW))["status"] == shown
+
+
 LONG = Job(
     id="job_01k9zzzzzzzzzzzzzzzzzzzzzz", name="a-name-" * 9, status="recovering", step=123456, total_steps=999999
 )
@@ -70,6 +85,23 @@ def test_a_narrow_terminal_folds_the_name_and_keeps_the_id() -> None:
     assert max(map(len, lines)) <= 90
     folded = "".join(line[len(LONG.id) :].split()[0] for line in lines[1:])
     assert folded == LONG.name
+
+
+def test_a_table_for_a_script_has_the_reason_in_the_line_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout_console().print(job_table([replace(LONG, reason="controller_lost")], NOW), soft_wrap=True)
+    (_, row) = capsys.readouterr().out.splitlines()
+    assert "recovering (controller_lost)  " in row
+
+
+@pytest.mark.parametrize(("columns", "has_room"), [(60, False), (80, True), (120, True)])
+def test_on_a_terminal_reasons_stand_below_statuses_where_there_is_room(columns: int, has_room: bool) -> None:
+    shown = io.StringIO()
+    job = replace(LONG, reason="controller_lost")
+    Console(file=shown, width=columns).print(job_table([job], NOW, columns))
+    lines = shown.getvalue().splitlines()
+    assert job.status in lines[1]
+    assert ("(controller_lost)" in lines[2]) == has_room
+    assert lines[0].split()[-1] == {60: "DONE", 80: "LOSS", 120: "AGE"}[columns]
 
 
 @pytest.mark.parametrize("columns", [60, 80])
