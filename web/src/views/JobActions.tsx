@@ -23,10 +23,13 @@ const DONE: Record<Verb, string> = {
 /** The verbs of a job, one at a time. */
 function useVerbs(job: Job, onJob?: (job: Job) => void) {
   const { isBusy, act } = useAct();
+  // The answer tells the whole job; one of a list may not.
+  const told = (verb: Verb, body: object, answer: Job) =>
+    verb === "pause" && (answer.scaling_restarts || "force" in body) ? PAUSED_FROM_NEWEST : DONE[verb];
   const send = (verb: Verb, body: object = {}) =>
     void act(
       () => post<Job>(`/jobs/${job.id}/${verb}`, body),
-      verb === "pause" && (job.scaling_restarts || "force" in body) ? PAUSED_FROM_NEWEST : DONE[verb],
+      (answer) => told(verb, body, answer),
       onJob,
     );
   return { isBusy, send };

@@ -19,6 +19,8 @@ export function WorkersTab({ job }: { job: Job }) {
   if (isLoading) return <div class="card loading" role="status" aria-label="Loading workers" />;
   const workers = [...(value?.items ?? [])].sort(byRank);
   if (workers.length === 0) return <NoWorkers job={job} />;
+  // Nothing is done to single workers of Ray Train: its group leaves as a whole.
+  const hasActions = !isFinal(job.status) && !job.scaling_restarts;
   return (
     <div class="card scroll-x">
       <table class="plain">
@@ -54,7 +56,7 @@ export function WorkersTab({ job }: { job: Job }) {
             <th scope="col" class="number">
               Pid
             </th>
-            {!isFinal(job.status) && <th scope="col">Actions</th>}
+            {hasActions && <th scope="col">Actions</th>}
           </tr>
         </thead>
         <tbody>
@@ -88,7 +90,7 @@ export function WorkersTab({ job }: { job: Job }) {
                   {worker.pid ?? "–"}
                 </code>
               </td>
-              {!isFinal(job.status) && (
+              {hasActions && (
                 <td>
                   <WorkerActions job={job} worker={worker} />
                 </td>
