@@ -4,7 +4,17 @@ import { useWidth } from "../parts/useWidth";
 import { formatCount, formatDuration } from "../text/format";
 import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
 import { attemptsOf, BoardBar, type Choice } from "./BoardBar";
-import { batchOf, buildLane, extentOf, metricNames, orderRows, type Range, TREND_ROWS, xOf } from "./data";
+import {
+  axesOf,
+  batchOf,
+  buildLane,
+  extentOf,
+  metricNames,
+  orderRows,
+  type Range,
+  TREND_ROWS,
+  xOf,
+} from "./data";
 import { CHART_POINTS, fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
 import { Lane } from "./Lane";
 import { isPositive } from "./lines";
@@ -93,6 +103,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
     <section class="card board" aria-label="Charts">
       <BoardBar
         choice={choice}
+        axes={axesOf([job])}
         names={names}
         attempts={attempts}
         onChoice={choose}

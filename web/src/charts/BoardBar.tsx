@@ -11,11 +11,7 @@ export interface Choice {
   attempt: number | null;
 }
 
-const AXES: [axis: XAxis, name: string][] = [
-  ["step", "Step"],
-  ["time", "Time"],
-  ["samples", "Samples"],
-];
+const AXIS_NAMES: Record<XAxis, string> = { step: "Step", time: "Time", samples: "Samples" };
 
 /** The attempts that still have rows: of a step that was trained again the service keeps the last. */
 export function attemptsOf(rows: readonly MetricRow[]): number[] {
@@ -24,6 +20,7 @@ export function attemptsOf(rows: readonly MetricRow[]): number[] {
 
 interface BoardBarProps {
   choice: Choice;
+  axes: readonly XAxis[];
   names: string[];
   attempts: number[];
   onChoice: (choice: Choice) => void;
@@ -31,7 +28,7 @@ interface BoardBarProps {
 }
 
 /** What the charts show, and over which axis. */
-export function BoardBar({ choice, names, attempts, onChoice, onShowAll }: BoardBarProps) {
+export function BoardBar({ choice, axes, names, attempts, onChoice, onShowAll }: BoardBarProps) {
   return (
     <div class="board-bar">
       <MetricChoice
@@ -69,14 +66,14 @@ export function BoardBar({ choice, names, attempts, onChoice, onShowAll }: Board
       />
       <Toggle label="Log" isOn={choice.isLog} onChange={(isLog) => onChoice({ ...choice, isLog })} />
       <fieldset class="segments" aria-label="Horizontal axis">
-        {AXES.map(([axis, name]) => (
+        {axes.map((axis) => (
           <button
             type="button"
             key={axis}
             aria-pressed={choice.axis === axis}
             onClick={() => onChoice({ ...choice, axis })}
           >
-            {name}
+            {AXIS_NAMES[axis]}
           </button>
         ))}
       </fieldset>

@@ -3,7 +3,7 @@ import { useWidth } from "../parts/useWidth";
 import { jobPath } from "../router";
 import type { Job, MetricChart } from "../wire";
 import { BoardBar, type Choice } from "./BoardBar";
-import type { Range } from "./data";
+import { axesOf, type Range } from "./data";
 import { Lane } from "./Lane";
 import { buildLines, isPositive, rangeOf, styleOf, trackOf } from "./lines";
 
@@ -31,7 +31,9 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
   const [zoom, setZoom] = useState<Range | null>(null);
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame);
-  const { axis, isSmooth } = choice;
+  const { isSmooth } = choice;
+  const axes = axesOf(runs.map(({ job }) => job));
+  const axis = axes.includes(choice.axis) ? choice.axis : "step";
   const metrics = [...choice.metrics];
   // A job's figures change every second; its line only with what was read of it.
   const drawn = runs.flatMap((run) => [run.job.id, run.chart]);
@@ -57,7 +59,8 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
   return (
     <section class="card board" aria-label="Charts" aria-busy={isLoading}>
       <BoardBar
-        choice={choice}
+        choice={{ ...choice, axis }}
+        axes={axes}
         names={names}
         attempts={[]}
         onChoice={choose}

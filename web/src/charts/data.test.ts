@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { at, makeRow } from "../testing";
-import { buildLane, extentOf, metricNames, movingAverage, orderRows, thin, visibleSpan } from "./data";
+import { at, makeJob, makeRow } from "../testing";
+import {
+  axesOf,
+  buildLane,
+  extentOf,
+  metricNames,
+  movingAverage,
+  orderRows,
+  thin,
+  visibleSpan,
+} from "./data";
 
 const ORIGIN = Date.parse(at(0));
 const rows = [1, 2, 3, 4, 5].map((step) => makeRow(step));
@@ -124,5 +133,16 @@ describe("axis", () => {
       aux: 1,
     };
     expect(metricNames([makeRow(1, { values })])).toEqual(["loss", "accuracy", "aux"]);
+  });
+});
+
+describe("axesOf", () => {
+  const ours = makeJob({ spec: { backend: "rubato", batch: { global_size: 256 } } });
+  const rays = makeJob({ spec: { backend: "ray_train", batch: { global_size: 256 } } });
+
+  it("counts samples only where all jobs have a batch that Rubato cuts", () => {
+    expect(axesOf([ours])).toEqual(["step", "time", "samples"]);
+    expect(axesOf([rays])).toEqual(["step", "time"]);
+    expect(axesOf([ours, rays])).toEqual(["step", "time"]);
   });
 });

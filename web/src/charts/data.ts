@@ -43,10 +43,21 @@ export function orderNames(names: Iterable<string>): string[] {
   return own.sort((a, b) => Number(b === "loss") - Number(a === "loss") || (a < b ? -1 : 1));
 }
 
+interface SpecOfBatch {
+  backend?: unknown;
+  batch?: { global_size?: unknown };
+}
+
 /** Samples of a step, as the spec says. */
 export function batchOf(job: Job): number {
-  const size = (job.spec as { batch?: { global_size?: unknown } } | undefined)?.batch?.global_size;
+  const size = (job.spec as SpecOfBatch | undefined)?.batch?.global_size;
   return typeof size === "number" && size > 0 ? size : 1;
+}
+
+/** Over which axes jobs can be drawn: how many samples a step of Ray Train has, its program alone knows. */
+export function axesOf(jobs: readonly Job[]): XAxis[] {
+  const isCounted = jobs.every((job) => (job.spec as SpecOfBatch | undefined)?.backend !== "ray_train");
+  return isCounted ? ["step", "time", "samples"] : ["step", "time"];
 }
 
 /** Where a row stands on the axis: its step, its samples at `batch` a step, or seconds since `origin` (epoch milliseconds). */
