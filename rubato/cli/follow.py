@@ -11,6 +11,8 @@ from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.output import is_live, note, stderr_console
 from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers, plural
 from rubato.wire.events import EventKind
+from rubato.wire.reasons import Reason
+from rubato.wire.status import Status
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
@@ -233,6 +235,10 @@ def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float |
                 if state is not None and state.desired_workers != wanted:
                     line.tell(f"Someone asked for {state.desired_workers} workers meanwhile.")
                     return ExitCode.ERROR
+                if state is not None and is_laid_aside(state):
+                    wish = f"the wish for {plural(wanted, 'worker')} holds from `rubato resume {job.name}` on"
+                    line.tell(f"{job.name} is {state.status}; {wish}.")
+                    return ExitCode.NOT_FINISHED
                 if state is not None:
                     before = state.workers
                     line.show(state)
@@ -249,3 +255,11 @@ def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float |
     job = client.job(job.id)
     note(f"{job.name} {job.status} before it had {wanted} workers.")
     return ExitCode.ERROR if job.status == "succeeded" else code_for_status(job.status)
+
+
+def is_laid_aside(job: Job) -> bool:
+    """Whether it trains again only once somebody resumes it. What makes way for another job goes on by itself, and a
+    `rubato run` that is paused has ended.
+    """
+    makes_way = job.status == Status.PAUSING and job.reason == Reason.PREEMPTED
+    return job.status in (Status.PAUSING, Status.PAUSED) and not makes_way and job.finished_at is None

@@ -54,3 +54,17 @@ def test_a_gap_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
         tell(ServiceUnreachable("gone"))
     assert capsys.readouterr().err.count("does not answer") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_so"),
+    [
+        ({"status": "paused"}, True),
+        ({"status": "pausing"}, True),
+        ({"status": "pausing", "reason": "preempted"}, False),
+        ({"status": "paused", "finished_at": "2026-01-02T03:04:05Z"}, False),
+        ({"status": "queued", "reason": "preempted"}, False),
+    ],
+)
+def test_a_job_that_makes_way_is_not_laid_aside(changes: dict[str, str], is_so: bool) -> None:
+    assert follow.is_laid_aside(decode(Job, job(**changes))) == is_so

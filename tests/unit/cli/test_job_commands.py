@@ -274,6 +274,7 @@ def test_scale_to_what_there_is_while_a_replacement_warms_up_ends_when_nobody_jo
         (stream(job(status="failed", desired_workers=4)), job(status="failed"), 100, "failed before it had 4"),
         (stream(), job(status="succeeded"), 1, "succeeded before it had 4"),
         (stream(), job(status="cancelled"), 103, "cancelled before"),
+        (stream(job(status="paused", desired_workers=4), end=False), job(), 101, "4 workers holds from `rubato resume"),
     ],
 )
 def test_a_scaling_that_will_not_come(
