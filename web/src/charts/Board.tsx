@@ -11,6 +11,7 @@ import {
   extentOf,
   metricNames,
   orderRows,
+  originOf,
   type Range,
   TREND_ROWS,
   xOf,
@@ -66,13 +67,10 @@ function Score({ job, rows, events, theme }: BoardProps) {
   const batch = batchOf(job);
 
   const filled = useMemo(() => fillMembership(rows, events), [rows, events]);
-  const detailed = useDetail(job, filled, zoom, (row) => xOf(row, axis, originOf(filled), batch));
-  const ordered = useMemo(() => {
-    const wanted =
-      choice.attempt === null ? detailed : detailed.filter((row) => row.attempt === choice.attempt);
-    return orderRows(wanted, axis);
-  }, [detailed, axis, choice.attempt]);
-  const origin = originOf(ordered);
+  const { attempt } = choice;
+  const origin = useMemo(() => originOf(ofAttempt(filled, attempt), axis), [filled, axis, attempt]);
+  const detailed = useDetail(job, events, filled, zoom, (row) => xOf(row, axis, origin, batch));
+  const ordered = useMemo(() => orderRows(ofAttempt(detailed, attempt), axis), [detailed, axis, attempt]);
   const range = zoom ?? extentOf(ordered, axis, origin, batch);
   const names = useMemo(() => metricNames(rows), [rows]);
   const attempts = useMemo(() => attemptsOf(filled), [filled]);
@@ -94,7 +92,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
   );
 
   const choose = (next: Choice) => {
-    if (next.axis !== axis || next.attempt !== choice.attempt) setZoom(null);
+    if (next.axis !== axis || next.attempt !== attempt) setZoom(null);
     setChoice(next);
   };
   const shared = { axis, range, width, theme, onZoom: setZoom };
@@ -164,9 +162,14 @@ function Score({ job, rows, events, theme }: BoardProps) {
   );
 }
 
+function ofAttempt(rows: readonly MetricRow[], attempt: number | null): readonly MetricRow[] {
+  return attempt === null ? rows : rows.filter((row) => row.attempt === attempt);
+}
+
 /** Where the reader zooms into what was thinned out, the service is asked for more of it. */
 function useDetail(
   job: Job,
+  events: readonly JobEvent[],
   rows: readonly MetricRow[],
   zoom: Range | null,
   place: (row: MetricRow) => number,
@@ -174,9 +177,6 @@ function useDetail(
   const steps = zoom && thinnedSteps(rows, (row) => place(row) >= zoom[0] && place(row) <= zoom[1]);
   const query = steps && `max_points=${CHART_POINTS}&start=${steps[0]}&end=${steps[1]}`;
   const { value } = useResource<MetricChart>(query && `/jobs/${job.id}/metrics/chart?${query}`);
-  return useMemo(() => (value ? withDetail(rows, rowsOfChart(value)) : rows), [rows, value]);
-}
-
-function originOf(rows: readonly MetricRow[]): number {
-  return rows[0] ? Date.parse(rows[0].time) : 0;
+  const finer = useMemo(() => value && fillMembership(rowsOfChart(value), events), [value, events]);
+  return useMemo(() => (finer ? withDetail(rows, finer) : rows), [rows, finer]);
 }

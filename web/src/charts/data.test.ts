@@ -7,6 +7,7 @@ import {
   metricNames,
   movingAverage,
   orderRows,
+  originOf,
   thin,
   visibleSpan,
 } from "./data";
@@ -116,6 +117,12 @@ describe("axis", () => {
     const fresh = makeRow(8, { time: at(5) });
     expect(orderRows([fresh, stale], "time")).toEqual([stale, fresh]);
     expect(orderRows([fresh, stale], "step")).toEqual([fresh, stale]);
+  });
+
+  it("begins in time with the earliest row, which may be of a later step", () => {
+    const again = makeRow(1, { time: at(9) });
+    expect(originOf([again, makeRow(5)], "time")).toBe(Date.parse(at(5)));
+    expect(originOf([], "time")).toBe(0);
   });
 
   it("finds the visible span of an empty column", () => {

@@ -72,6 +72,12 @@ export function orderRows(rows: readonly MetricRow[], axis: XAxis): readonly Met
   return [...rows].sort((a, b) => Date.parse(a.time) - Date.parse(b.time));
 }
 
+/** Where the axis of time begins, in epoch milliseconds: at its first row. */
+export function originOf(rows: readonly MetricRow[], axis: XAxis): number {
+  const first = orderRows(rows, axis)[0];
+  return first ? Date.parse(first.time) : 0;
+}
+
 /** Start and end of the axis; never empty, so that a first point has room. */
 export function extentOf(rows: readonly MetricRow[], axis: XAxis, origin: number, batch = 1): Range {
   const first = rows[0];
