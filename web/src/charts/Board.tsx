@@ -1,6 +1,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { useResource } from "../live/hooks";
 import { useWidth } from "../parts/useWidth";
+import { metricsShown } from "../state/compare";
 import { formatCount, formatDuration } from "../text/format";
 import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
 import { attemptsOf, BoardBar, type Choice } from "./BoardBar";
@@ -53,7 +54,7 @@ const FIRST_CHOICE: Choice = {
   axis: "step",
   isSmooth: true,
   isLog: false,
-  metrics: new Set(["loss"]),
+  metrics: new Set(),
   attempt: null,
 };
 
@@ -74,7 +75,10 @@ function Score({ job, rows, events, theme }: BoardProps) {
   const range = zoom ?? extentOf(ordered, axis, origin, batch);
   const names = useMemo(() => metricNames(rows), [rows]);
   const attempts = useMemo(() => attemptsOf(filled), [filled]);
-  const shown = names.filter((name) => choice.metrics.has(name));
+  const shown = metricsShown(
+    names.filter((name) => choice.metrics.has(name)),
+    names,
+  );
   const lanes = useMemo(() => {
     const maxPoints = Math.max(200, width * 2);
     const hasTrend = choice.isSmooth && ordered.length > TREND_ROWS;
@@ -100,7 +104,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
   return (
     <section class="card board" aria-label="Charts">
       <BoardBar
-        choice={choice}
+        choice={{ ...choice, metrics: new Set(shown) }}
         axes={axesOf([job])}
         names={names}
         attempts={attempts}
