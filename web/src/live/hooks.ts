@@ -4,31 +4,45 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { API, type ApiError, get } from "./api";
 import { Reads } from "./reads";
 import type { SseMessage } from "./sse";
-import { openStream, type StreamState } from "./stream";
+import { openStream, type Stream, type StreamState } from "./stream";
 
-/** A hidden tab gives its connections back after this long: browsers allow six to a host, over all tabs. */
+/** A hidden tab gives its connections back after this long: browsers allow six to a host, over all tabs and windows. */
 const SLEEP_AFTER_MS = 15_000;
 
 export interface StreamRequest {
   /** Below /api/v1; null: no stream. */
   path: string | null;
   lastId?: string | undefined;
+  /** Whether what it tells is shown. Until then it holds no connection, and goes on later where it was. */
+  isWanted?: boolean;
   onMessages: (messages: SseMessage[]) => void;
 }
 
-/** Keep one stream open while the component lives and the tab is seen. */
-export function useStream({ path, lastId, onMessages }: StreamRequest): StreamState {
+/** Keep one stream open while the component lives, and what it tells and the tab are seen. */
+export function useStream({ path, lastId, isWanted = true, onMessages }: StreamRequest): StreamState {
   const [state, setState] = useState<StreamState>({ phase: "connecting" });
   const handler = useRef(onMessages);
   handler.current = onMessages;
+  const opened = useRef<Stream | null>(null);
   useEffect(() => {
     if (path === null) return;
     const stream = openStream({
       url: API + path,
       ...(lastId === undefined ? {} : { lastId }),
+      isAsleep: true,
       onMessages: (messages) => handler.current(messages),
       onState: setState,
     });
+    opened.current = stream;
+    return () => {
+      opened.current = null;
+      stream.close();
+    };
+  }, [path, lastId]);
+  useEffect(() => {
+    const stream = opened.current;
+    if (!stream || !isWanted) return;
+    stream.wake();
     let timer: ReturnType<typeof setTimeout> | undefined;
     const onVisibility = () => {
       clearTimeout(timer);
@@ -40,9 +54,9 @@ export function useStream({ path, lastId, onMessages }: StreamRequest): StreamSt
     return () => {
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", onVisibility);
-      stream.close();
+      stream.sleep();
     };
-  }, [path, lastId]);
+  }, [path, lastId, isWanted]);
   return state;
 }
 

@@ -63,9 +63,10 @@ describe("openStream", () => {
     vi.unstubAllGlobals();
   });
 
-  const open = (lastId?: string) => {
+  const open = (lastId?: string, isAsleep = false) => {
     stream = openStream({
       url: "/stream",
+      isAsleep,
       ...(lastId === undefined ? {} : { lastId }),
       onMessages: (messages: SseMessage[]) => seen.push(...messages.map((one) => one.data)),
       onState: (state) => states.push(state),
@@ -167,6 +168,17 @@ describe("openStream", () => {
     await vi.advanceTimersByTimeAsync(10);
     expect(service.asked).toEqual([null, "1"]);
     expect(seen).toEqual(["1", "2"]);
+  });
+
+  it("asks for nothing before it is woken", async () => {
+    service.answerWith(service.stream(message(8), "open"));
+    const opened = open("7", true);
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(service.asked).toEqual([]);
+    opened.wake();
+    await vi.advanceTimersByTimeAsync(10);
+    expect(service.asked).toEqual(["7"]);
+    expect(phases()).toEqual(["asleep", "connecting", "live"]);
   });
 
   it("says nothing more once closed", async () => {

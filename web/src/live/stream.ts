@@ -8,7 +8,7 @@ export type StreamState =
   | { phase: "live" }
   /** `since`: epoch milliseconds of the last sign of life. */
   | { phase: "lost"; since: number }
-  /** The tab is hidden; the connection was given back. */
+  /** Nobody looks; the connection was given back. */
   | { phase: "asleep" }
   /** The service said that nothing more will come. */
   | { phase: "ended" }
@@ -21,6 +21,8 @@ export interface StreamOptions {
   /** All messages of one network read, in order. */
   onMessages: (messages: SseMessage[]) => void;
   onState: (state: StreamState) => void;
+  /** It connects when it is woken, and not at once. */
+  isAsleep?: boolean;
 }
 
 export interface Stream {
@@ -52,15 +54,16 @@ class LiveStream implements Stream {
   private failures = 0;
   private lastSign = Date.now();
   private isOver = false;
-  private isAsleep = false;
+  private isAsleep: boolean;
   private readonly onOnline = () => this.retryNow();
 
   constructor(options: StreamOptions) {
     this.options = options;
     this.lastId = options.lastId ?? null;
     globalThis.addEventListener?.("online", this.onOnline);
-    options.onState({ phase: "connecting" });
-    void this.connect();
+    this.isAsleep = options.isAsleep ?? false;
+    options.onState({ phase: this.isAsleep ? "asleep" : "connecting" });
+    if (!this.isAsleep) void this.connect();
   }
 
   close(): void {

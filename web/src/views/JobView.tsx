@@ -78,6 +78,7 @@ export function JobView({ id, tab, theme }: JobViewProps) {
   const metrics = useStream({
     path: path && (!isLong || past.value) ? `${path}/metrics` : null,
     ...(past.value ? { lastId: String(past.value.position) } : {}),
+    isWanted: tab === "overview",
     onMessages: (all) => dispatch(readMetrics(all)),
   });
   const now = useNow();
