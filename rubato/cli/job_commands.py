@@ -23,7 +23,7 @@ from rubato.cli.options import (
     parse_ranks,
     parse_since,
 )
-from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
+from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
 from rubato.cli.watch_commands import UNFINISHED
 from rubato.wire.status import Status
@@ -266,7 +266,9 @@ def cancel(
 
 def checkpoint(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Ask a job for a checkpoint now."""
-    _change(url, job, lambda client, name: client.checkpoint(name), until=(), wait=False, as_json=as_json)
+    with source_of(job, url) as client:
+        asked = client.checkpoint(job)
+    tell(asked.raw, f"Asked {asked.name} for a checkpoint; `rubato events {job} -f` tells of it.", as_json=as_json)
 
 
 def wait(

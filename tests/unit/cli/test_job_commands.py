@@ -337,6 +337,11 @@ def test_cancel_by_force(service: FakeService, rubato: Rubato) -> None:
     assert service.requests[-1].json == {"force": False, "grace_seconds": 90}
 
 
+def test_a_checkpoint_is_asked_for(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/jobs/digits/checkpoint", Reply(job(), 202))
+    assert "Asked digits for a checkpoint" in rubato("checkpoint", "digits").err
+
+
 @pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])
 def test_wait_tells_the_end_by_its_code(service: FakeService, rubato: Rubato, status: str, code: int) -> None:
     service.on("GET", "/jobs/digits", job(status="running"))
