@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from rubato.cli.output import note, put_json, stdout_console, tell
 from rubato.cli.pin import UndoOption, pin_by_id
 from rubato.cli.render import checkpoint_table
 from rubato.errors import UserError
+
+if TYPE_CHECKING:
+    from rubato.client import Checkpoint, Client
 
 app = typer.Typer(
     name="checkpoints",
@@ -46,16 +49,26 @@ def download(
     """Bring all files of a checkpoint here; `rubato export FOLDER` makes a model of them."""
     with connect(url) as client:
         found = client.checkpoint_of(checkpoint_id)
-        if not found.files:
-            raise UserError(
-                f"{checkpoint_id} lists no files: Ray Train made it. The event that tells of it names its folder on "
-                "the storage"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, file in enumerate(found.files, start=1):
-            note(f"Downloading {file['name']} ({number} of {len(found.files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
-            client.download(found.id, str(file["name"]), folder)
+        bring(client, found, folder)
     tell(found.raw, f"Wrote {folder}: step {found.step}.", as_json=as_json)
+
+
+def bring(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
+    """Bring all files of a checkpoint into a folder, which is made where it is not there.
+
+    Raises:
+        UserError: the service knows of none.
+    """
+    files = checkpoint.files
+    if not files:
+        raise UserError(
+            f"{checkpoint.id} lists no files: Ray Train made it. The event that tells of it names its folder on the "
+            "storage"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(files, start=1):
+        note(f"Downloading {file['name']} ({number} of {len(files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
+        client.download(checkpoint.id, str(file["name"]), folder)
 
 
 @app.command("pin")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rubato.cli.checkpoint_commands import bring
 from rubato.cli.options import JsonOption, UrlOption, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
 from rubato.errors import CheckpointError, UserError
@@ -121,8 +122,5 @@ def _download(job: str, folder: Path, step: int | None, url: str | None) -> Path
             raise UserError(f"{job} has no checkpoint" + (f" of step {step}" if step is not None else " yet"))
         newest = max(found, key=lambda one: (one.attempt, one.step))
         target = folder / newest.checkpoint_id
-        target.mkdir()
-        for number, file in enumerate(newest.files, start=1):
-            note(f"Downloading {file['name']} ({number} of {len(newest.files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
-            client.download(newest.id, str(file["name"]), target)
+        bring(client, newest, target)
     return target

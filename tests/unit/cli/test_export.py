@@ -92,6 +92,13 @@ def test_a_service_that_names_no_plain_file_is_not_obeyed(service: FakeService, 
     assert (done.code, "not a plain name" in done.err) == (1, True)
 
 
+def test_a_checkpoint_of_ray_train_is_not_exported(service: FakeService, rubato: Rubato) -> None:
+    item = {"id": "ckpt_1", "attempt": 1, "step": 4, "checkpoint_id": "checkpoint_000001", "files": []}
+    service.on("GET", "/jobs/digits/checkpoints", {"items": [item]})
+    done = rubato("export", "digits")
+    assert (done.code, "ckpt_1 lists no files: Ray Train made it" in " ".join(done.err.split())) == (1, True)
+
+
 def test_pinning_and_taking_it_back(rubato: Rubato, stored: LocalFolder) -> None:
     assert rubato("pin", str(stored)).code == 0
     assert stored.exists("pinned")
