@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rubato.cli.options import connect, is_local_run
 from rubato.errors import UserError
 from rubato.home import Home
+from rubato.terminal import readable
 
 if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, LogLine, Worker
@@ -228,7 +229,9 @@ def _log_lines(
         raise UserError("a run is one attempt: leave --attempt out")
     for number, line in enumerate(lines, start=1):
         is_old = since is not None and datetime.fromisoformat(line["time"]).astimezone(UTC) < since
-        if is_old or (ranks and line["rank"] not in ranks) or (text is not None and text not in line["line"]):
+        # As a service does: colours are not read, and case does not count.
+        is_other = text is not None and text.lower() not in readable(line["line"], keep_colours=False).lower()
+        if is_old or (ranks and line["rank"] not in ranks) or is_other:
             continue
         yield decode(LogLine, {**line, "id": str(number)})
 
