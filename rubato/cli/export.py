@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rubato.cli.checkpoint_commands import bring
+from rubato.cli.local_runs import source_of
 from rubato.cli.options import JsonOption, UrlOption, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
 from rubato.errors import CheckpointError, UserError
@@ -65,7 +66,7 @@ def _export_metrics(
 ) -> dict[str, Any]:
     from rubato.cli import metric_exports as to
 
-    with connect(url) as client:
+    with source_of(job, url) as client:
         found = client.job(job)
         rows = to.read_rows(client, found)
     told: dict[str, Any] = {"job": found.id, "steps": len(rows)}

@@ -17,7 +17,7 @@ from rubato.home import Home
 from rubato.terminal import readable
 
 if TYPE_CHECKING:
-    from rubato.client import Client, Event, Job, JobUpdate, LogLine, Worker
+    from rubato.client import Client, Event, Job, JobUpdate, LogLine, MetricPoint, Worker
     from rubato.client.records import GapListener
     from rubato.launch.records import LocalRecord
 
@@ -89,6 +89,13 @@ class LocalRuns:
                     one["x"].append(row["step"])
                     one["y"].append(value)
         return series
+
+    def metrics(self, run_id: str) -> Iterator[MetricPoint]:
+        """The committed steps, each with all that was measured and logged of it."""
+        from rubato.client.models import MetricPoint, decode
+
+        rows = self._record(run_id).lines("metrics")
+        return (decode(MetricPoint, {**row, "position": position}) for position, row in enumerate(rows, start=1))
 
     def logs(self, run_id: str, *, tail: int | None = None, **only: Any) -> list[LogLine]:
         """The newest lines of output, oldest first; `only` as for `follow_logs`."""

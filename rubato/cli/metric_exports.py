@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rubato.errors import UserError
 
 if TYPE_CHECKING:
-    from rubato.client import Client, Job, MetricPoint
+    from rubato.cli.local_runs import Source
+    from rubato.client import Job, MetricPoint
 
 SUFFIX = ".rubato"
 """Behind the names of event files, so that a second export knows those of the first."""
@@ -26,7 +27,7 @@ MLFLOW_VALUE = 6000
 """And no longer values of a parameter."""
 
 
-def read_rows(client: Client, job: Job) -> list[MetricPoint]:
+def read_rows(client: Source, job: Job) -> list[MetricPoint]:
     """The committed steps in order; of one that was trained again after a loss the later row.
 
     Raises:

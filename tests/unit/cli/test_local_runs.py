@@ -36,3 +36,14 @@ def test_its_output_is_searched_as_a_service_does(folder: Path, service: FakeSer
         assert rubato("logs", RUN, "--grep", text).out.splitlines() == ["[rank 0 stderr] Error: \u00c4 31m"]
     assert rubato("logs", RUN, "--grep", "[31m").out == ""
     assert service.requests == []
+
+
+def test_its_metrics_are_exported(folder: Path, service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
+    row = {"time": TIME, "generation": 1, "workers": 2}
+    write(folder, "metrics", *({**row, "step": step, "values": {"loss": 1 / step}} for step in (1, 2, 3)))
+    done = rubato("export", RUN, "--tensorboard", str(tmp_path / "board"), "--json")
+    assert done.code == 0, done.err
+    target = tmp_path / "board" / f"toy-{RUN}"
+    assert done.json == {"job": RUN, "steps": 3, "tensorboard": str(target)}
+    assert len(list(target.glob("events.out.tfevents.*"))) == 1
+    assert service.requests == []
