@@ -3,7 +3,7 @@ import { ApiError, get, onUnauthenticated, remove } from "./live/api";
 import { ErrorBoundary } from "./parts/ErrorBoundary";
 import { Icon } from "./parts/Icon";
 import { ToastHost, useSay } from "./parts/Toasts";
-import { type Route, useRoute } from "./router";
+import { pageOf, type Route, useRoute } from "./router";
 import { type Theme, useTheme } from "./theme";
 import { ClusterView } from "./views/ClusterView";
 import { CompareView } from "./views/CompareView";
@@ -48,7 +48,7 @@ export function App() {
   return (
     <ToastHost>
       <TopBar theme={theme} me={session.me} route={route} onSignedOut={() => setSession({ phase: "out" })} />
-      <ErrorBoundary>
+      <ErrorBoundary key={pageOf(route)}>
         <Main theme={theme} me={session.me} route={route} />
       </ErrorBoundary>
     </ToastHost>
@@ -59,8 +59,7 @@ function Main({ theme, me, route }: { theme: Theme; me: Me; route: Route }) {
   if (route.view === "jobs") return <JobsView />;
   if (route.view === "cluster") return <ClusterView isAdmin={me.role === "admin"} />;
   if (route.view === "settings") return <SettingsView me={me} />;
-  if (route.view === "job")
-    return <JobView key={route.id} id={route.id} tab={route.tab} theme={theme.shown} />;
+  if (route.view === "job") return <JobView id={route.id} tab={route.tab} theme={theme.shown} />;
   if (route.view === "compare") return <CompareView wanted={route.wanted} theme={theme.shown} />;
   return (
     <main class="page center">

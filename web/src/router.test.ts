@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { jobPath, parseRoute } from "./router";
+import { jobPath, pageOf, parseRoute } from "./router";
 import { comparePath, NOTHING_COMPARED } from "./state/compare";
 
 describe("routes", () => {
@@ -12,9 +12,25 @@ describe("routes", () => {
     ["/cluster", "", { view: "cluster" }],
     ["/settings", "", { view: "settings" }],
     ["/compare/", "", { view: "compare", wanted: NOTHING_COMPARED }],
+    ["/jobs/%zz", "", { view: "unknown", path: "/jobs/%zz" }],
     ["/elsewhere", "", { view: "unknown", path: "/elsewhere" }],
   ])("%s%s", (path, hash, route) => {
     expect(parseRoute(path, hash)).toEqual(route);
+  });
+
+  it.each([
+    ["/jobs/job_1", "/jobs/job_1#logs", true],
+    ["/compare?jobs=a", "/compare?jobs=a,b", true],
+    ["/", "/jobs/", true],
+    ["/jobs/job_1", "/jobs/job_2", false],
+    ["/jobs/job_1", "/", false],
+    ["/elsewhere", "/nowhere", false],
+  ])("%s and %s are one page: %s", (one, other, isOne) => {
+    const page = (path: string) => {
+      const { pathname, hash, search } = new URL(path, "http://localhost");
+      return pageOf(parseRoute(pathname, hash, search));
+    };
+    expect(page(one) === page(other)).toBe(isOne);
   });
 
   it("come back from the path they make", () => {

@@ -23,9 +23,25 @@ export function parseRoute(path: string, hash: string, search = ""): Route {
   if (/^\/settings\/?$/.test(path)) return { view: "settings" };
   if (/^\/compare\/?$/.test(path)) return { view: "compare", wanted: readComparison(search) };
   const match = /^\/jobs\/([^/]+)\/?$/.exec(path);
-  if (!match) return { view: "unknown", path };
+  const id = match && decoded(match[1] ?? "");
+  if (id === null) return { view: "unknown", path };
   const tab = TABS.find((name) => `#${name}` === hash) ?? "overview";
-  return { view: "job", id: decodeURIComponent(match[1] ?? ""), tab };
+  return { view: "job", id, tab };
+}
+
+/** Null: it is nothing that a browser has encoded. */
+function decoded(part: string): string | null {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
+}
+
+/** The same for all that is one page: the tabs of a job, and comparisons, which change in place. */
+export function pageOf(route: Route): string {
+  if (route.view === "job") return jobPath(route.id);
+  return route.view === "unknown" ? route.path : route.view;
 }
 
 export function jobPath(id: string, tab: Tab = "overview"): string {

@@ -4,7 +4,7 @@ interface State {
   message: string | null;
 }
 
-/** Keeps one broken view from taking the whole page with it. */
+/** Keeps one broken view from taking the whole page with it; another page gets another one of these. */
 export class ErrorBoundary extends Component<{ children: ComponentChildren }, State> {
   override state: State = { message: null };
 
