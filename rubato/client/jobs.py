@@ -52,6 +52,7 @@ class Jobs:
         latency_s: float = 1e-4,
         bytes_per_s: float | None = None,
         links_of: str | None = None,
+        noise_scale: float | None = None,
     ) -> Call[dict[str, Any]]:
         """Predicted steps by number of workers and strategy, and what would be best; nothing is submitted.
 
@@ -60,12 +61,15 @@ class Jobs:
             latency_s: until a message between two workers begins to arrive.
             bytes_per_s: of a worker's network port, each way.
             links_of: instead of both, a job of the recipe `measure-links`.
+            noise_scale: of the gradients, in samples, as a job like it has charted: other batches are compared.
         """
         body: dict[str, Any] = {"spec": spec, "profile": profile}
         if bytes_per_s is not None:
             body["link"] = {"latency_s": latency_s, "bytes_per_s": bytes_per_s}
         if links_of is not None:
             body["links_of"] = links_of
+        if noise_scale is not None:
+            body["noise_scale"] = noise_scale
         return dict((yield from self._transport.json("POST", "/plan", body)))
 
     @call

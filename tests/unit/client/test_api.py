@@ -198,6 +198,22 @@ def test_jobs_are_read_page_by_page(tmp_path: Path) -> None:
         assert seen[-1] == {"cursor": "1", "limit": "1"}
 
 
+def test_a_plan_is_asked_for_with_what_was_given(tmp_path: Path) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, json={"rows": []})
+
+    with client_of(handler, tmp_path) as client:
+        client.plan({"name": "n"}, {"layers": []}, bytes_per_s=1e9)
+        client.plan({}, {}, links_of="links", noise_scale=800)
+    assert sent == [
+        {"spec": {"name": "n"}, "profile": {"layers": []}, "link": {"latency_s": 1e-4, "bytes_per_s": 1e9}},
+        {"spec": {}, "profile": {}, "links_of": "links", "noise_scale": 800},
+    ]
+
+
 def test_wait_asks_again_until_the_status_is_there(tmp_path: Path) -> None:
     statuses = ["queued", "starting", "paused"]
     asked: list[dict[str, str]] = []
