@@ -1,6 +1,7 @@
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { ApiError, get, onUnauthenticated, remove } from "./live/api";
 import { ErrorBoundary } from "./parts/ErrorBoundary";
+import { Heading } from "./parts/Heading";
 import { Icon } from "./parts/Icon";
 import { ToastHost, useSay } from "./parts/Toasts";
 import { pageOf, type Route, useRoute } from "./router";
@@ -47,10 +48,13 @@ export function App() {
   if (session.phase === "error") return <Unreachable message={session.message} onRetry={ask} />;
   return (
     <ToastHost>
+      <SkipLink />
       <TopBar theme={theme} me={session.me} route={route} onSignedOut={() => setSession({ phase: "out" })} />
-      <ErrorBoundary key={pageOf(route)}>
-        <Main theme={theme} me={session.me} route={route} />
-      </ErrorBoundary>
+      <div id="main" tabIndex={-1}>
+        <ErrorBoundary key={pageOf(route)}>
+          <Main theme={theme} me={session.me} route={route} />
+        </ErrorBoundary>
+      </div>
     </ToastHost>
   );
 }
@@ -63,12 +67,26 @@ function Main({ theme, me, route }: { theme: Theme; me: Me; route: Route }) {
   if (route.view === "compare") return <CompareView wanted={route.wanted} theme={theme.shown} />;
   return (
     <main class="page center">
-      <h1>Nothing here</h1>
+      <Heading>Nothing here</Heading>
       <p class="soft">There is no page at {route.path}.</p>
       <a class="button" href="/">
         All jobs
       </a>
     </main>
+  );
+}
+
+/** For the keyboard: past what is the same on every page. */
+function SkipLink() {
+  const skip = (event: Event) => {
+    event.preventDefault(); // the hash of an address is a job's tab
+    document.getElementById("main")?.focus();
+  };
+  return (
+    // biome-ignore lint/a11y/useValidAnchor: it does lead to a place of the page, but leaves the address alone
+    <a class="button skip" href="#main" onClick={skip}>
+      Skip to the content
+    </a>
   );
 }
 

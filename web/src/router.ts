@@ -60,12 +60,27 @@ export function restate(path: string): void {
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
 
+/** Whether one came to the present page from another one, and nothing there has taken the focus yet. */
+let hasArrived = false;
+
+export function takeArrival(): boolean {
+  const arrived = hasArrived;
+  hasArrived = false;
+  return arrived;
+}
+
 /** The present route; links inside the page change it without a reload. */
 export function useRoute(): Route {
   const read = () => parseRoute(location.pathname, location.hash, location.search);
   const [route, setRoute] = useState(read);
   useEffect(() => {
-    const update = () => setRoute(read());
+    let page = pageOf(read());
+    const update = () => {
+      const next = read();
+      if (pageOf(next) !== page) hasArrived = true;
+      page = pageOf(next);
+      setRoute(next);
+    };
     const onClick = (event: MouseEvent) => {
       const href = inPageLink(event);
       if (href === null) return;

@@ -1,5 +1,6 @@
 import { useEffect } from "preact/hooks";
 import { useNow, useResource } from "../live/hooks";
+import { Heading } from "../parts/Heading";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
 import { jobPath } from "../router";
@@ -30,7 +31,7 @@ export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
     <main class="page machines">
       <StaleNote of={clusters.error ? clusters : queue} now={now} />
       <div class="page-head">
-        <h1>Cluster</h1>
+        <Heading>Cluster</Heading>
       </div>
       {found === undefined && <div class="card loading" role="status" aria-label="Loading the cluster" />}
       {found?.length === 0 && <NoCluster />}

@@ -4,6 +4,7 @@ import { orderNames } from "../charts/data";
 import { type RunDrawn, RunsBoard } from "../charts/RunsBoard";
 import { useNow } from "../live/hooks";
 import { type Run, useRun, useRunChart } from "../live/runs";
+import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
@@ -51,7 +52,7 @@ export function CompareView({ wanted, theme }: CompareViewProps) {
         <a class="icon-button" href="/" aria-label="All jobs" title="All jobs">
           <Icon name="back" />
         </a>
-        <h1>Compare jobs</h1>
+        <Heading>Compare jobs</Heading>
       </div>
       {runs
         .filter((run) => run.found.error && !run.found.value)

@@ -1,4 +1,5 @@
 import { Copy } from "../parts/Copy";
+import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
@@ -26,7 +27,7 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
         <a class="icon-button" href="/" aria-label="All jobs" title="All jobs">
           <Icon name="back" />
         </a>
-        <h1>{job.name}</h1>
+        <Heading>{job.name}</Heading>
         <StatusChip job={job} />
         <span class="soft" title={formatTime(since, 0)}>
           {isFinal(job.status) ? formatAgo(since, now) : `for ${formatCoarse(age)}`}

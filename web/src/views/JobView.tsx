@@ -6,6 +6,7 @@ import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { FailureCard } from "../parts/FailureCard";
+import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { StreamBanner } from "../parts/StreamBanner";
 import { jobPath, TABS, type Tab } from "../router";
@@ -184,7 +185,7 @@ function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
 function NoJob({ id, message, onRetry }: { id: string; message: string; onRetry: () => void }) {
   return (
     <main class="page center">
-      <h1>Cannot show {id}</h1>
+      <Heading>Cannot show {id}</Heading>
       <p class="soft">{message}</p>
       <p class="actions">
         <a class="button" href="/">

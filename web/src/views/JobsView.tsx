@@ -3,6 +3,7 @@ import { get } from "../live/api";
 import { useNow, useResource, useStream, useThrottled } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { Copy } from "../parts/Copy";
+import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { SearchField } from "../parts/SearchField";
 import { StreamBanner } from "../parts/StreamBanner";
@@ -88,7 +89,7 @@ export function JobsView() {
     <main class="page">
       <StreamBanner states={[stream]} />
       <div class="page-head">
-        <h1>Jobs</h1>
+        <Heading>Jobs</Heading>
         <ClusterLine />
         <NewJob />
       </div>

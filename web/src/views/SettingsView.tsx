@@ -2,6 +2,7 @@ import { useEffect } from "preact/hooks";
 import type { Me } from "../app";
 import { getAll } from "../live/api";
 import { useNow, useResource } from "../live/hooks";
+import { Heading } from "../parts/Heading";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
 import type { Project } from "../wire";
@@ -19,7 +20,7 @@ export function SettingsView({ me }: { me: Me }) {
     <main class="page settings">
       <StaleNote of={projects} now={now} />
       <div class="page-head">
-        <h1>Settings</h1>
+        <Heading>Settings</Heading>
       </div>
       <AboutCard me={me} />
       <TokensCard me={me} now={now} />
