@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import pytest
 
 from rubato.cli.app import run as run_command
 from rubato.launch.control import RUN_FILE
-from rubato.launch.local import describe_kept, run_local
+from rubato.launch.local import LocalRun, describe_kept, run_local
 from rubato.launch.records import LocalRecord, read_record, run_folder
+from rubato.wire.spec import spec_to_json
 from rubato.wire.storage import parse_storage
 from tests.integration.launch.toy_run import TOY, spec
 from tests.waiting import wait_for
@@ -88,6 +91,22 @@ def test_what_a_run_has_done_is_told_after_its_end(
     chart = json.loads(rubato("metrics", run_id, "--json")[1])
     assert chart["loss"]["x"] == [1, 2, 3, 4, 5]
     assert "loss" in rubato("metrics", run_id, "-w")[1]
+
+
+CRASH = (sys.executable, "-c", "print('boom'); raise SystemExit(3)")
+
+
+@pytest.mark.parametrize(("command", "code", "status"), [(TOY, 0, "succeeded"), (CRASH, 100, "failed")])
+def test_a_run_tells_programs_how_it_ended(
+    tmp_path: Path, rubato: Call, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int, status: str
+) -> None:
+    monkeypatch.setattr("rubato.launch.local.LocalRun", partial(LocalRun, command=command))
+    (tmp_path / "toy.json").write_text(json.dumps(spec_to_json(spec(steps=5))))
+    done, out, err = rubato("run", str(tmp_path / "toy.json"), "--json")
+    told = json.loads(out)
+    assert (done, told["status"]) == (code, status)
+    assert told["id"] in err.splitlines()
+    assert told == json.loads(rubato("get", told["id"], "--json")[1])
 
 
 def test_who_follows_a_run_hears_everything_and_then_its_end(background: Any, home: Path) -> None:
