@@ -3,6 +3,7 @@ import { at, makeJob } from "../testing";
 import type { Job } from "../wire";
 import {
   countByStatus,
+  emptySentence,
   filterQuery,
   type JobsAction,
   type JobsFilter,
@@ -127,6 +128,17 @@ describe("reduceJobs", () => {
     expect([twice.snapshots, twice.next]).toEqual([2, null]);
   });
 
+  it("knows all jobs once the last page was read, until it looks anew", () => {
+    expect([NO_JOBS.isWhole, run(snapshot(a)).isWhole, run(full(b, a)).isWhole]).toEqual([
+      false,
+      true,
+      false,
+    ]);
+    expect(run(full(b, a), { type: "found", items: [old] }).isWhole).toBe(false);
+    expect(run(full(b, a), older(a, old)).isWhole).toBe(true);
+    expect(run(full(b, a), older(a, old), full(b, a)).isWhole).toBe(false);
+  });
+
   it("smooths the pace and drops it at the end", () => {
     const step = (seconds: number, update: number, fields: Partial<Job> = {}): JobsAction => ({
       type: "job",
@@ -147,6 +159,14 @@ describe("selectJobs", () => {
     [{ status: "queued", text: "" }, []],
   ] as const)("%o", (filter, expected) => {
     expect(selectJobs(state, filter).map((job) => job.name)).toEqual(expected);
+  });
+
+  it("says how older jobs were searched where none is found", () => {
+    const none = "No job matches this filter.";
+    const hang = { status: "all", text: "hang" } as const;
+    expect(emptySentence(run(snapshot(a)), hang)).toBe(none);
+    expect(emptySentence(run(full(a)), { status: "queued", text: " " })).toBe(none);
+    expect(emptySentence(run(full(a)), hang)).toContain("searched by name, project and labels only");
   });
 
   it("counts by status", () => {

@@ -10,6 +10,8 @@ export interface JobsState {
   snapshots: number;
   /** Cursor of the page after the newest snapshot; null: there is none. */
   next: string | null;
+  /** Whether all jobs are known, by the snapshot or by the pages behind it. */
+  isWhole: boolean;
   jobs: ReadonlyMap<string, Job>;
   /** Those known from before the newest snapshot and told by nothing since: they may have ended, or be deleted. */
   unconfirmed: ReadonlySet<string>;
@@ -34,6 +36,7 @@ export const NO_JOBS: JobsState = {
   isLoaded: false,
   snapshots: 0,
   next: null,
+  isWhole: false,
   jobs: new Map(),
   unconfirmed: new Set(),
   pace: new Map(),
@@ -51,7 +54,7 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
   const forget = (id: string) => {
     for (const known of [jobs, unconfirmed, pace, losses]) known.delete(id);
   };
-  let { isLoaded, snapshots, next } = state;
+  let { isLoaded, snapshots, next, isWhole } = state;
   for (const action of actions) {
     if (action.type === "deleted") {
       forget(action.id);
@@ -67,9 +70,11 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
       isLoaded = true;
       snapshots += 1;
       next = action.next;
+      isWhole = next === null;
     }
     const items = action.type === "job" ? [action.job] : action.items;
     if (action.type === "older") {
+      isWhole ||= action.next === null;
       // What the page tells stays as it is: a message may have told it anew while the page was on its way.
       const told = new Set(items.map((job) => job.id));
       for (const id of idsBetween(jobs, action.after, action.next)) if (!told.has(id)) forget(id);
@@ -81,7 +86,7 @@ export function reduceJobs(state: JobsState, actions: JobsAction[]): JobsState {
       updateLoss(losses, job);
     }
   }
-  return { isLoaded, snapshots, next, jobs, unconfirmed, pace, losses };
+  return { isLoaded, snapshots, next, isWhole, jobs, unconfirmed, pace, losses };
 }
 
 /** A page is the whole truth about its span: what it leaves out there was deleted. Cursors are ids, which rise with time. */
@@ -159,6 +164,13 @@ export function searchQuery(filter: JobsFilter): string | null {
   }
   if (longest !== "") told.set("q", longest.slice(0, 63));
   return told.size > 0 ? told.toString() : null;
+}
+
+/** Where no job passes the filter. Beyond those at hand the service has looked, which reads less than `selectJobs`. */
+export function emptySentence(state: JobsState, filter: JobsFilter): string {
+  const none = "No job matches this filter.";
+  if (state.isWhole || filter.text.trim() === "") return none;
+  return `${none} Older jobs were searched by name, project and labels only.`;
 }
 
 /** Newest first; the text is searched in name, id, project, labels and the sentence that tells what the job does. */

@@ -11,6 +11,7 @@ import { useSay } from "../parts/Toasts";
 import { comparePath } from "../state/compare";
 import {
   countByStatus,
+  emptySentence,
   filterQuery,
   type JobsAction,
   type JobsFilter,
@@ -102,6 +103,7 @@ export function JobsView() {
             onChange={setFilter}
             counts={countByStatus(state)}
             total={state.jobs.size}
+            isWhole={state.isWhole || !state.isLoaded}
           />
           {state.isLoaded ? (
             <JobsTable
@@ -117,7 +119,7 @@ export function JobsView() {
           )}
           {state.isLoaded && jobs.length === 0 && (
             <p class="soft center" role="status">
-              {isSearching ? "Looking among older jobs…" : "No job matches this filter."}
+              {isSearching ? "Looking among older jobs…" : emptySentence(state, filter)}
             </p>
           )}
           <MoreJobs
@@ -207,9 +209,11 @@ interface FiltersProps {
   onChange: (filter: JobsFilter) => void;
   counts: ReturnType<typeof countByStatus>;
   total: number;
+  /** Whether that is all there are. */
+  isWhole: boolean;
 }
 
-function Filters({ filter, onChange, counts, total }: FiltersProps) {
+function Filters({ filter, onChange, counts, total, isWhole }: FiltersProps) {
   const active = [...counts].reduce((sum, [status, count]) => sum + (isFinal(status) ? 0 : count), 0);
   const choices: [JobsFilter["status"], number][] = [
     ["all", total],
@@ -228,7 +232,11 @@ function Filters({ filter, onChange, counts, total }: FiltersProps) {
             aria-pressed={filter.status === status}
             onClick={() => onChange({ ...filter, status })}
           >
-            {status} <span class="count">{count}</span>
+            {status}{" "}
+            <span class="count" title={isWhole ? undefined : "Of the jobs read so far; there are older ones"}>
+              {count}
+              {!isWhole && "+"}
+            </span>
           </button>
         ))}
       </fieldset>
