@@ -47,9 +47,14 @@ export function FolderPicker({ folder, onFolder }: FolderPickerProps) {
       if (!signal.aborted) setProgress("");
     }
   };
+  const choose = () => {
+    if (!input.current) return;
+    input.current.value = ""; // else the same folder, changed meanwhile, would be no change
+    input.current.click();
+  };
   return (
     <div class="folder-picker">
-      <button type="button" class="button" onClick={() => input.current?.click()}>
+      <button type="button" class="button" onClick={choose}>
         {folder ? "Choose another folder…" : "Choose a folder…"}
       </button>
       <input
