@@ -4,6 +4,7 @@ import type { Failure } from "../wire";
 import {
   appendLines,
   compareIds,
+  failingRanks,
   filterLines,
   findFailure,
   MAX_LINES,
@@ -13,6 +14,7 @@ import {
   placeOf,
   prependLines,
   ranksOf,
+  ranksText,
 } from "./logs";
 
 const FAILURE: Failure = {
@@ -153,5 +155,24 @@ describe("filterLines", () => {
 
   it("lists the ranks that spoke", () => {
     expect(ranksOf(lines)).toEqual([0, 1]);
+  });
+});
+
+describe("ranksText", () => {
+  it.each(["", "3", "0, 3, 8-10", "0-1, 63-64"])("is as one types it: %s", (text) => {
+    expect(ranksText(parseRanks(text) ?? new Set())).toBe(text);
+  });
+
+  it("is in order", () => {
+    expect(ranksText(new Set([9, 2, 8, 1, 5]))).toBe("1-2, 5, 8-9");
+  });
+});
+
+describe("failingRanks", () => {
+  it("is the rank, all where a worker failed that had none yet, and null where none failed", () => {
+    expect(failingRanks({ ...FAILURE, rank: 3, worker_id: "w4" })).toEqual(new Set([3]));
+    expect(failingRanks({ ...FAILURE, worker_id: "w4" })).toEqual(new Set());
+    expect(failingRanks(FAILURE)).toBeNull();
+    expect(failingRanks(null)).toBeNull();
   });
 });

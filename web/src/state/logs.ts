@@ -94,6 +94,23 @@ export function parseRanks(text: string): Set<number> | null {
   return ranks;
 }
 
+/** The same ranks as text, as one would type them. */
+export function ranksText(ranks: ReadonlySet<number>): string {
+  const runs: [first: number, last: number][] = [];
+  for (const rank of [...ranks].sort((a, b) => a - b)) {
+    const run = runs.at(-1);
+    if (run && run[1] === rank - 1) run[1] = rank;
+    else runs.push([rank, rank]);
+  }
+  return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
+}
+
+/** Of which ranks to look for the line of a failure: of all (none is named) where only its worker is known; null: of none. */
+export function failingRanks(failure: Failure | null): ReadonlySet<number> | null {
+  if (!failure || (failure.rank === null && failure.worker_id === null)) return null;
+  return new Set(failure.rank === null ? [] : [failure.rank]);
+}
+
 /**
  * The line at which a job failed, as far as it is among these: the last one of the failing worker that ends as the
  * traceback does, else the last one of that worker or rank; null where none of it is here.

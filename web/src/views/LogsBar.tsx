@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { SearchField } from "../parts/SearchField";
-import { type LogFilter, parseRanks } from "../state/logs";
+import { type LogFilter, parseRanks, ranksText } from "../state/logs";
 
 /** Which lines the reader wants. */
 export interface LogWish extends LogFilter {
@@ -43,7 +43,7 @@ export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProp
   return (
     <div class="logs-bar">
       {ranks.length > MOST_CHIPS ? (
-        <RankField onRanks={(chosen) => onWish({ ...wish, ranks: chosen })} />
+        <RankField wish={wish} onWish={onWish} />
       ) : (
         <RankChips wish={wish} ranks={ranks} onWish={onWish} />
       )}
@@ -97,20 +97,23 @@ function RankChips({ wish, ranks, onWish }: Pick<LogsBarProps, "wish" | "ranks" 
   );
 }
 
-function RankField({ onRanks }: { onRanks: (ranks: ReadonlySet<number>) => void }) {
-  const [isWrong, setWrong] = useState(false);
-  const read = (text: string) => {
-    const ranks = parseRanks(text);
-    setWrong(ranks === null);
-    if (ranks) onRanks(ranks);
+function RankField({ wish, onWish }: Pick<LogsBarProps, "wish" | "onWish">) {
+  /** What was typed, and the ranks that were wished with it: with other ones it is forgotten. */
+  const [typed, setTyped] = useState<{ text: string; ranks: ReadonlySet<number> } | null>(null);
+  const text = typed?.ranks === wish.ranks ? typed.text : ranksText(wish.ranks);
+  const read = (next: string) => {
+    const ranks = parseRanks(next) ?? new Set(wish.ranks);
+    setTyped({ text: next, ranks });
+    onWish({ ...wish, ranks });
   };
   return (
     <input
       class="rank-field"
       aria-label="Ranks shown"
-      aria-invalid={isWrong}
+      aria-invalid={parseRanks(text) === null}
       title="Such as 0, 3, 8-12; empty: all"
       placeholder="ranks: 0, 3, 8-12"
+      value={text}
       onInput={(event) => read(event.currentTarget.value)}
     />
   );

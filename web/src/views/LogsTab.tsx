@@ -8,6 +8,7 @@ import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import {
   appendLines,
+  failingRanks,
   filterLines,
   findFailure,
   type LogState,
@@ -46,19 +47,17 @@ function readLines(messages: SseMessage[]): LogLine[] {
 
 /** What the workers wrote. Of a job that failed it opens at the failing rank's last lines. */
 export function LogsTab({ job, now }: { job: Job; now: number }) {
-  const failing = job.failure?.rank ?? null;
-  const [wish, setWish] = useState<LogWish>(
-    failing === null ? NO_WISH : { ...NO_WISH, ranks: new Set([failing]) },
-  );
-  const [ranks, setRanks] = useState<readonly number[]>(failing === null ? [] : [failing]);
+  const failing = failingRanks(job.failure);
+  const [wish, setWish] = useState<LogWish>(failing ? { ...NO_WISH, ranks: failing } : NO_WISH);
+  const [ranks, setRanks] = useState<readonly number[]>([...(failing ?? [])]);
   const [counted, setCounted] = useState("");
   const [jumps, setJumps] = useState(0);
   // The service looks through all that was ever written; what is here is filtered at once.
   const query = useThrottled(queryOf(wish), 400);
   const path = `/jobs/${job.id}/logs`;
   const { value, error, reload } = useResource<LogPage>(`${path}?tail=${FIRST_LINES}${query}`);
-  const jump = (rank: number) => {
-    setWish({ ...NO_WISH, ranks: new Set([rank]) });
+  const jump = (among: ReadonlySet<number>) => {
+    setWish({ ...NO_WISH, ranks: among });
     setJumps(jumps + 1);
   };
   const addRanks = (found: readonly number[]) =>
@@ -74,7 +73,7 @@ export function LogsTab({ job, now }: { job: Job; now: number }) {
         ranks={ranks}
         counted={counted}
         onWish={setWish}
-        onFailure={failing === null ? null : () => jump(failing)}
+        onFailure={failing && (() => jump(failing))}
       />
       {value ? (
         <LiveLogs
