@@ -72,7 +72,8 @@ function Score({ job, rows, events, theme }: BoardProps) {
   const origin = useMemo(() => originOf(ofAttempt(filled, attempt), axis), [filled, axis, attempt]);
   const detailed = useDetail(job, events, filled, zoom, (row) => xOf(row, axis, origin, batch));
   const ordered = useMemo(() => orderRows(ofAttempt(detailed, attempt), axis), [detailed, axis, attempt]);
-  const range = zoom ?? extentOf(ordered, axis, origin, batch);
+  const whole = extentOf(ordered, axis, origin, batch);
+  const range = zoom ?? whole;
   const names = useMemo(() => metricNames(rows), [rows]);
   const attempts = useMemo(() => attemptsOf(filled), [filled]);
   const shown = metricsShown(
@@ -99,7 +100,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
     if (next.axis !== axis || next.attempt !== attempt) setZoom(null);
     setChoice(next);
   };
-  const shared = { axis, range, width, theme, onZoom: setZoom };
+  const shared = { axis, range, whole, width, theme, onZoom: setZoom };
   const most = Math.max(job.desired_workers, 1, ...lanes.workers.y.map((count) => count ?? 0));
   return (
     <section class="card board" aria-label="Charts">

@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatCount, formatElapsed, formatValue } from "../text/format";
 import type { LaneData, Range, XAxis } from "./data";
+import { indexUpTo, placeAfter, zoomAfter } from "./keys";
 import { type LineStyle, readingAt } from "./lines";
 import { laneOptions } from "./options";
 import { type ChartInputs, decideChart } from "./plan";
@@ -11,6 +12,8 @@ export interface LineOf extends LineStyle {
   href: string;
 }
 
+type Format = (value: number | null | undefined) => string;
+
 export interface LaneProps {
   title: string;
   /** A custom property of tokens.css without the dashes: the line's colour. */
@@ -18,6 +21,8 @@ export interface LaneProps {
   data: LaneData;
   axis: XAxis;
   range: Range;
+  /** From the first place to the last one, of which the range is a part. */
+  whole: Range;
   width: number;
   height: number;
   /** Of a stack of areas: its colours and names, the highest first; `colour` is then only a title's. */
@@ -32,7 +37,7 @@ export interface LaneProps {
   wholeTo?: number;
   fromZero?: boolean;
   theme: string;
-  format?: (value: number | null | undefined) => string;
+  format?: Format;
   onZoom: (range: Range | null) => void;
 }
 
@@ -44,6 +49,9 @@ export function Lane(props: LaneProps) {
   const latest = useRef(props);
   latest.current = props;
   const [hover, setHover] = useState<number | null>(null);
+  /** Where the keyboard reads; null: it does not. */
+  const look = useRef<number | null>(null);
+  const [told, setTold] = useState("");
 
   useEffect(() => {
     const element = host.current;
@@ -58,12 +66,15 @@ export function Lane(props: LaneProps) {
       if (step === "create") {
         plot.current?.destroy();
         plot.current = new uPlot(laneOptions(latest, setHover), columnsOf(props.data), element);
+        look.current = null; // a new one has no size yet
       } else if (step === "resize") {
         plot.current?.setSize({ width: props.width, height: props.height });
       } else {
         plot.current?.setData(columnsOf(props.data));
       }
     }
+    // It stays on its place while the line moves on below it.
+    if (look.current !== null) showCursor(plot.current, look.current, props.range);
     built.current = inputs;
   });
 
@@ -79,6 +90,30 @@ export function Lane(props: LaneProps) {
   const format = props.format ?? formatValue;
   const index = hover !== null && hover < props.data.x.length ? hover : props.data.x.length - 1;
   const x = props.data.x[index];
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { data, range, whole, onZoom } = props;
+    const place = placeAfter(event.key, data.x, range, look.current);
+    const part = event.key === "Escape" ? whole : zoomAfter(event.key, data.x, range, whole, look.current);
+    if (place === null && part === null) return;
+    event.preventDefault();
+    if (place !== null) {
+      look.current = place;
+      showCursor(plot.current, place, range);
+      setTold(tell(props, format, indexUpTo(data.x, place)));
+    } else if (part !== null) {
+      const isAll = part[0] <= whole[0] && part[1] >= whole[1];
+      onZoom(isAll ? null : part);
+      setTold(
+        isAll ? "All is shown" : `From ${nameOf(props.axis, part[0])} to ${nameOf(props.axis, part[1])}`,
+      );
+    }
+  };
+  const onBlur = () => {
+    if (look.current !== null) showCursor(plot.current, null, props.range);
+    look.current = null;
+    setTold("");
+  };
   return (
     <section class="lane" aria-label={`${props.title} chart`}>
       <header class="lane-head">
@@ -92,9 +127,25 @@ export function Lane(props: LaneProps) {
             {layer.name} {format(heightOf(props.data, place, index))}
           </span>
         ))}
-        <span class="lane-at">{x !== undefined && hover !== null && placeName(props.axis, x)}</span>
+        <span class="lane-at">{x !== undefined && hover !== null && `at ${nameOf(props.axis, x)}`}</span>
+        <span class="lane-keys" aria-hidden="true">
+          ← → read, + − zoom, Esc shows all
+        </span>
       </header>
-      <div ref={host} class="lane-plot" />
+      <div
+        ref={host}
+        class="lane-plot"
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a picture that is read by arrow keys must have the focus
+        tabIndex={0}
+        role="application"
+        aria-label={`${props.title}. Arrow keys read it, plus and minus zoom, Escape shows all`}
+        onKeyDown={onKeyDown}
+        onPointerMove={() => {
+          look.current = null;
+        }}
+        onBlur={onBlur}
+      />
+      <output class="hidden">{told}</output>
     </section>
   );
 }
@@ -103,23 +154,20 @@ interface LegendProps {
   lines: LineOf[];
   data: LaneData;
   place: number | null;
-  format: (value: number | null | undefined) => string;
+  format: Format;
 }
 
 /** Whose line is which, and what it reads at the pointer; without one, where it ends. */
 function Legend({ lines, data, place, format }: LegendProps) {
   return (
     <ul class="legend">
-      {lines.map((line, index) => {
-        const column = data.lines?.[index];
-        return (
-          <li key={line.href}>
-            <Stroke line={line} />
-            <a href={line.href}>{line.name}</a>
-            <span class="lane-value">{format(readingAt(column?.trend ?? column?.y ?? [], place))}</span>
-          </li>
-        );
-      })}
+      {lines.map((line, index) => (
+        <li key={line.href}>
+          <Stroke line={line} />
+          <a href={line.href}>{line.name}</a>
+          <span class="lane-value">{format(lineAt(data, index, place))}</span>
+        </li>
+      ))}
     </ul>
   );
 }
@@ -133,6 +181,11 @@ export function Stroke({ line }: { line: LineStyle }) {
   );
 }
 
+function lineAt(data: LaneData, index: number, place: number | null): number | null {
+  const column = data.lines?.[index];
+  return readingAt(column?.trend ?? column?.y ?? [], place);
+}
+
 /** How much a layer adds to those below it. */
 function heightOf(data: LaneData, place: number, index: number): number | null {
   const columns = [data.y, ...(data.below ?? [])];
@@ -140,9 +193,29 @@ function heightOf(data: LaneData, place: number, index: number): number | null {
   return top === null ? null : top - (columns[place + 1]?.[index] ?? 0);
 }
 
-function placeName(axis: XAxis, x: number): string {
-  if (axis === "time") return `at ${formatElapsed(x)}`;
-  return axis === "step" ? `at step ${x}` : `at ${formatCount(x)} samples`;
+function nameOf(axis: XAxis, x: number): string {
+  if (axis === "time") return formatElapsed(x);
+  return axis === "step" ? `step ${Math.round(x)}` : `${formatCount(x)} samples`;
+}
+
+/** What the chart reads at a point, in words. */
+function tell({ title, axis, data, layers, lines }: LaneProps, format: Format, index: number): string {
+  const readings = lines
+    ? lines.map((line, place) => `${line.name} ${format(lineAt(data, place, index))}`)
+    : layers
+      ? layers.map((layer, place) => `${layer.name} ${format(heightOf(data, place, index))}`)
+      : [`${title} ${format(data.y[index])}`];
+  return `${nameOf(axis, data.x[index] ?? 0)}: ${readings.join(", ")}`;
+}
+
+/** uPlot tells the other lanes, too, where it is asked to, which its types leave out. */
+type SetCursor = (at: { left: number; top: number }, isTold: boolean, isPublished: boolean) => void;
+
+/** Put the cursor to a place as the pointer would, in all lanes; null: nowhere. */
+function showCursor(plot: uPlot | null, place: number | null, [min, max]: Range): void {
+  if (!plot) return;
+  const left = place === null ? -10 : ((place - min) / (max - min)) * plot.over.clientWidth;
+  (plot.setCursor as SetCursor)({ left, top: left < 0 ? -10 : 0 }, true, true);
 }
 
 function signatureOf(props: LaneProps): string {

@@ -38,7 +38,7 @@ function MarkerChip({ place }: { place: PlacedMarker }) {
         {markers.slice(0, 6).map((marker) => (
           <MarkerText key={marker.position} marker={marker} />
         ))}
-        {markers.length > 6 && <p>and {markers.length - 6} more: drag across the chart to zoom in</p>}
+        {markers.length > 6 && <p>and {markers.length - 6} more: zoom in to tell them apart</p>}
       </div>
     </>
   );

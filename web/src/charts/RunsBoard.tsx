@@ -38,7 +38,8 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
   // A job's figures change every second; its line only with what was read of it.
   const drawn = runs.flatMap((run) => [run.job.id, run.chart]);
   const tracks = useMemo(() => runs.map(({ job, chart }) => trackOf(job, chart, axis)), [axis, ...drawn]);
-  const range = zoom ?? rangeOf(tracks, axis);
+  const whole = rangeOf(tracks, axis);
+  const range = zoom ?? whole;
   const lanes = useMemo(
     () =>
       metrics.map((name) => ({
@@ -77,6 +78,7 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
               data={data}
               axis={axis}
               range={range}
+              whole={whole}
               width={width}
               height={lanes.length === 1 ? 320 : 200}
               hasAxis={index === lanes.length - 1}
