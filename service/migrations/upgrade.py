@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
@@ -42,6 +44,8 @@ def upgrade_to_head(connection: Connection) -> None:
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
         connection.execute(text(f"SET LOCAL lock_timeout = {TABLE_LOCK_MS}"))
+    if MigrationContext.configure(connection).get_current_revision() == head_revision():
+        return  # as at most starts, and sooner known than by alembic's own way
     try:
         command.upgrade(alembic_config(connection), "head")
     except OperationalError as error:
@@ -53,6 +57,7 @@ def upgrade_to_head(connection: Connection) -> None:
         raise
 
 
+@functools.cache
 def head_revision() -> str:
     """The newest migration."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
