@@ -18,9 +18,10 @@ NAME_OF_TEST = "PYTEST_CURRENT_TEST"
 
 
 @functools.cache
-def forkserver() -> ForkServer:
-    """One for all runs of this process: its imports take longer than many a test."""
-    server = ForkServer(PROGRAMS, child_environment(os.environ, working_dir=PROGRAMS))
+def forkserver(programs: Path = PROGRAMS) -> ForkServer:
+    """One for all runs of this process with programs of a folder: its imports take longer than many a test."""
+    os.environ.pop(NAME_OF_TEST, None)  # else each run had an environment of its own
+    server = ForkServer(programs, child_environment(os.environ, working_dir=programs))
     atexit.register(server.close)
     return server
 

@@ -58,12 +58,13 @@ class ClusterJob:
         return self.home.client.job(self.id)
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline, looked_at = time.monotonic() + PATIENCE_S, 0.0
         while not (found := condition()):
-            job = self.now()
-            assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s: {job}"
-            assert not job.is_final or condition(), f"the job ended without {what}: {job}"
-            time.sleep(0.02)
+            if (now := time.monotonic()) > looked_at + 1.0:  # each look costs the service as much as the job's own word
+                job, looked_at = self.now(), now
+                assert now < deadline, f"no {what} within {PATIENCE_S} s: {job}"
+                assert not job.is_final or condition(), f"the job ended without {what}: {job}"
+            time.sleep(0.1)
         return found
 
     def wait_step(self, step: int) -> None:

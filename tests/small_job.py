@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import itertools
+import os
+import shutil
 import tempfile
 import textwrap
 from collections.abc import Sequence
@@ -10,6 +15,7 @@ from typing import Any
 
 from faulty_run import causes
 from invariants import Undisturbed, check, values_by_step
+from local_job import NAME_OF_TEST, forkserver
 
 from rubato import testing
 
@@ -51,11 +57,31 @@ if __name__ == "__main__":
 """
 
 
+_numbers = itertools.count()
+_programs: dict[Path, Path] = {}
+"""By home, the file of its program."""
+
+
+@functools.cache
+def _folder() -> Path:
+    """Of all programs of this process: what serves forks does so for one folder."""
+    folder = Path(tempfile.mkdtemp(prefix="rubato-programs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def write(home: Path, body: str) -> Path:
-    """The program, as a file."""
-    program = home / "program.py"
+    """The program of a home, as a file."""
+    program = _programs[home] = _folder() / f"program_{next(_numbers)}.py"
     program.write_text(textwrap.dedent(HEAD + body))
     return program
+
+
+def local_job(home: Path, program: Path, **spec: Any) -> testing.LocalJob:
+    """A run of such a program, whose training processes are forked from what has imported torch already."""
+    server = forkserver(_folder())
+    os.environ.pop(NAME_OF_TEST, None)
+    return testing.LocalJob(home, program, forkserver=server, **spec)
 
 
 def job(
@@ -67,10 +93,9 @@ def job(
     batch: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Any:
-    program = write(home, body)
-    return testing.LocalJob(
+    return local_job(
         home,
-        program,
+        write(home, body),
         config={"steps": 6, "home": str(home), **(config or {})},
         batch={"global_size": 16, "num_microbatches": 8, **(batch or {})},
         workers={"initial": workers, "min": 1, "max": 4},
@@ -108,9 +133,9 @@ def alone(home: Path, config: dict[str, Any]) -> Undisturbed:
     """One worker that nothing happens to, with the program of `job` and the same configuration."""
     with tempfile.TemporaryDirectory() as scratch:
         hurry(home)
-        run = testing.LocalJob(
+        run = local_job(
             Path(scratch),
-            home / "program.py",
+            _programs[home],
             config={"steps": 6, "home": str(home), **config},
             batch={"global_size": 16, "num_microbatches": 8},
             workers={"initial": 1, "min": 1},
@@ -131,5 +156,5 @@ def check_alone(run: Any, home: Path, config: dict[str, Any], **more: Any) -> No
 def expected(home: Path, config: dict[str, Any]) -> str:
     """The digest of one undisturbed worker with the program of `job`, and the same configuration."""
     return testing.oracle(
-        home / "program.py", config={"steps": 6, "home": str(home), **config}, batch=16, num_microbatches=8
+        _programs[home], config={"steps": 6, "home": str(home), **config}, batch=16, num_microbatches=8
     )

@@ -128,7 +128,7 @@ class LocalJob:
                 f"the run ended while waiting for {what}: {self.outcome or self.error}\n{self.told()}"
             )
             assert time.monotonic() < deadline, f"no {what} within {self._patience_s:g} s\n{self.told()}"
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def wait_step(self, step: int) -> None:
         """Block until so many steps are committed."""
