@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -28,12 +29,17 @@ from rubato.wire.spec import JobSpec
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 ROWS = [(torch.full((3,), float(index)) / 10, torch.tensor(float(index % 3))) for index in range(30)]
+CODE_OF = functools.cache(program.ProgramCode)
 SMALL = ["--batch", "8", "--num-microbatches", "4"]
 
 
 @pytest.fixture(autouse=True)
 def settings_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`rubato.main` fixes what the bits depend on; other tests keep what they had."""
+    """`rubato.main` fixes what the bits depend on; other tests keep what they had.
+
+    The program's own code is all that this process has imported from the repository: it is read once.
+    """
+    monkeypatch.setattr(program, "ProgramCode", CODE_OF)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with own_generators():
@@ -280,6 +286,7 @@ def test_flags_that_cannot_be_read(flags: list[str], capsys: pytest.CaptureFixtu
 def test_entrypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(program, "ProgramCode", CODE_OF.__wrapped__)
     (tmp_path / "mine.py").write_text("import json\ndef train(run): ...\ndef other(run): ...\n")
     function, code = program.load_entrypoint(JobSpec(name="a", entrypoint="mine.py"))
     assert function.__name__ == "train"  # type: ignore[attr-defined]

@@ -83,7 +83,7 @@ ENTRYPOINTS = {
 def test_programs_that_cannot_be_loaded(rubato: Rubato, running: RunningHome, folder: Path) -> None:
     jobs = {}
     for name, (entrypoint, _) in ENTRYPOINTS.items():
-        code, out, err = rubato("submit", write_spec(folder, f"no-{name}", entrypoint))
+        code, out, err = rubato("submit", write_spec(folder, f"no-{name}", entrypoint, "workers: {initial: 1, max: 4}"))
         assert code == 0, err
         jobs[name] = out.strip()
     running.jobs += jobs.values()

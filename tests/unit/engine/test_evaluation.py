@@ -25,7 +25,8 @@ from rubato.errors import GenerationLost, ModelError
 
 NUMBERS = torch.randn(53, generator=torch.Generator().manual_seed(1)) * 1e4
 ROWS = list(NUMBERS)
-
+PAUSE_S = 0.02
+"""Now and then, for a process that reads ahead imports torch first."""
 
 pytestmark = pytest.mark.usefixtures("generators")
 
@@ -127,7 +128,8 @@ def test_what_is_read_ahead_has_the_same_bits_and_its_processes_stay() -> None:
         ahead = [evaluator.evaluate(dataset, spread, 3, None, 1)]
         (reader,) = [reader for _, reader in evaluator._readers.values()]
         pids, deadline = reader.pids, time.monotonic() + 100
-        while not reader.read_ahead and time.monotonic() < deadline:  # the process imports torch first
+        while not reader.read_ahead and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
             ahead.append(evaluator.evaluate(dataset, spread, 3, None, 1))
         assert reader.read_ahead > 0
         assert reader.pids == pids
@@ -148,6 +150,7 @@ def test_a_chunk_that_cannot_be_read_ahead_is_read_here_and_told(tmp_path: Path)
     deadline = time.monotonic() + 100
     try:
         while not run.notices and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
             assert evaluator.evaluate(dataset, lambda batch: float(len(batch["x"])), 8, None, 1) == 8.0
     finally:
         evaluator.close()
@@ -167,6 +170,7 @@ def test_what_reads_ahead_is_bounded_and_holds_nothing_between_evaluations() -> 
     def until_read_ahead(batch: dict[str, torch.Tensor]) -> float:
         if any(reader.read_ahead for reader in readers()):
             raise KeyboardInterrupt  # in the middle, with chunks of which nobody will ask any more
+        time.sleep(PAUSE_S)
         return 0.0
 
     try:
