@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.small_job import job
+from small_job import local_job, write
 
 BODY = """
 def train(run):
@@ -16,8 +15,7 @@ def train(run):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     run.prepare(model=model, optimizer=optimizer, dataset=DATA)
     for step in run.steps():
-        while Path(run.config["home"], "hold").exists() and step.index >= run.config["hold_at"]:
-            time.sleep(0.01)
+        time.sleep(Path(run.config["home"], "hold").exists() * (step.index >= run.config["every"]))
         fit(run, step, model, optimizer)
 
 if __name__ == "__main__":
@@ -51,11 +49,11 @@ def digest(home: Path, method: str, workers: int, *, interrupted: bool) -> str:
     hold = home / "hold"
     if interrupted:
         hold.touch()
-    with job(
+    with local_job(
         home,
-        BODY,
-        workers=workers,
-        config={"steps": STEPS, "hold_at": EVERY + 1},
+        write(home, BODY),
+        workers={"initial": workers, "min": 1, "max": workers},
+        config={"steps": STEPS, "every": EVERY, "home": str(home)},
         batch={"global_size": 24, "num_microbatches": workers},
         reproducible=False,
         aggregation=METHODS[method],
@@ -71,7 +69,7 @@ def digest(home: Path, method: str, workers: int, *, interrupted: bool) -> str:
     assert causes == (["start", "restart"] if interrupted else ["start"]), run.told()
     assert step == STEPS
     if interrupted:
-        assert run.formed()[-1]["step"] == EVERY, "it went on from the checkpoint in the middle"
+        assert run.formed()[-1]["step"] == EVERY + 1, "it went on from the checkpoint in the middle"
     return told
 
 
