@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +11,7 @@ from typing import Any, Self
 import httpx
 
 from rubato.errors import RubatoError
+from rubato.tls import trusted
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import (
     Acquired,
@@ -68,6 +70,7 @@ class ServiceLink:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
+            verify=trusted(url, os.environ),
             transport=transport,
         )
 

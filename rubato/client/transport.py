@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable, UserError
+from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
+from rubato.tls import trusted
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
@@ -52,25 +53,8 @@ def http_options(url: str, token: str | None, environment: Mapping[str, str]) ->
         "timeout": httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         # A proxy variable of the shell must not catch the token of a service on this machine.
         "trust_env": False,
-        # Loading the certificates takes longer than most requests. Plain HTTP uses none, and httpx is not told to
-        # follow redirects, so nothing can lead from here to an unchecked TLS connection.
-        "verify": not url.startswith("http://") and trusted(environment),
+        "verify": trusted(url, environment),
     }
-
-
-def trusted(environment: Mapping[str, str]) -> ssl.SSLContext | Literal[True]:
-    """Who may sign certificates: whom SSL_CERT_FILE and SSL_CERT_DIR name, as elsewhere; True: the public authorities.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    file, folder = environment.get("SSL_CERT_FILE") or None, environment.get("SSL_CERT_DIR") or None
-    if file is None and folder is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=file, capath=folder)
-    except OSError as error:
-        raise UserError(f"SSL_CERT_FILE={file} holds no certificates that can be read: {error}") from error
 
 
 def options_of(request: Request) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink, Unreachable
 from rubato.wire.cluster import Desired, MetricRow, Observed, ProcessIdentity, Report
+from tests.https_server import https_server
 
 PROCESS = ProcessIdentity("node", "boot", 12, 345)
 OBSERVED = Observed("running", "training", 1, 1, 0, 5, 10, 0, 0)
@@ -37,6 +38,24 @@ def test_a_report_goes_out_as_the_wire_says_with_what_is_not_finite() -> None:
     assert seen[0].headers["Authorization"] == "Bearer secret"
     assert json.loads(seen[0].content)["observed"]["step"] == 5
     assert b"NaN" in seen[0].content
+
+
+def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(url: str) -> None:
+        with ServiceLink(url, "secret") as service:
+            service.report("job_1", Report(2, 3, 1, OBSERVED))
+
+    with https_server(tmp_path / "tls") as server:
+        server.answers += [401]
+        url = server.url("", "127.0.0.1")
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            ask(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
+        with pytest.raises(Unreachable, match="HTTP 401"):
+            ask(url)
 
 
 def test_the_wishes() -> None:
