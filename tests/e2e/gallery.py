@@ -240,7 +240,9 @@ def walk(
                 page.close()
 
         show("empty", {})
-        jobs = fill(service, cluster, person.new_page())
+        page = person.new_page()
+        jobs = fill(service, cluster, page)
+        page.close()
         show("full", jobs)
         show("gone", jobs, service.kill)
 

@@ -22,7 +22,7 @@ import httpx
 from rubato.wire.cluster import EventReport, Failure, LogLine, MetricRow, NodeReport, Outcome, Result, WorkerReport
 from tests.simulated_controller import RUNNING, SimulatedAgent, SimulatedController
 
-TICK_S = 0.1
+TICK_S = 0.25
 JOIN_S = 1.0
 """What a joining worker takes to warm up; in a past, where nobody waits for it, as long as a real one."""
 PAST_JOIN_S = 6.0
