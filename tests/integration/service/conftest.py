@@ -21,7 +21,7 @@ from service.notify import Hub
 from service.scheduling.loop import SchedulingLoop
 from service.settings import Settings
 from tests.integration.service.processes import ServiceProcess
-from tests.postgres import migrated_database, new_database, running_postgres
+from tests.postgres import drop_database, migrated_database, new_database, running_postgres
 from tests.simulated_controller import SimulatedAgent, SimulatedController, bearer
 
 BASE_URL = "http://127.0.0.1:8642"
@@ -162,11 +162,15 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 DATABASES = ["sqlite", "postgres"]
 
 
-def _database_url(request: pytest.FixtureRequest) -> str:
+def _database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """With tables, no rows. An empty address: SQLite in the home."""
     if request.param == "sqlite":
-        return ""
-    return new_database(request.getfixturevalue("postgres_url"), like=request.getfixturevalue("migrated_postgres"))
+        yield ""
+        return
+    server = request.getfixturevalue("postgres_url")
+    url = new_database(server, like=request.getfixturevalue("migrated_postgres"))
+    yield url
+    drop_database(server, url)
 
 
 database_url = pytest.fixture(params=DATABASES)(_database_url)
