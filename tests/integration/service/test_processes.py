@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.__main__ import main
 from rubato.wire.cluster import Report
 from tests.integration.service.processes import ServiceProcess, all_jobs, controller_of, submit
 from tests.simulated_controller import SimulatedController, log_line, metric
@@ -111,7 +112,10 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess, databa
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # PostgreSQL bears several: test_replicas.py
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@ON_SQLITE  # PostgreSQL bears several: test_replicas.py
 async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess) -> None:
     service.start()
     second = service.spawn("--port", "0")
@@ -130,11 +134,23 @@ async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess
         assert (await client.get("/readyz")).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
-async def test_who_leaves_in_the_middle_of_a_request_is_no_fault_of_the_service(
-    service: ServiceProcess, kind: str
-) -> None:
+@ON_SQLITE  # no statement reaches the database
+async def test_who_leaves_in_the_middle_of_a_request_is_no_fault_of_the_service(service: ServiceProcess) -> None:
     service.start()
+    kinds = ("application/json", "application/yaml")
+    for kind in kinds:
+        await leave_in_the_middle(service, kind)
+    log = service.home.parent / "service.log"
+
+    def told() -> list[str]:
+        return [line for line in log.read_text().splitlines() if '"path": "/api/v1/jobs"' in line]
+
+    await asyncio.to_thread(wait_for, lambda: len(told()) == len(kinds), "the lines of the requests", 20.0)
+    assert [json.loads(line)["status"] for line in told()] == [422, 422]
+    assert "unhandled_error" not in log.read_text()
+
+
+async def leave_in_the_middle(service: ServiceProcess, kind: str) -> None:
     url, token = httpx.URL(service.url), (service.home / "token").read_text().strip()
     _, writer = await asyncio.open_connection(url.host, url.port)
     head = (
@@ -144,16 +160,9 @@ async def test_who_leaves_in_the_middle_of_a_request_is_no_fault_of_the_service(
     await writer.drain()
     writer.close()
     await writer.wait_closed()
-    log = service.home.parent / "service.log"
-
-    def told() -> list[str]:
-        return [line for line in log.read_text().splitlines() if '"path": "/api/v1/jobs"' in line]
-
-    await asyncio.to_thread(wait_for, lambda: bool(told()), "the line of the request", 20.0)
-    assert [json.loads(line)["status"] for line in told()] == [422]
-    assert "unhandled_error" not in log.read_text()
 
 
+@ON_SQLITE
 async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
     service.start()
     async with httpx.AsyncClient() as browser:
@@ -165,20 +174,8 @@ async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
         assert (await browser.get(f"{service.url}/api/v1/me")).json()["user"] == "admin"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environment", "says"),
-    [
-        (["--host", "0.0.0.0"], {}, "--behind-tls-proxy"),
-        ([], {"RUBATO_STORAGE": "checkpoints"}, "must be absolute"),
-        ([], {"RUBATO_STORAGE": "s3://"}, "s3://BUCKET/PREFIX"),
-        ([], {"RUBATO_DATABASE_URL": "mysql://x"}, "postgresql+psycopg://"),
-        (["--port", "99999"], {}, "65535"),
-    ],
-)
-async def test_wrong_settings_are_refused_with_advice(
-    tmp_path: Path, arguments: list[str], environment: dict[str, str], says: str
-) -> None:
-    process = ServiceProcess(tmp_path / "home", **environment).spawn(*arguments)
+async def test_wrong_settings_are_refused_with_advice(tmp_path: Path) -> None:
+    process = ServiceProcess(tmp_path / "home").spawn("--host", "0.0.0.0")
     try:
         assert await asyncio.to_thread(process.wait, 20) == 2
     finally:
@@ -187,5 +184,30 @@ async def test_wrong_settings_are_refused_with_advice(
         assert process.stdout is not None
         process.stdout.close()
     log = (tmp_path / "service.log").read_text()
-    assert says in log
+    assert "--behind-tls-proxy" in log
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "says"),
+    [
+        ([], {"RUBATO_STORAGE": "checkpoints"}, "must be absolute"),
+        ([], {"RUBATO_STORAGE": "s3://"}, "s3://BUCKET/PREFIX"),
+        ([], {"RUBATO_DATABASE_URL": "mysql://x"}, "postgresql+psycopg://"),
+        (["--port", "99999"], {}, "65535"),
+    ],
+)
+def test_each_wrong_setting_has_its_advice(
+    arguments: list[str],
+    environment: dict[str, str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in ({"RUBATO_HOME": str(tmp_path)} | environment).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 2
+    assert says in capsys.readouterr().err

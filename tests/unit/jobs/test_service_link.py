@@ -40,9 +40,7 @@ def test_a_report_goes_out_as_the_wire_says_with_what_is_not_finite() -> None:
     assert b"NaN" in seen[0].content
 
 
-def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_authority_of_ones_own_is_trusted_where_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(url: str) -> None:
         with ServiceLink(url, "secret") as service:
             service.report("job_1", Report(2, 3, 1, OBSERVED))
