@@ -39,18 +39,23 @@ SETTLING_S = 8.0
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 IDENTITY_S = 2.0
+TOKEN_WAIT_S = 30.0
 EXIT_RAY = 1
 EXIT_CONFIG = 2
 
 
 class Agent:
-    """One agent process on one cluster."""
+    """One agent process on one cluster.
 
-    def __init__(self, link: ServiceLink, cluster_id: str, url: str) -> None:
+    Args:
+        agent_id: of this process, or of a place where there is never more than one.
+    """
+
+    def __init__(self, link: ServiceLink, cluster_id: str, url: str, agent_id: str) -> None:
         self._link = link
         self._cluster_id = cluster_id
         self._url = url
-        self._agent_id = secrets.token_hex(8)
+        self._agent_id = agent_id
         self._version = 0
         self._wanted: list[str] = []
         self._changed_at = time.monotonic()
@@ -161,6 +166,21 @@ def end_actor(name: ActorName) -> None:
     ray.kill(handle, no_restart=True)
 
 
+def wait_for_token(home: Home, environment: dict[str, str], patience_s: float = TOKEN_WAIT_S) -> str:
+    """The token, once a service that is only starting has written it; raises as `read_token` does."""
+    deadline, is_told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            return read_token(home, environment)
+        except RubatoError as error:
+            if not isinstance(error.__cause__, FileNotFoundError) or time.monotonic() > deadline:
+                raise
+            if not is_told:
+                say(f"{error}; waiting up to {patience_s:.0f} s for it")
+            is_told = True
+            time.sleep(RETRY_FIRST_S)
+
+
 def read_token(home: Home, environment: dict[str, str]) -> str:
     """The token of role `cluster`, which the service writes at its first start.
 
@@ -183,9 +203,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", required=True, help="address of the service")
     parser.add_argument("--ray-address", required=True, help="host:port of the Ray head")
     parser.add_argument("--cluster", default="default", help="id of this cluster")
+    parser.add_argument(
+        "--agent-id",
+        default=secrets.token_hex(8),
+        help="a name for the place that keeps the agent, where it never keeps two at once: the next agent of that name "
+        "acts at once, any other one 15 s after the last word of the one before (default: a new name)",
+    )
     options = parser.parse_args(arguments)
     try:
-        token = read_token(Home.from_environment(), dict(os.environ))
+        token = wait_for_token(Home.from_environment(), dict(os.environ))
         # log_to_driver off: the workers' output goes to the service, not through here.
         ray.init(
             address=options.ray_address,
@@ -195,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         say(f"cluster {options.cluster} at {options.ray_address}, service {options.url}")
         with ServiceLink(options.url, token) as link:
-            Agent(link, options.cluster, options.url).run()
+            Agent(link, options.cluster, options.url, options.agent_id).run()
     except (Refused, NotWanted, RubatoError) as error:
         say(str(error))
         return EXIT_CONFIG

@@ -55,7 +55,8 @@ class SyncRequest:
     """
 
     agent_id: str
-    """Random for each agent process; one agent acts for a cluster at a time (a lease of 15 s that each sync renews)."""
+    """Of each agent process, or of a place that never keeps two. One agent acts for a cluster at a time, by a lease of
+    15 s that each sync renews."""
     wire_version: int
     nodes: tuple[NodeReport, ...]
     controllers: tuple[ControllerSeen, ...] = ()

@@ -160,4 +160,8 @@ def agent_command(layout: Layout, ray_address: str) -> list[str]:
     return [
         *(sys.executable, "-P", "-m", "jobs.agent"),
         *("--url", layout.url, "--ray-address", ray_address, "--cluster", CLUSTER),
+        *(
+            "--agent-id",
+            "keeper",
+        ),  # which has one at a time: the next one acts at once
     ]

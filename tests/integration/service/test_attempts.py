@@ -347,6 +347,13 @@ async def test_a_second_agent_looks_on_until_the_lease_of_the_first_ends(bench: 
     assert not (await first.sync()).acting
 
 
+async def test_an_agent_that_follows_under_the_same_name_acts_at_once(bench: Bench) -> None:
+    """It has seen nothing yet, so it hears all that is to run."""
+    controller = await bench.start()
+    reply = await type(bench.agent)(bench.client, bench.agent.token, agent_id=bench.agent.agent_id).sync()
+    assert (reply.acting, [item.job_id for item in reply.run]) == (True, [controller.job_id])
+
+
 async def test_no_agent_or_cluster_lives_on_by_a_clock_that_was_set_back(bench: Bench) -> None:
     controller = await bench.start()
     second = type(bench.agent)(bench.client, bench.agent.token, agent_id="agent-2")
