@@ -205,12 +205,19 @@ def cost_of_restarts(rows: Sequence[Mapping[str, Any]], restarts: Collection[int
 
 
 def record_cluster(
-    job: ClusterJob, fault: str, test: str, *, since: datetime | None = None, steps_again: int | None = None
+    job: ClusterJob,
+    fault: str,
+    test: str,
+    *,
+    since: datetime | None = None,
+    steps_again: int | None = None,
+    trained_until: datetime | None = None,
 ) -> None:
     """The same of a job on a cluster.
 
     Args:
         since: when the fault began, where it need not change the membership: how late a step came is noted then.
+        trained_until: when the last of the steps was committed whose rows were lost, where some were.
         steps_again: how many were computed a second time, where training went back to a checkpoint.
     """
     points = list(job.home.client.metrics(job.id))
@@ -219,7 +226,8 @@ def record_cluster(
     check_warm_ups(commits, warm_ups(told))
     figures: dict[str, float] = {} if steps_again is None else {"steps_again": steps_again}
     if since is not None:
-        figures["standstill"] = standstill_s([datetime.fromisoformat(point.time) for point in points], since)
+        unseen = [] if trained_until is None else [trained_until]
+        figures["standstill"] = standstill_s([*(commit.at for commit in commits), *unseen], since)
     _note(
         fault,
         test,
