@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -115,17 +116,21 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess, databa
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
+async def exit_code(process: subprocess.Popen[str]) -> int:
+    """Of a service that is to end by itself."""
+    try:
+        return await asyncio.to_thread(process.wait, 20)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
 @ON_SQLITE  # PostgreSQL bears several: test_replicas.py
 async def test_a_second_service_on_the_same_home_refuses(service: ServiceProcess) -> None:
     service.start()
-    second = service.spawn("--port", "0")
-    try:
-        assert await asyncio.to_thread(second.wait, 20) == 1
-    finally:
-        if second.poll() is None:
-            second.kill()
-        assert second.stdout is not None
-        second.stdout.close()
+    assert await exit_code(service.spawn("--port", "0")) == 1
     log = (service.home.parent / "service.log").read_text()
     assert "already works on" in log
     assert "give this one another RUBATO_HOME" in log
@@ -175,14 +180,7 @@ async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
 
 
 async def test_wrong_settings_are_refused_with_advice(tmp_path: Path) -> None:
-    process = ServiceProcess(tmp_path / "home").spawn("--host", "0.0.0.0")
-    try:
-        assert await asyncio.to_thread(process.wait, 20) == 2
-    finally:
-        if process.poll() is None:
-            process.kill()
-        assert process.stdout is not None
-        process.stdout.close()
+    assert await exit_code(ServiceProcess(tmp_path / "home").spawn("--host", "0.0.0.0")) == 2
     log = (tmp_path / "service.log").read_text()
     assert "--behind-tls-proxy" in log
     assert "Traceback" not in log
