@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rubato.cli.local_runs import LocalRuns
 from rubato.cli.options import JsonOption, RecipeOption, parse_assignments
-from rubato.cli.output import note, put_json
+from rubato.cli.output import put_json
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
-from rubato.wire.spec import JobSpec
-from rubato.wire.storage import StorageUri, parse_storage
+from rubato.wire.storage import parse_storage
 
 
 def run(
@@ -64,20 +62,16 @@ def run(
     )
     if spec.backend != "rubato":
         raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
-    checkpoints = parse_storage(checkpoint_dir) if checkpoint_dir is not None else None
     home = Home.from_environment()
-    if as_json:
-        raise typer.Exit(_run_for_programs(spec, folder, checkpoints, home))
-    raise typer.Exit(run_local(spec, working_dir=folder, checkpoint_dir=checkpoints, home=home.path))
 
+    def tell_end(run_id: str) -> None:
+        put_json(LocalRuns(home).job(run_id).raw)
 
-def _run_for_programs(spec: JobSpec, folder: Path, checkpoints: StorageUri | None, home: Home) -> int:
-    """The same with the run's id on stderr, and on stdout nothing but how it ended."""
-    from rubato.launch.local import EXIT_CODES, LocalRun, describe_left_out
-
-    for line in describe_left_out(spec, os.environ):
-        note(line)
-    run = LocalRun(spec, folder, checkpoints, home.path)
-    outcome = run.run(lambda: note(run.run_id))
-    put_json(LocalRuns(home).job(run.run_id).raw)
-    return EXIT_CODES[outcome.state]
+    code = run_local(
+        spec,
+        working_dir=folder,
+        checkpoint_dir=parse_storage(checkpoint_dir) if checkpoint_dir is not None else None,
+        home=home.path,
+        tell_end=tell_end if as_json else None,
+    )
+    raise typer.Exit(code)

@@ -50,6 +50,7 @@ def run_local(
     checkpoint_dir: StorageUri | None,
     home: Path,
     command: tuple[str, ...] = CHILD_COMMAND,
+    tell_end: Callable[[str], None] | None = None,
 ) -> int:
     """Train on this machine until the job ends. SIGINT stops at the next boundary, a second one kills.
 
@@ -59,6 +60,8 @@ def run_local(
         checkpoint_dir: where checkpoints are kept and resumed from; default: the run's own folder.
         home: RUBATO_HOME.
         command: starts a training process.
+        tell_end: told the run's id at its end, which is all that then goes to stdout; default: the id at the beginning,
+            and how it ended in words.
 
     Returns:
         The exit code: 0 succeeded, 100 failed, 101 paused, 103 cancelled.
@@ -69,11 +72,14 @@ def run_local(
     for line in describe_left_out(spec, os.environ):
         print(line, file=sys.stderr)
     run = LocalRun(spec, working_dir, checkpoint_dir, home, command)
-    outcome = run.run(lambda: print(run.run_id, flush=True))
+    outcome = run.run(lambda: print(run.run_id, file=sys.stderr if tell_end else sys.stdout, flush=True))
     if kept := describe_kept(outcome.state, run.run_id, run.saved_step, run.checkpoints):
         print(f"rubato: {kept}", file=sys.stderr, flush=True)
-    text = readable(describe_outcome(outcome), keep_colours=sys.stdout.isatty())
-    print(_printable(text), flush=True)
+    if tell_end is not None:
+        tell_end(run.run_id)
+    else:
+        text = readable(describe_outcome(outcome), keep_colours=sys.stdout.isatty())
+        print(_printable(text), flush=True)
     return EXIT_CODES[outcome.state]
 
 

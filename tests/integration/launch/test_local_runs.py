@@ -14,7 +14,7 @@ import pytest
 
 from rubato.cli.app import run as run_command
 from rubato.launch.control import RUN_FILE
-from rubato.launch.local import LocalRun, describe_kept, run_local
+from rubato.launch.local import describe_kept, run_local
 from rubato.launch.records import LocalRecord, read_record, run_folder
 from rubato.wire.spec import spec_to_json
 from rubato.wire.storage import parse_storage
@@ -100,7 +100,7 @@ CRASH = (sys.executable, "-c", "print('boom'); raise SystemExit(3)")
 def test_a_run_tells_programs_how_it_ended(
     tmp_path: Path, rubato: Call, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int, status: str
 ) -> None:
-    monkeypatch.setattr("rubato.launch.local.LocalRun", partial(LocalRun, command=command))
+    monkeypatch.setattr("rubato.launch.local.run_local", partial(run_local, command=command))
     (tmp_path / "toy.json").write_text(json.dumps(spec_to_json(spec(steps=5))))
     done, out, err = rubato("run", str(tmp_path / "toy.json"), "--json")
     told = json.loads(out)
