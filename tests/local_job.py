@@ -18,27 +18,40 @@ NAME_OF_TEST = "PYTEST_CURRENT_TEST"
 
 
 @functools.cache
-def forkserver(programs: Path = PROGRAMS) -> ForkServer:
+def forkserver(programs: Path) -> ForkServer:
     """One for all runs of this process with programs of a folder: its imports take longer than many a test."""
-    os.environ.pop(NAME_OF_TEST, None)  # else each run had an environment of its own
     server = ForkServer(programs, child_environment(os.environ, working_dir=programs))
     atexit.register(server.close)
     return server
 
 
-class LocalJob(testing.LocalJob):
+class ForkedJob(testing.LocalJob):
+    """A run whose training processes are forked from what has imported torch already.
+
+    Args:    program: in a folder that all programs of its kind share.
+    """
+
+    def __init__(self, home: Path, program: Path, **spec: Any) -> None:
+        self.test = os.environ.pop(NAME_OF_TEST, "").split(" ")[0]  # else each had an environment of its own
+        self._forkserver = forkserver(program.parent)
+        super().__init__(home, program, forkserver=self._forkserver, **spec)
+
+    def result(self) -> tuple[int, str]:
+        assert not self._forkserver.failure, "tests would go on, slowly, with fresh processes"
+        return super().result()
+
+
+class LocalJob(ForkedJob):
     """A run that is held back while a file exists; `result` lets it go."""
 
     def __init__(self, home: Path, program: str, **spec: Any) -> None:
         self.hold = home / "hold"
         self.hold.touch()
         config = {**spec.pop("config", {}), "hold": str(self.hold)}
-        self.test = os.environ.pop(NAME_OF_TEST, "").split(" ")[0]  # else each had an environment of its own
-        super().__init__(home, PROGRAMS / f"{program}.py", config=config, forkserver=forkserver(), **spec)
+        super().__init__(home, PROGRAMS / f"{program}.py", config=config, **spec)
 
     def result(self) -> tuple[int, str]:
         self.hold.unlink(missing_ok=True)
-        assert not forkserver().failure, "tests would go on, slowly, with fresh processes"
         return super().result()
 
     def wait_seconds(self, seconds: float) -> None:

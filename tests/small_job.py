@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-import os
 import shutil
 import tempfile
 import textwrap
@@ -15,7 +14,7 @@ from typing import Any
 
 from faulty_run import causes
 from invariants import Undisturbed, check, values_by_step
-from local_job import NAME_OF_TEST, forkserver
+from local_job import ForkedJob
 
 from rubato import testing
 
@@ -58,8 +57,6 @@ if __name__ == "__main__":
 
 
 _numbers = itertools.count()
-_programs: dict[Path, Path] = {}
-"""By home, the file of its program."""
 
 
 @functools.cache
@@ -71,17 +68,15 @@ def _folder() -> Path:
 
 
 def write(home: Path, body: str) -> Path:
-    """The program of a home, as a file."""
-    program = _programs[home] = _folder() / f"program_{next(_numbers)}.py"
+    """The program, as a file."""
+    program = home / "program.py"
     program.write_text(textwrap.dedent(HEAD + body))
     return program
 
 
-def local_job(home: Path, program: Path, **spec: Any) -> testing.LocalJob:
-    """A run of such a program, whose training processes are forked from what has imported torch already."""
-    server = forkserver(_folder())
-    os.environ.pop(NAME_OF_TEST, None)
-    return testing.LocalJob(home, program, forkserver=server, **spec)
+def forked(home: Path, program: Path, **spec: Any) -> ForkedJob:
+    """A run of such a program, from a copy where what serves forks does so."""
+    return ForkedJob(home, Path(shutil.copy(program, _folder() / f"program_{next(_numbers)}.py")), **spec)
 
 
 def job(
@@ -93,7 +88,7 @@ def job(
     batch: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Any:
-    return local_job(
+    return forked(
         home,
         write(home, body),
         config={"steps": 6, "home": str(home), **(config or {})},
@@ -133,9 +128,9 @@ def alone(home: Path, config: dict[str, Any]) -> Undisturbed:
     """One worker that nothing happens to, with the program of `job` and the same configuration."""
     with tempfile.TemporaryDirectory() as scratch:
         hurry(home)
-        run = local_job(
+        run = forked(
             Path(scratch),
-            _programs[home],
+            home / "program.py",
             config={"steps": 6, "home": str(home), **config},
             batch={"global_size": 16, "num_microbatches": 8},
             workers={"initial": 1, "min": 1},
@@ -156,5 +151,5 @@ def check_alone(run: Any, home: Path, config: dict[str, Any], **more: Any) -> No
 def expected(home: Path, config: dict[str, Any]) -> str:
     """The digest of one undisturbed worker with the program of `job`, and the same configuration."""
     return testing.oracle(
-        _programs[home], config={"steps": 6, "home": str(home), **config}, batch=16, num_microbatches=8
+        home / "program.py", config={"steps": 6, "home": str(home), **config}, batch=16, num_microbatches=8
     )

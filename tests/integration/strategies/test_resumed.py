@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_job import local_job, write
+from small_job import forked, write
 
 BODY = """
 def train(run):
@@ -49,7 +49,7 @@ def digest(home: Path, method: str, workers: int, *, interrupted: bool) -> str:
     hold = home / "hold"
     if interrupted:
         hold.touch()
-    with local_job(
+    with forked(
         home,
         write(home, BODY),
         workers={"initial": workers, "min": 1, "max": workers},
