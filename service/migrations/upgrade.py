@@ -44,10 +44,10 @@ def upgrade_to_head(connection: Connection) -> None:
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
         connection.execute(text(f"SET LOCAL lock_timeout = {TABLE_LOCK_MS}"))
-    if MigrationContext.configure(connection).get_current_revision() == head_revision():
-        return  # as at most starts, and sooner known than by alembic's own way
     try:
-        command.upgrade(alembic_config(connection), "head")
+        # At most starts there is nothing to do, which is sooner known so than by alembic's own way.
+        if MigrationContext.configure(connection).get_current_revision() != head_revision():
+            command.upgrade(alembic_config(connection), "head")
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
             raise UserError(
