@@ -10,10 +10,12 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from rubato.client import Client
+from rubato.packaging import pack_folder
 from tests.e2e.conftest import event_positions
-from tests.e2e.real_home import SLOW_MS, RealHome, real_home, wait_for_step
+from tests.e2e.real_home import SLOW_MS, RealHome, marker, real_home, scale_by_stepper, wait_for_step
 from tests.ray_node import ray_node
 from tests.relay import Relay
+from tests.running_home import PROGRAMS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -180,6 +182,42 @@ def test_after_a_minute_without_network_nothing_is_missing_and_nothing_doubled(
         wait_for_step(page, client.job(job_id).step)
     finally:
         relay.close()
+
+
+def test_a_function_of_ray_train_is_watched_scaled_by_a_restart_and_cancelled(
+    page: Page, home: RealHome, client: Client, tmp_path: Path
+) -> None:
+    packed = pack_folder(PROGRAMS, tmp_path / "package.zip")
+    client.upload(packed)
+    hold = tmp_path / "hold"
+    hold.touch()  # it trains on for as long as the file is there
+    job = client.submit(
+        {
+            "name": "of-ray-train",
+            "backend": "ray_train",
+            "entrypoint": "ray_train.py:train_func",
+            "package": packed.sha256,
+            "config": {"epochs": 1, "hold": str(hold)},
+            "workers": {"initial": 1, "min": 1, "max": 2},
+            "env": {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1"},
+        }
+    )
+    page.goto(f"{home.url}/jobs/{job.id}")
+    expect(status(page, "running")).to_be_visible(timeout=SLOW_MS)
+    wait_for_step(page, 5)
+    expect(page.get_by_role("button", name="Checkpoint", exact=True)).to_have_count(0)  # Ray Train makes its own
+    expect(page.locator("#workers-note")).to_contain_text("Scaling restarts the job from its newest checkpoint (step ")
+    scale_by_stepper(page, 2)
+    expect(marker(page, r"^Scaled up 1 → 2 workers, paused \d").last).to_be_visible(timeout=SLOW_MS)
+    wait_for_step(page, client.job(job.id).step + 5)
+    page.get_by_role("tab", name="Workers").click()
+    expect(page.locator(".state-active")).to_have_count(2)
+    expect(page.get_by_role("button", name="Kill", exact=True)).to_have_count(0)
+    page.get_by_role("tab", name="Checkpoints").click()
+    expect(page.locator("[data-checkpoint]").first).to_contain_text("Kept by Ray Train")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(status(page, "cancelled")).to_be_visible(timeout=SLOW_MS)
 
 
 def test_a_person_signs_out_and_the_address_asks_to_sign_in(page: Page, home: RealHome) -> None:
