@@ -146,7 +146,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     algorithm = spec.aggregation.algorithm
     if told.method == "sketch" and algorithm != "auto":
         base = replace(base, sketch_algorithm=algorithm)
-    cut = cut_of(profile, local.cut) if local.cut is not None else None
+    cut = cut_of(profile, local.cut, local.cut_format) if local.cut is not None else None
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut)

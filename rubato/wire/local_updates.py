@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
 LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous", "layer_separation"]
+CutFormat = Literal["none", "bf16", "int8"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
 
@@ -57,6 +58,9 @@ class LocalUpdatesSpec:
     cut: str | None = None
     """Of `layer_separation`: name of the module that one worker computes, as `model.named_modules()` tells: the one
     with most of the parameters."""
+    cut_format: CutFormat = "none"
+    """Of `layer_separation`: how numbers travel to and from that module. `none`: as the program computes them. `bf16`:
+    as bfloat16. `int8`: what goes in as 8-bit integers with a scale for each sample, all else as bfloat16."""
 
     def __post_init__(self) -> None:
         is_on = self.method != "none"
@@ -88,6 +92,11 @@ class LocalUpdatesSpec:
                 (self.cut is not None) == (self.method == "layer_separation"),
                 "cut",
                 "names the module that layer_separation gives to one worker: say both, or neither",
+            ),
+            (
+                self.cut_format == "none" or self.method == "layer_separation",
+                "cut_format",
+                f"{self.method} sends nothing between layers; say method: layer_separation, or leave it out",
             ),
         )
 

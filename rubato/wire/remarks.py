@@ -54,6 +54,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "
             f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
         )
+        if local.cut_format != "none":
+            yield (
+                f"With cut_format: {local.cut_format} numbers are rounded where they travel, and one worker alone "
+                "rounds none: compare loss curves with those without."
+            )
     elif local.is_on:
         yield (
             f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "

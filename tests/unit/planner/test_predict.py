@@ -21,6 +21,7 @@ from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.sketch import Sketch
 from rubato.strategies.topk import TopK
+from rubato.wire.local_updates import CutFormat
 
 METHODS: tuple[Method, ...] = get_args(Method)
 SHAPES = [(512, 256), (512,), (64, 512), (64,)]
@@ -156,6 +157,18 @@ def test_separated_layers_send_samples_and_not_what_is_behind_the_cut() -> None:
     assert each.sent_bytes == kept / 4 + own > kept, "of one that has the front; the keeper sends what all have sent"
     whole = predict(CONVOLUTIONAL, SLOW, Strategy(algorithm="ring"), workers, samples, 16, several=True)
     assert told.step_s / 100 < whole.step_s / 5
+
+
+@pytest.mark.parametrize(
+    ("packed", "to_keeper", "from_keeper"),
+    [("none", 4 * (256 + 10), 4 * (256 + 10)), ("bf16", 2 * 266, 2 * 266), ("int8", 256 + 4 + 2 * 10, 2 * 266)],
+)
+def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, from_keeper: int) -> None:
+    cut = cut_of(CONVOLUTIONAL, "classifier", packed)
+    assert cut is not None
+    each = cut.update(CONVOLUTIONAL, SLOW, 2, 32)
+    assert each.exchange_s == pytest.approx(32 * (to_keeper + from_keeper) / 1e6, abs=20e-3)
+    assert each.sent_bytes == 32 * max(to_keeper, from_keeper)
 
 
 def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:

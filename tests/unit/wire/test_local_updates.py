@@ -37,6 +37,7 @@ def test_what_holds() -> None:
         ({"method": "asynchronous"}, {}, "local_updates.method: asynchronous gives other bits with another number"),
         ({"method": "layer_separation"}, {"reproducible": False}, "local_updates.cut: names the module"),
         ({**ON, "cut": "head"}, {}, "local_updates.cut: names the module that layer_separation gives to one worker"),
+        ({**ON, "cut_format": "int8"}, {}, "local_updates.cut_format: diloco sends nothing between layers"),
         ({**ON, "outer": {"lr": 0}}, {}, "local_updates.outer.lr: must be more than 0"),
         ({**ON, "outer": {"momentum": 1}}, {}, "local_updates.outer.momentum: must be at least 0 and below 1"),
         ({**ON, "sync_every": 7}, {}, "batch.global_size: must be a multiple of 56: 8 microbatches, 7 updates"),

@@ -63,6 +63,20 @@ def test_nothing_is_said_of_what_is_usual() -> None:
             ["One worker computes classifier for all, the others all layers before it: in a step they make 8 updates"],
         ),
         (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
+                local_updates={
+                    "method": "layer_separation",
+                    "sync_every": 8,
+                    "cut": "classifier",
+                    "cut_format": "int8",
+                },
+            ),
+            ["With cut_format: int8 numbers are rounded where they travel, and one worker alone rounds none"],
+        ),
+        (
             said(lr_scaling={"rule": "sqrt", "base_size": 64}),
             ["Learning rates are multiplied as sqrt says, from a batch of 64 to one of 256."],
         ),
