@@ -10,7 +10,7 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous", "layer_separation"]
+LocalMethod = Literal["none", "local_sgd", "diloco", "synchronous", "asynchronous", "layer_separation"]
 CutFormat = Literal["none", "bf16", "int8"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
@@ -39,14 +39,17 @@ class LocalUpdatesSpec:
 
     method: LocalMethod = "none"
     """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
-    they came for a gradient. `asynchronous`: one worker applies the gradients of the others as they come, and gives
-    each its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`,
-    the others all before them."""
+    they came for a gradient. `synchronous`: one worker makes each update of the gradients of the others, without
+    waiting for the slowest `backups`. `asynchronous`: it applies their gradients as they come, and gives each its
+    weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`, the others
+    all before them."""
     sync_every: int = 1
-    """Updates of each microbatch in a step; of the last two: updates in a step, whoever computes them.
+    """Updates of each microbatch in a step; of the last three: updates in a step, whoever computes them.
     `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
     """The outer optimizer of `diloco`."""
+    backups: int = 0
+    """Of `synchronous`: so many workers compute a second time what the slowest do, and the first of two counts."""
     staleness: int | None = None
     """Of `asynchronous`: so many gradients, 1 or more, a worker may be ahead of the slowest (bounded staleness). null:
     as many as it comes to."""
@@ -71,6 +74,11 @@ class LocalUpdatesSpec:
                 self.method == "diloco" or self.outer == OuterSpec(),
                 "outer",
                 f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
+            ),
+            (
+                self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
+                "backups",
+                f"is for method: synchronous, and at least 0; got {self.backups}",
             ),
             (
                 self.staleness is None or (self.is_asynchronous and 1 <= self.staleness <= MAX_STALENESS),
@@ -111,9 +119,14 @@ class LocalUpdatesSpec:
         return self.method == "asynchronous"
 
     @property
+    def is_served(self) -> bool:
+        """Whether one worker makes all updates, of gradients that the others compute."""
+        return self.method in ("synchronous", "asynchronous")
+
+    @property
     def is_led(self) -> bool:
         """Whether one worker does in a step what is not the others': the owner of all of its microbatches."""
-        return self.method in ("asynchronous", "layer_separation")
+        return self.is_served or self.method == "layer_separation"
 
 
 def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
@@ -128,6 +141,12 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             "local_updates.method",
             f"{local.method} gives other bits with another number of workers: say reproducible: false, or method: "
             "local_sgd, which gives the same",
+        ),
+        (
+            local.backups == 0 or local.backups <= spec.workers.upper - 2,
+            "local_updates.backups",
+            f"{local.backups} leave nobody to compute beside the one that makes the updates: workers.max is "
+            f"{spec.workers.upper}, and must be at least {local.backups + 2}",
         ),
         (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
         (

@@ -49,6 +49,14 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         )
         if spec.workers.upper < 3:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
+    elif local.method == "synchronous":
+        late = f", and waits for none of the slowest {local.backups}" if local.backups else ""
+        yield (
+            f"One worker makes the {local.sync_every} updates of a step, each of the gradients of all the others{late}"
+            ": a step is so many updates, for schedules, checkpoints, scaling and losses, too."
+        )
+        if spec.workers.upper < 3:
+            yield "With two workers one computes and one makes updates, in turn: it pays from three on."
     elif local.method == "layer_separation":
         yield (
             f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "

@@ -132,6 +132,23 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
 
 
+def test_backups_wait_for_no_slow_worker_and_have_larger_pieces() -> None:
+    def step_s(backups: int, spread: float, workers: int = 9) -> float:
+        strategy = Strategy(local="synchronous", sync_every=100, backups=backups)
+        return predict(MODEL, FAST, strategy, workers, 6400, 16, spread=spread, several=True).step_s
+
+    assert step_s(0, 0.0) < step_s(1, 0.0) == pytest.approx(step_s(0, 0.0) * 8 / 7, rel=0.05)
+    assert step_s(1, 2.0) < step_s(0, 2.0), "a slow one in eight costs more than an eighth"
+    assert step_s(0, 0.0, workers=2) == pytest.approx(step_s(0, 0.0, workers=1), rel=0.05)
+
+
+def test_synchronous_updates_send_weights_and_gradients_each_time() -> None:
+    (pushed, pulled, closing) = messages(Strategy(local="synchronous", sync_every=10), MODEL, 4)
+    vector = MODEL.element_bytes * MODEL.parameters
+    assert (pushed.size, pulled.size) == (10 * vector, 9 * vector), "at the beginning all have the same"
+    assert closing.size >= vector
+
+
 CONVOLUTIONAL = Profile(
     (
         Layer("features.0", ((64, 3, 5, 5), (64,)), 1e-3, 2e-3, 3 * 32 * 32, 64 * 16 * 16),
