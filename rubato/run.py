@@ -25,7 +25,6 @@ from rubato.data.order import BatchPlan, RoundPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
-from rubato.engine.aggregation import REGISTERED
 from rubato.engine.backups import backed_of
 from rubato.engine.ending import seal
 from rubato.engine.epoch import Epoch
@@ -169,7 +168,7 @@ class Run:
         source, plan = self._source(prepared["dataset"], prepared["collate"])
         if session.aggregation is not None:
             session.aggregation.check_optimizers(prepared["optimizers"].values())
-            self._registered[REGISTERED] = session.aggregation
+            self._registered[session.aggregation.registered] = session.aggregation
         if session.spec.batch.noise_every:
             self._registered[NOISE] = self._noise = NoiseWatch(session.spec)
         if session.spec.lr_scaling.rule != "none":

@@ -40,6 +40,8 @@ class Strategy:
     """Whether a step has updates of its own; at its end the whole state is exchanged then."""
     sync_every: int = 1
     """So many: of each microbatch, or of the server."""
+    fragments: int = 1
+    """Of `streaming_diloco`: one of so many is exchanged."""
     backups: int = 0
     """Of synchronous updates by a server."""
     cut: Cut | None = None
@@ -72,6 +74,8 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
     if strategy.local != "none":
+        if strategy.local == "streaming_diloco":  # the whole state only where workers come or go, or it is saved
+            return [Message("direct", e * ceil(profile.parameters / strategy.fragments))]
         closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
         if strategy.local not in ("synchronous", "asynchronous"):
             return [closing]

@@ -10,10 +10,13 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-LocalMethod = Literal["none", "local_sgd", "diloco", "synchronous", "asynchronous", "layer_separation"]
+LocalMethod = Literal[
+    "none", "local_sgd", "diloco", "streaming_diloco", "synchronous", "asynchronous", "layer_separation"
+]
 CutFormat = Literal["none", "bf16", "int8"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
+MAX_FRAGMENTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,20 @@ class LocalUpdatesSpec:
 
     method: LocalMethod = "none"
     """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
-    they came for a gradient. `synchronous`: one worker makes each update of the gradients of the others, without
-    waiting for the slowest `backups`. `asynchronous`: it applies their gradients as they come, and gives each its
-    weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`, the others
-    all before them."""
+    they came for a gradient. `streaming_diloco`: likewise, but each worker keeps weights of its own, and a step
+    exchanges one of `fragments` of them. `synchronous`: one worker makes each update of the gradients of the others,
+    without waiting for the slowest `backups`. `asynchronous`: it applies their gradients as they come, and gives each
+    its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`, the
+    others all before them."""
     sync_every: int = 1
     """Updates of each microbatch in a step; of the last three: updates in a step, whoever computes them.
     `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
-    """The outer optimizer of `diloco`."""
+    """The outer optimizer of `diloco` and `streaming_diloco`."""
+    fragments: int = 1
+    """Of `streaming_diloco`: parts of the weights, of which a step exchanges one, in turn."""
+    mix: float = 0.0
+    """Of `streaming_diloco`: the share of its own weights that a worker keeps of a fragment, 0 to below 1."""
     backups: int = 0
     """Of `synchronous`: so many workers compute a second time what the slowest do, and the first of two counts."""
     staleness: int | None = None
@@ -71,9 +79,19 @@ class LocalUpdatesSpec:
             (1 <= self.sync_every <= MAX_UPDATES, "sync_every", f"must lie in 1..{MAX_UPDATES}, got {self.sync_every}"),
             (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd, diloco, asynchronous ..."),
             (
-                self.method == "diloco" or self.outer == OuterSpec(),
+                self.method in ("diloco", "streaming_diloco") or self.outer == OuterSpec(),
                 "outer",
                 f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
+            ),
+            (
+                self.fragments == 1 or (self.method == "streaming_diloco" and 1 <= self.fragments <= MAX_FRAGMENTS),
+                "fragments",
+                f"is for method: streaming_diloco, and lies in 1..{MAX_FRAGMENTS}; got {self.fragments}",
+            ),
+            (
+                self.mix == 0.0 or (self.method == "streaming_diloco" and 0.0 <= self.mix < 1.0),
+                "mix",
+                f"is for method: streaming_diloco, and is at least 0 and below 1; got {self.mix}",
             ),
             (
                 self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
@@ -141,6 +159,12 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             "local_updates.method",
             f"{local.method} gives other bits with another number of workers: say reproducible: false, or method: "
             "local_sgd, which gives the same",
+        ),
+        (
+            not (local.method == "streaming_diloco" and spec.reproducible),
+            "local_updates.method",
+            "with streaming_diloco each worker trains weights of its own, so that the bits follow their number: say "
+            "reproducible: false, or method: diloco, which gives the same",
         ),
         (
             local.backups == 0 or local.backups <= spec.workers.upper - 2,

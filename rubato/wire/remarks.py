@@ -49,6 +49,13 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         )
         if spec.workers.upper < 3:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
+    elif local.method == "streaming_diloco":
+        yield (
+            f"Each worker makes {local.sync_every} updates of its own in a step, then all exchange one of "
+            f"{local.fragments} fragments: a step is so many updates, for schedules, checkpoints, scaling and losses, "
+            "too. Where workers come or go, or something is saved or evaluated, all go on from the mean of their "
+            "weights; a lost worker takes along what it had not told yet, which is told."
+        )
     elif local.method == "synchronous":
         late = f", and waits for none of the slowest {local.backups}" if local.backups else ""
         yield (
