@@ -48,6 +48,7 @@ class Aggregation(Keeping):
     """The gradients' way, of a spec with an `aggregation`."""
 
     registered = REGISTERED
+    what = "what all workers had kept back of the gradients"
     parts_states = False
 
     def __init__(self, spec: AggregationSpec, seed: int) -> None:

@@ -29,6 +29,8 @@ class Keeping(ABC):
 
     registered: ClassVar[str]
     """The name of what is kept, in the training state."""
+    what: ClassVar[str]
+    """What is kept, in words."""
     parts_states: ClassVar[bool]
     """Whether workers have other weights each, from a step to the next settlement."""
 

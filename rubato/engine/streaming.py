@@ -70,6 +70,7 @@ class Streaming(Keeping):
     """The exchange of a fragment in place of all, and what all share."""
 
     registered = REGISTERED
+    what = "what all workers had learned by themselves and not told yet"
     parts_states = True
 
     def __init__(self, spec: LocalUpdatesSpec) -> None:

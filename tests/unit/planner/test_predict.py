@@ -132,6 +132,13 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
 
 
+def test_of_a_stream_a_step_sends_a_fragment() -> None:
+    with_state = replace(MODEL, state_bytes=3 * MODEL.element_bytes * MODEL.parameters)
+    (whole,) = messages(Strategy(local="diloco", sync_every=8), with_state, 4)
+    (fragment,) = messages(Strategy(local="streaming_diloco", sync_every=8, fragments=4), with_state, 4)
+    assert fragment.size == pytest.approx(whole.size / 12, rel=1e-3), "a quarter, and nothing that optimizers keep"
+
+
 def test_backups_wait_for_no_slow_worker_and_have_larger_pieces() -> None:
     def step_s(backups: int, spread: float, workers: int = 9) -> float:
         strategy = Strategy(local="synchronous", sync_every=100, backups=backups)

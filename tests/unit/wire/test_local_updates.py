@@ -32,6 +32,11 @@ def test_what_holds() -> None:
         ({"method": "local_sgd", "outer": {"lr": 0.5}}, {}, "local_updates.outer: local_sgd has no outer optimizer"),
         ({"staleness": 1}, {}, "local_updates.staleness: is for method: asynchronous"),
         ({"method": "asynchronous", "staleness": 0}, {"reproducible": False}, "lies in 1..100000; got 0 (0 is to wait"),
+        ({**ON, "fragments": 2}, {}, "local_updates.fragments: is for method: streaming_diloco, and lies in 1..1000"),
+        ({"method": "streaming_diloco", "fragments": 0}, {"reproducible": False}, "lies in 1..1000; got 0"),
+        ({**ON, "mix": 0.5}, {}, "local_updates.mix: is for method: streaming_diloco, and is at least 0 and below 1"),
+        ({"method": "streaming_diloco", "mix": 1.0}, {"reproducible": False}, "at least 0 and below 1; got 1.0"),
+        ({"method": "streaming_diloco"}, {}, "with streaming_diloco each worker trains weights of its own"),
         ({"backups": 1}, {}, "local_updates.backups: is for method: synchronous, and at least 0; got 1"),
         ({"method": "synchronous", "backups": -1}, {"reproducible": False}, "at least 0; got -1"),
         (

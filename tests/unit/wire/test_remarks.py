@@ -58,6 +58,15 @@ def test_nothing_is_said_of_what_is_usual() -> None:
                 reproducible=False,
                 batch={"global_size": 128},
                 workers={"max": 4},
+                local_updates={"method": "streaming_diloco", "sync_every": 8, "fragments": 4},
+            ),
+            ["Each worker makes 8 updates of its own in a step, then all exchange one of 4 fragments"],
+        ),
+        (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
                 local_updates={"method": "synchronous", "sync_every": 8, "backups": 1},
             ),
             ["One worker makes the 8 updates of a step, each of the gradients of all the others, and waits for none"],
