@@ -54,6 +54,7 @@ SEPARATED = {"method": "layer_separation"}
 LOCAL: dict[str, dict[str, Any]] = {
     "local_sgd": {"method": "local_sgd"},
     "diloco": {"method": "diloco"},
+    "streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5},
     "synchronous with a backup": {"method": "synchronous", "backups": 1},
     "asynchronous": {"method": "asynchronous"},
     "layer_separation": SEPARATED,
@@ -61,7 +62,7 @@ LOCAL: dict[str, dict[str, Any]] = {
     "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
 }
 """By name, the `local_updates` of a spec."""
-FREE = ("local_sgd", "diloco")
+FREE = ("local_sgd", "diloco", "streaming_diloco")
 """Methods that no worker leads."""
 MORE = 2
 """So many workers more take part where one leads: of two only one would compute, and nothing would be late."""
