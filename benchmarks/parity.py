@@ -33,7 +33,7 @@ START: dict[str, Any] = {"start_step": 20}
 BATCH = 256
 LOCAL_BATCH = 1024
 """Samples of a step in which every worker makes LOCAL_UPDATES updates of its own, so of 64 samples with two; as many
-and as large ones are made asynchronously."""
+and as large ones are made where one worker leads."""
 LOCAL_UPDATES = 8
 STRATEGIES: dict[str, dict[str, Any]] = {
     "auto": {},
@@ -50,9 +50,22 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sketched_sgd 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
 }
 """By name, the `aggregation` of a spec."""
-LOCAL = ("local_sgd", "diloco", "asynchronous")
+SEPARATED = {"method": "layer_separation"}
+LOCAL: dict[str, dict[str, Any]] = {
+    "local_sgd": {"method": "local_sgd"},
+    "diloco": {"method": "diloco"},
+    "streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5},
+    "synchronous with a backup": {"method": "synchronous", "backups": 1},
+    "asynchronous": {"method": "asynchronous"},
+    "layer_separation": SEPARATED,
+    "layer_separation bf16": {**SEPARATED, "cut_format": "bf16"},
+    "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
+}
+"""By name, the `local_updates` of a spec."""
+FREE = ("local_sgd", "diloco", "streaming_diloco")
+"""Methods that no worker leads."""
 MORE = 2
-"""So many workers more compute asynchronous updates: of two only one would, and nothing would be late."""
+"""So many workers more take part where one leads: of two only one would compute, and nothing would be late."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +76,17 @@ class Task:
     measure: str
     """Of its metrics, the last value."""
     is_better_high: bool
+    cut: str
+    """Where its layers are separated."""
 
 
 COUNTED = ("steps", "evaluate_every")
 """Of a configuration, what is counted in steps."""
 TASKS = {
-    "image-classifier": Task({"steps": 400, "evaluate_every": 100}, "accuracy", is_better_high=True),
-    "char-lm": Task({"steps": 300, "evaluate_every": 100, "max_characters": 300_000}, "val_loss", is_better_high=False),
+    "image-classifier": Task({"steps": 400, "evaluate_every": 100}, "accuracy", is_better_high=True, cut="8"),
+    "char-lm": Task(
+        {"steps": 300, "evaluate_every": 100, "max_characters": 300_000}, "val_loss", is_better_high=False, cut="blocks"
+    ),
 }
 
 
@@ -78,10 +95,12 @@ def spec_of(name: str, task: Task, workers: int) -> dict[str, Any]:
     if name not in LOCAL:
         return {"aggregation": STRATEGIES[name], "config": task.config, "batch": {"global_size": BATCH}}
     rounds = {key: value * BATCH // LOCAL_BATCH for key, value in task.config.items() if key in COUNTED}
-    is_served = name == "asynchronous"
-    count = workers + MORE if is_served else workers
+    local = LOCAL[name]
+    is_led = local["method"] not in FREE
+    count = workers + MORE if is_led else workers
+    cut = {"cut": task.cut} if local["method"] == "layer_separation" else {}
     return {
-        "local_updates": {"method": name, "sync_every": LOCAL_UPDATES * (workers if is_served else 1)},
+        "local_updates": {**local, **cut, "sync_every": LOCAL_UPDATES * (workers if is_led else 1)},
         "config": {**task.config, **rounds},
         "batch": {"global_size": LOCAL_BATCH, "num_microbatches": count},
         "workers": {"initial": count, "min": count, "max": count},

@@ -25,7 +25,7 @@ from rubato.data.order import BatchPlan, RoundPlan
 from rubato.data.prefetch import Prefetcher
 from rubato.data.source import MapSource, Source
 from rubato.data.stream import ShardedStream, StreamPlan, StreamSource
-from rubato.engine.aggregation import REGISTERED
+from rubato.engine.backups import backed_of
 from rubato.engine.ending import seal
 from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
@@ -34,6 +34,7 @@ from rubato.engine.noise import REGISTERED as NOISE
 from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.engine.replicas import Replicas, replicas_of
 from rubato.engine.separation import Separation, separation_of
+from rubato.engine.served import Served
 from rubato.engine.serving import Serving, serving_of
 from rubato.engine.session import Session
 from rubato.engine.state import Place, TrainingState
@@ -64,7 +65,7 @@ class Run:
         self._noise: NoiseWatch | None = None
         self._rate: LearningRate | None = None
         self._replicas: Replicas | None = None
-        self._rounds: Serving | Separation | None = None
+        self._rounds: Served | Separation | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -167,7 +168,7 @@ class Run:
         source, plan = self._source(prepared["dataset"], prepared["collate"])
         if session.aggregation is not None:
             session.aggregation.check_optimizers(prepared["optimizers"].values())
-            self._registered[REGISTERED] = session.aggregation
+            self._registered[session.aggregation.registered] = session.aggregation
         if session.spec.batch.noise_every:
             self._registered[NOISE] = self._noise = NoiseWatch(session.spec)
         if session.spec.lr_scaling.rule != "none":
@@ -176,7 +177,8 @@ class Run:
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         replicas = self._replicas = replicas_of(session.spec, state, prepared["scaler"])
         serving = serving_of(session.spec, state, replicas)
-        self._rounds = serving or separation_of(session.spec, state, replicas)
+        backed = backed_of(session.spec, state, replicas)
+        self._rounds = serving or backed or separation_of(session.spec, state, replicas)
         refuse_within(
             state.optimizers.values(),
             lambda: session.present_microbatch is not None and not (replicas is not None and replicas.is_updating),

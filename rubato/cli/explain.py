@@ -105,6 +105,8 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         share = f"  a step is {total} samples in {plural(parsed.local_updates.sync_every, 'update')}"
         if parsed.local_updates.is_asynchronous:
             return [f"{share}, which one worker makes as gradients come from the others"]
+        if parsed.local_updates.is_served:
+            return [f"{share}, which one worker makes, each when the gradients of the others are there"]
         return [f"{share}, of which one worker computes {parsed.local_updates.cut}, the others all before it"]
     if parsed.local_updates.is_on:
         step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"

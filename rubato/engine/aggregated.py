@@ -16,11 +16,11 @@ from dataclasses import replace
 import torch
 
 from rubato.checkpoint.layout import bytes_tensor
-from rubato.engine.aggregation import Aggregation
 from rubato.engine.comm import Communicator
 from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import ALIGNMENT, Header
+from rubato.engine.keeping import Keeping
 from rubato.engine.labels import tell_nodes
 from rubato.engine.reduction import Reduced, Reduction, frontiers, is_finite
 from rubato.engine.tree import Order, Partials
@@ -40,7 +40,7 @@ class AggregatedExchange(Exchange):
     def __init__(
         self,
         comm: Communicator | None,
-        aggregation: Aggregation,
+        aggregation: Keeping,
         flat: FlatLayout,
         header_bytes: int,
         integer_bytes: int,

@@ -1,15 +1,8 @@
 """The strategies in the engine: which one a job has, and what a worker keeps of the gradients that it did not tell.
 
 What is kept (see `rubato.strategies.compressor`) belongs to the training state as the weights do, but each worker has
-its own. So it is in one of two forms:
-
-    own        from a step to the next: what follows from a step's exchange is *pending* until the step counts, and is
-               dropped where it does not. Whoever counts a step has heard of all members that they have what follows
-    settled    at a boundary where members come or go, or the state is saved, all tell each other what they keep: from
-               here to the next step everybody has the sum, which is saved, compared and given to joiners as other
-               states are. Each takes its share of it when the next step is exchanged, by the members there are then
-
-A worker that is lost between two steps takes along what it kept; one that is lost behind a settlement takes nothing.
+its own, until it is settled (`keeping`): from there to the next step everybody has the sum. Each takes its share of it
+when the next step is exchanged, by the members there are then.
 
 What is kept is in the units of the gradients, whatever a GradScaler makes of them. What is kept of a parameter that no
 microbatch of a step has touched, and a gradient that is not finite, are left out of the step's exchange.
@@ -18,15 +11,14 @@ microbatch of a step has touched, and a gradient that is not finite, are left ou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from math import sqrt
 from typing import Any
 
 import torch
 
 from rubato.data.order import BatchPlan
 from rubato.data.stream import StreamPlan
-from rubato.engine.entry import Key
 from rubato.engine.flat import FlatLayout
+from rubato.engine.keeping import Keeping, from_row, norm, to_row
 from rubato.engine.reduction import is_finite
 from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.cast import Cast
@@ -52,10 +44,15 @@ _GRADIENTS = ("residual", "stripe")
 MAX_PLACES = 2**31
 
 
-class Aggregation:
-    """How one worker's part of each step becomes the sum of all, for a job whose spec says how."""
+class Aggregation(Keeping):
+    """The gradients' way, of a spec with an `aggregation`."""
+
+    registered = REGISTERED
+    what = "what all workers had kept back of the gradients"
+    parts_states = False
 
     def __init__(self, spec: AggregationSpec, seed: int) -> None:
+        super().__init__()
         self.spec = spec
         self._seed = seed
         self._flat: FlatLayout | None = None
@@ -67,19 +64,9 @@ class Aggregation:
         self._settled: State | None = None
         self._own: State | None = None
         self._pending: tuple[int, State] | None = None
-        self._told: dict[str, float] = {}
-        """By incarnation, the norm of what each worker keeps."""
-        self.settling: Key | None = None
-        """The exchange in which what is kept is settled, while that is under way."""
-        self.has_dropped = False
-        """Whether a checkpoint had something of another method, which is not told yet."""
-        self.is_disturbed = False
-        """Whether members were lost, or moved, since what is kept was shared out."""
-        self.scale = 1.0
-        """What a GradScaler has multiplied the gradients of the present step by; equal on all workers."""
 
     def check_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Raises:  ModelError: momentum would count twice."""
+        """See `Keeping`. Momentum would count twice."""
         if not self.spec.compression.momentum:
             return
         for optimizer in optimizers:
@@ -91,10 +78,7 @@ class Aggregation:
                 )
 
     def prepare(self, flat: FlatLayout, plan: BatchPlan) -> None:
-        """Training is about to begin, with this model.
-
-        Raises:  ModelError: the method does not suit it.
-        """
+        """See `Keeping`."""
         if self.spec.compression.warmup_densities and isinstance(plan, StreamPlan):
             raise ModelError("a stream has no epochs, and aggregation.compression.warmup_densities are one an epoch")
         method = self.spec.compression.method
@@ -110,13 +94,7 @@ class Aggregation:
         self._like = {name: part.to("meta") for name, part in self._settled.items()}
 
     def begin(self, hosts: Sequence[int], *, counts: bool) -> None:
-        """A generation begins, whose members are on these machines.
-
-        Members that go on with what each has of its own were not brought here by a settlement. Some may not have
-        counted yet the step that it follows from.
-
-        Args:    counts: the present step was exchanged before, as this worker was told.
-        """
+        """See `Keeping`."""
         assert self._layout is not None
         assert self._plan is not None
         self._method = _method_of(self.spec, self._layout, self._plan, hosts, self._seed)
@@ -133,12 +111,7 @@ class Aggregation:
     def exchange(
         self, comm: Collectives, vector_L: torch.Tensor, step: int, *, are_finite: bool
     ) -> tuple[torch.Tensor, bool]:
-        """What all take for the sum of their vectors (L,), a new one; it may be asked again for the same step.
-
-        Args:    are_finite: whether all workers' are: else they are added up as they are, and nothing is kept of them.
-        Returns: it, and whether its gradients are finite.
-        Raises:  GenerationLost: a member was lost.
-        """
+        """See `Keeping`. All take the same."""
         assert self._method is not None
         before = self._present(comm.rank, comm.world)
         if not are_finite:
@@ -176,16 +149,8 @@ class Aggregation:
             for place in _places_of(pieces, untouched):
                 after[name][place] = before[name][place]
 
-    def hear(self, told: Mapping[str, float]) -> None:
-        """By incarnation, the norm of what each worker keeps if the step counts that was exchanged last."""
-        self._told = dict(told)
-
     def count(self, step: int, *, follows: bool) -> None:
-        """The step counts: what follows from its exchange is kept.
-
-        Args:    follows: this worker joins, took no part in the exchange, and keeps nothing yet.
-        Raises:  ProtocolError: it took no part, but should have.
-        """
+        """See `Keeping`."""
         pending, self._pending = self._pending, None
         self._settled = self._own = None
         if follows:
@@ -196,15 +161,9 @@ class Aggregation:
 
     @property
     def kept(self) -> float:
-        """Norm of the gradients that this worker keeps of its own if the step counts that it has exchanged."""
+        """See `Keeping`."""
         after = {} if self._pending is None else self._pending[1]
         return norm(float(torch.linalg.vector_norm(after[name])) for name in _GRADIENTS if name in after)
-
-    def lost(self, incarnations: Collection[str]) -> tuple[float, float]:
-        """What is kept by others than these no more, once: its norm, and the share of it in what all kept."""
-        gone = norm(self._told.pop(one) for one in set(self._told).difference(incarnations))
-        whole = norm([gone, *self._told.values()])
-        return gone, gone**2 / whole**2 if whole else 0.0
 
     def _present(self, rank: int, world: int) -> State:
         if self._own is not None:
@@ -220,42 +179,29 @@ class Aggregation:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all know what they keep together, or the method keeps nothing; equal on all members."""
+        """See `Keeping`."""
         return self._settled is not None or not self._like
 
     def settle(self, comm: Collectives) -> torch.Tensor:
-        """What all keep together; changes nothing.
-
-        Returns: float64 (n,), equal on all: the bytes of it, for `take`.
-        Raises:  GenerationLost: a member was lost.
-        """
+        """See `Keeping`."""
         assert self._method is not None
         assert self._own is not None
         settled = self._method.settle(comm, self._own)
-        parts = [settled[name].detach().cpu().contiguous().view(-1).view(torch.uint8) for name in sorted(settled)]
-        size = sum(map(len, parts))
-        return torch.cat([*parts, torch.zeros(-size % 8, dtype=torch.uint8)]).view(torch.float64)
+        return to_row([settled[name] for name in sorted(settled)])
 
     def take(self, row: torch.Tensor) -> None:
-        """From here to the next step, this is what all keep together.
-
-        Args:    row: float64 (n,), as `settle` gave it.
-        """
-        data, at, found = row.reshape(-1).view(torch.uint8), 0, {}
-        for name in sorted(self._like):
-            like = self._like[name]
-            size = like.numel() * like.element_size()
-            found[name] = self._here(data[at : at + size].clone().view(like.dtype).view(like.shape))
-            at += size
-        self._settled, self._own, self.is_disturbed = found, None, False
-        self._told = {}
+        """See `Keeping`."""
+        names = sorted(self._like)
+        parts = from_row(row, [self._like[name] for name in names])
+        self._settled = {name: self._here(part) for name, part in zip(names, parts, strict=True)}
+        self._own, self.is_disturbed, self._told = None, False, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What all keep together, where they know it."""
+        """See `Keeping`."""
         return {"settled": None if self._settled is None else dict(self._settled)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it over. What another method has kept is dropped: a job may go on with another."""
+        """See `Keeping`."""
         settled, shapes = state["settled"], {name: part.shape for name, part in self._like.items()}
         if settled is not None and {name: part.shape for name, part in settled.items()} != shapes:
             self.has_dropped = keeps_something(state)
@@ -265,7 +211,7 @@ class Aggregation:
         self._settled, self._own, self._pending, self._told = settled, None, None, {}
 
     def resume(self) -> None:
-        """The state was that of a checkpoint. Where it tells nothing of what is kept, its method kept nothing."""
+        """See `Keeping`. Where it tells nothing of what is kept, its method kept nothing."""
         if self._settled is None:
             self._settled = self._fresh()
 
@@ -283,11 +229,6 @@ def aggregation_of(spec: AggregationSpec, seed: int) -> Aggregation | None:
 def keeps_something(state: Mapping[str, Any]) -> bool:
     """Whether a saved state of an aggregation has any gradients."""
     return any(part.any() for name, part in (state["settled"] or {}).items() if name != "q")
-
-
-def norm(parts: Iterable[float]) -> float:
-    """Of vectors with these norms that stand one behind the other."""
-    return sqrt(sum(part * part for part in parts))
 
 
 def layout_of_flat(flat: FlatLayout) -> Layout:

@@ -86,6 +86,7 @@ class Agreement:
         reduced: steps that the generation has reduced before.
         is_last: whether it is the job's last step.
         trust: kept up to date.
+        are_alike: whether the members' states are to be the same.
     """
 
     record: GenerationRecord
@@ -94,6 +95,7 @@ class Agreement:
     reduced: int
     is_last: bool
     trust: Trust
+    are_alike: bool = True
 
     @property
     def meets_joiners(self) -> bool:
@@ -108,6 +110,8 @@ class Agreement:
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """(part, parts): shares of the state whose digests this worker must know."""
+        if not self.are_alike:
+            return ()
         if self._judges:
             holders = self.record.holders
             # What a member holds itself it cannot vouch for: the share that the one behind it sent.
@@ -120,7 +124,7 @@ class Agreement:
     @property
     def _judges(self) -> bool:
         """Whether the joiners' state is compared with what the others say of theirs."""
-        return bool(self.record.joiners) and self.reduced == (0 if self.is_last else 1)
+        return self.are_alike and bool(self.record.joiners) and self.reduced == (0 if self.is_last else 1)
 
     def digest(self, found: Sequence[int]) -> int | None:
         """What this worker says in its header.

@@ -17,6 +17,7 @@ from rubato.data.prefetch import Key, Prefetcher
 from rubato.data.randomness import capture, restore, seed_all
 from rubato.data.source import Source
 from rubato.engine.session import Session
+from rubato.engine.settling import settle_states
 from rubato.engine.step import to_device
 from rubato.engine.table import fill_table
 from rubato.errors import ModelError
@@ -75,6 +76,7 @@ class Evaluator:
         if batch < 1:
             raise ModelError(f"run.evaluate needs batch >= 1, got {batch}")
         session = self._session
+        settle_states(session)
         chunks = Chunks(dataset, collate, num_samples, batch, session.spec.seed)
         source = self._reader(chunks, prefetch) if prefetch else chunks
         step, ordinal = session.completed.key

@@ -220,6 +220,12 @@ class FlatLayout:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         self.put_buffers(vector_L, buffers_before)
 
+    def pack_values(self, vector_L: torch.Tensor, share: float) -> None:
+        """Put into a vector of zeros what a pass tells that changes nothing: buffers that travel as values."""
+        for buffer, piece in zip(self.float_buffers, self._buffer_pieces(), strict=True):
+            if buffer.is_value:
+                self._view(vector_L, piece).copy_(buffer.now.detach()).mul_(share)
+
     def integers(self) -> bytes:
         """What the other buffers hold, one behind the other."""
         return b"".join(bytes(raw_bytes(one.now).cpu().numpy()) for one in self.other_buffers)

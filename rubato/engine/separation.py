@@ -15,8 +15,9 @@ So between two rounds everybody has the same state: there workers come and go, c
 evaluated. Where one is lost amid a round, the keeper too, the others begin that round again. One worker alone computes
 all layers. A sum is in the order of ranks, so the same workers give the same bits.
 
-Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, and 2n(C-1)/C of
-the n of the front. It pays where that is far less than what the back holds.
+Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, in fewer bytes
+where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front. It pays where that is far less than what
+the back holds.
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm without rounds.
 """
 
@@ -38,18 +39,19 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import Place, TrainingState
 from rubato.errors import GenerationLost, ModelError
+from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
 from rubato.strategies.peers import Group
-from rubato.strategies.sizes import cut
+from rubato.strategies.sizes import cut, cut_format
 from rubato.strategies.sums import sum_directly
 from rubato.wire.spec import JobSpec
 
 _FORWARD, _BACKWARD, _DONE = range(3)
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _DIMENSIONS = 8
-_FIXED = 9
+_FIXED = 10
 _HEAD = _FIXED + _DIMENSIONS
 """Kind, call, type, dimensions, whether a gradient is wanted, where its samples begin, autocast's type or -1, their
-weight, and whether the module is in training mode; then the shape."""
+weight, whether the module is in training mode, and how it is packed; then the shape."""
 
 Told = list[tuple[float | None, float]]
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -65,6 +67,7 @@ class Separation:
     def __init__(self, spec: JobSpec, state: TrainingState, replicas: Replicas) -> None:
         assert spec.local_updates.cut is not None
         self._seed, self._state, self._replicas = spec.seed, state, replicas
+        self._format = spec.local_updates.cut_format
         self._back = _module_of(state, spec.local_updates.cut)
         _check_not_compiled(state)
         behind = {id(one) for one in self._back.parameters()}
@@ -172,9 +175,16 @@ class Separation:
 
     def send(self, comm: Communicator, keeper: int, kind: int, call: int, tensor: torch.Tensor, **told: float) -> None:
         """Send a tensor, and what is to be known of it."""
-        here = tensor.detach().cpu().contiguous()
-        head = _head(kind, call, here, **told)
-        comm.start_apart(keeper, [], [head, here.view(-1)] if here.numel() else [head])
+        used = FORMATS[int(told.get("packed", 0))]
+        head = _head(kind, call, tensor, **told)
+        comm.start_apart(keeper, [], [head, pack(tensor, used).cpu()] if tensor.numel() else [head])
+
+    def packing(self, dtype: torch.dtype, *, goes_in: bool) -> float:
+        """How `send` is to pack a tensor.
+
+        Args:    goes_in: whether it goes into the module at the cut.
+        """
+        return float(FORMATS.index(cut_format(self._format, dtype.itemsize, goes_in=goes_in)))
 
     def tell_done(self, comm: Communicator, keeper: int, loss: float | None, weight: float) -> None:
         """This worker's part of an update was gone through."""
@@ -297,7 +307,7 @@ class Separation:
         self.told += [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
 
     def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
-        self.send(comm, rank, _FORWARD, call, tensor)
+        self.send(comm, rank, _FORWARD, call, tensor, packed=self.packing(tensor.dtype, goes_in=False))
 
     def _take_front(self, packed: torch.Tensor) -> None:
         flags, at = packed[: len(self._front)].tolist(), len(self._front) + len(self._state.modes())
@@ -330,6 +340,7 @@ class _Ask(torch.autograd.Function):
         kind = _DTYPES.index(torch.get_autocast_dtype(x.device.type)) if cast else -1
         told = {"wants": float(wants), "begins": float(separation.begins()), "cast": float(kind)}
         told["training"] = float(separation.is_training)
+        told["packed"] = separation.packing(x.dtype, goes_in=True)
         try:
             answer: torch.Tensor = separation.ask(comm, keeper, _FORWARD, ctx.call, x, **told)
         except GenerationLost as error:
@@ -345,7 +356,8 @@ class _Ask(torch.autograd.Function):
         came = torch.zeros(shape, dtype=dtype, device=device)
         if separation.lost is None:
             try:
-                came = separation.ask(comm, keeper, _BACKWARD, ctx.call, gradient, weight=separation.weight())
+                told = {"weight": separation.weight(), "packed": separation.packing(gradient.dtype, goes_in=False)}
+                came = separation.ask(comm, keeper, _BACKWARD, ctx.call, gradient, **told)
             except GenerationLost as error:
                 separation.lost = error
         return (came if ctx.needs_input_grad[0] else None), torch.zeros(()), None
@@ -410,12 +422,13 @@ def _head(
     cast: float = -1.0,
     weight: float = 1.0,
     training: float = 1.0,
+    packed: float = 0.0,
 ) -> torch.Tensor:
     if tensor.dim() > _DIMENSIONS:
         raise ModelError(f"the module at local_updates.cut has a tensor of more than {_DIMENSIONS} dimensions")
     shape = [float(one) for one in tensor.shape] + [0.0] * (_DIMENSIONS - tensor.dim())
     fixed = [float(kind), float(call), float(_DTYPES.index(tensor.dtype)), float(tensor.dim())]
-    return torch.tensor([*fixed, wants, begins, cast, weight, training, *shape], dtype=torch.float64)
+    return torch.tensor([*fixed, wants, begins, cast, weight, training, packed, *shape], dtype=torch.float64)
 
 
 def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) -> torch.Tensor:
@@ -426,11 +439,13 @@ def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) ->
     if head is None:
         head = torch.empty(_HEAD, dtype=torch.float64)
         comm.start_apart(rank, [head], []).wait()
-    shape = [int(one) for one in head[_FIXED : _FIXED + int(head[3])]]
-    tensor = torch.empty(shape, dtype=_DTYPES[int(head[2])])
-    if tensor.numel():
-        comm.start_apart(rank, [tensor.view(-1)], []).wait()
-    return tensor
+    shape = torch.Size(int(one) for one in head[_FIXED : _FIXED + int(head[3])])
+    dtype, used = _DTYPES[int(head[2])], FORMATS[int(head[9])]
+    if not shape.numel():
+        return torch.empty(shape, dtype=dtype)
+    packed = empty_packed(shape, dtype, used)
+    comm.start_apart(rank, [packed], []).wait()
+    return unpack(packed, shape, dtype, used)
 
 
 def _await(comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor]:

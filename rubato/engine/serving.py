@@ -1,17 +1,11 @@
 """The updates of a step by a server: asynchronous training between two commits.
 
-round      one step of the job. All parameters and the optimizers' state are the same on all workers when it begins
+Of the rounds that `served` tells of:
 ticket     one of the H pieces of the round's samples; each is dealt once, to whoever is free
-push       a worker has the gradient of its ticket, and sends it to the server: the owner of the step's microbatches,
-           which computes none while there are others. It steps its optimizers with it at once
+push       the server steps its optimizers with it at once
 answer     the server's weights, as they are by then, and the next ticket; with bounded staleness it waits until the
            slowest has pushed enough
-close      no ticket is left: the others go back to the round's beginning, and how far the server came is the gradient
-           of the step. The exchange gives that, and what its optimizers keep, to all
-
-So within a round nobody waits for anybody, and between two rounds everybody has the same state: there workers come and
-go, and checkpoints are saved. Where one is lost amid a round, the server too, the others begin that round again: each
-sample counts once.
+So within a round nobody waits for anybody.
 
 Which gradient comes first is up to the clock, so the bits are not the same again. But the round has a log of what was
 applied in which order and how old it was, which travels with the state: gone through in its order it gives these bits.
@@ -24,23 +18,21 @@ is `strategies.parameter_server`.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from rubato.checkpoint.layout import bytes_tensor
 from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import open_folder
 from rubato.checkpoint.stripes import read_state
 from rubato.checkpoint.tree import decode
 from rubato.engine.comm import Communicator, Messages
 from rubato.engine.first import first_of
-from rubato.engine.flat import FlatLayout
-from rubato.engine.replicas import NO_GRADIENT, Replicas
+from rubato.engine.replicas import Replicas
+from rubato.engine.served import Push, Served
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointError, ModelError
 from rubato.strategies.parameter_server import ShardServer, Todo
@@ -49,22 +41,7 @@ from rubato.wire.storage import parse_storage
 
 REGISTERED = "rubato.updates"
 """The name of the log, in the training state."""
-_HEAD = struct.Struct("<qd?d")
 _OVER = -1
-
-
-@dataclass(frozen=True)
-class Push:
-    """The gradient of a ticket."""
-
-    ticket: int
-    weight: float
-    """Of its samples."""
-    loss: float | None
-    vector: torch.Tensor
-    """(N,): gradients, changes of float buffers, touched flags."""
-    integers: bytes
-    """Of the other buffers behind it, and the modes of the modules."""
 
 
 @dataclass(frozen=True)
@@ -120,73 +97,44 @@ class UpdateLog:
         self.rounds = [one.clone() for one in torch.split(state["updates"].cpu(), state["lengths"].tolist())]
 
 
-class Serving:
-    """What one worker does of the rounds.
+class Serving(Served):
+    """What one worker does of the rounds; a ticket is an update.
 
-    Args:
-        most: updates in a round.
-        replicas: hold the round's beginning, and step the optimizers.
+    Args:    most: updates in a round.
     """
 
     def __init__(self, spec: JobSpec, most: int, state: TrainingState, replicas: Replicas) -> None:
+        super().__init__(state, replicas)
         self._staleness, self._damps = spec.local_updates.staleness, spec.local_updates.damping
-        self._state, self._replicas = state, replicas
-        self._layout = FlatLayout(state.named_parameters(), state.buffers)
-        self._before: list[torch.Tensor] = []
-        self._before_other: list[torch.Tensor] = []
-        self._changes = torch.empty(0)
-        """Of float buffers, added up by weight."""
-        self.told: list[tuple[float | None, float]] = []
-        """Loss and weight of each update of the round, where this worker is the server."""
         self._updates: list[Update] = []
-        self._integers = b""
-        """Of the ticket whose other buffers and modes count: the first one."""
         self.log = UpdateLog(most)
         self._replayed = None if spec.local_updates.replay is None else read_log(spec.local_updates.replay)
-        self.helped = (0, 0)
-        """Generation and step of the last round of which this worker has computed all tickets that it got."""
+        self.is_replay = self._replayed is not None
 
     def begin(self) -> None:
-        """A round begins, or begins again; the buffers are as at its beginning."""
-        self._before = [one.now.detach().clone() for one in self._layout.float_buffers]
-        self._before_other = [one.now.clone() for one in self._layout.other_buffers]
-        self._changes = self._layout.empty()[self._layout.tail : self._layout.flags.start]
-        self.told, self._updates = [], []
+        """See `Served`."""
+        super().begin()
+        self._updates = []
+
+    def close(self) -> None:
+        """See `Served`; and the log is written."""
+        super().close()
+        self.log.write(self._updates)
 
     def told_of_round(self) -> dict[str, float]:
         """What a row of metrics says: how old the gradients of the last round were."""
         ages = [index - update.version for index, update in enumerate(self.log.last)]
         return {"staleness": fmean(ages), "staleness_max": float(max(ages))} if ages else {}
 
+    def pieces(self, updates: Sequence[range], helpers: int, size: Callable[[range], int]) -> list[range]:
+        """See `Served`."""
+        return list(updates)
+
     # --- a worker that computes tickets -------------------------------------------------------------------------------
 
-    def restore_buffers(self) -> None:
-        """Every ticket starts from the buffers of the round's beginning."""
-        for places, before in (
-            (self._layout.float_buffers, self._before),
-            (self._layout.other_buffers, self._before_other),
-        ):
-            for place, value in zip(places, before, strict=True):
-                place.put(value)
-
-    def pack(self, ticket: int, loss: float | None, weight: float) -> Push:
-        """The gradient of a ticket, which is dropped from the model.
-
-        Raises:  ModelError: there is none.
-        """
-        if all(one.grad is None for _, one in self._layout.parameters):
-            raise ModelError(NO_GRADIENT)
-        vector = self._layout.empty()
-        self._layout.pack(vector, self._before, 1.0)
-        return Push(ticket, weight, loss, vector, self._layout.integers() + self._state.modes())
-
-    def tickets(self, comm: Communicator, server: int, first: int) -> Iterator[int]:
-        """The tickets that this worker is to compute; each is packed and `send` before the next is asked for.
-
-        Args:    server: its rank.  first: the ticket to begin with.
-        Raises:  GenerationLost: a member was lost.
-        """
-        ticket = first
+    def tickets(self, comm: Communicator, server: int, place: int, count: int) -> Iterator[int]:
+        """See `Served`. With the first one, by its place, it begins without being told."""
+        ticket = place if place < count else _OVER
         head = torch.empty(1, dtype=torch.int64)
         weights = self._layout.empty().cpu()[: self._layout.tail]
         while ticket != _OVER:
@@ -197,36 +145,11 @@ class Serving:
                 comm.start_apart(server, [weights], []).wait()
                 self._take_weights(weights)
 
-    def send(self, comm: Communicator, server: int, push: Push) -> None:
-        """Tell the server the gradient of a ticket."""
-        told = push.ticket, push.weight, push.loss is not None, push.loss or 0.0
-        head = bytes_tensor(_HEAD.pack(*told) + push.integers)
-        comm.start_apart(server, [], [head, push.vector.cpu()])
-
-    def go_back(self) -> None:
-        """Parameters and buffers are those of the round's beginning."""
-        self._replicas.go_back()
-        self.restore_buffers()
-
-    def _take_weights(self, weights: torch.Tensor) -> None:
-        with torch.no_grad():
-            for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
-                one.copy_(weights[piece.start : piece.start + piece.numel].view(piece.shape))
-        torch.clear_autocast_cache()
-
-    def weights(self) -> torch.Tensor:
-        """(n,): a copy of the parameters as they are, as they travel."""
-        vector = torch.zeros(self._layout.tail, dtype=self._layout.dtype)
-        for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
-            vector[piece.start : piece.start + piece.numel].view(piece.shape).copy_(one.detach())
-        return vector
-
     # --- the server ---------------------------------------------------------------------------------------------------
 
-    @property
-    def is_replay(self) -> bool:
-        """Whether the server goes through a log again, by itself."""
-        return self._replayed is not None
+    def alone(self, step: int, count: int) -> Iterator[int]:
+        """See `Served`."""
+        return self.in_order(self.order(step, count))
 
     def order(self, step: int, tickets: int) -> list[Update]:
         """What a worker without others does: every ticket, with all updates in its weights that were made before.
@@ -265,25 +188,18 @@ class Serving:
             if last_use[update.version] == index:
                 kept.pop(update.version, None)
 
-    def take(self, push: Push) -> None:
-        """The ticket that `in_order` gave is computed."""
-        self._taken = push
-
     def _apply_taken(self, update: Update, index: int) -> None:
         assert self._taken.ticket == update.ticket
         staleness = index - update.version
         self._apply(self._taken, update.version, 1.0 / max(1, staleness) if self._damps else 1.0)
         del self._taken
 
-    def serve(self, comm: Communicator, helpers: Sequence[int], tickets: int) -> None:
-        """A round with others: they have begun with a ticket each, in the order of their ranks.
-
-        Raises:  GenerationLost: one was lost.
-        """
+    def serve(self, comm: Communicator, helpers: Sequence[int], count: int) -> None:
+        """See `Served`. They have begun with a ticket each, in the order of their ranks."""
         protocol: ShardServer[Push] = ShardServer(
             "asp" if self._staleness is None else "ssp", staleness=self._staleness or 0, damps=self._damps
         )
-        dealt = iter(range(tickets))
+        dealt = iter(range(count))
         awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]] = {}
         pulled: dict[int, int] = {}
         """By rank, the version of the weights it computes with."""
@@ -300,8 +216,7 @@ class Serving:
         while awaited:
             rank = first_of({rank: one[0] for rank, one in awaited.items()})
             _, head, vector = awaited.pop(rank)
-            ticket, weight, has_loss, loss = _HEAD.unpack(bytes(head[: _HEAD.size].numpy()))
-            push = Push(ticket, weight, loss if has_loss else None, vector, bytes(head[_HEAD.size :].numpy()))
+            push = self._read(head, vector)
             answers = self._do(protocol.push(_name(rank), clocks[rank], push), pulled)
             clocks[rank] += 1
             answers += self._do(protocol.pull(_name(rank)), pulled)
@@ -315,18 +230,6 @@ class Serving:
                     pulled[other] = len(self._updates)
                     awaited[other] = self._await(comm, other)
 
-    def close(self) -> None:
-        """All updates of the round are made: buffers as they are on average, and the log."""
-        total = sum(weight for _, weight in self.told)
-        vector = self._layout.empty()
-        if total > 0:
-            vector[self._layout.tail : self._layout.flags.start] = self._changes / total
-        self._layout.put_buffers(vector, self._before)
-        self._layout.put_integers(self._integers)
-        # The program here has had no batch in which it could switch them.
-        self._state.take_modes(self._integers[self._layout.integer_bytes :])
-        self.log.write(self._updates)
-
     def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
         """Apply what is to be applied; the ranks that are to be answered."""
         if todo.update is not None:
@@ -337,24 +240,8 @@ class Serving:
         return [_rank(name) for name in todo.answers]
 
     def _apply(self, push: Push, version: int, scale: float) -> None:
-        layout, vector = self._layout, push.vector.to(self._layout.device)
-        touched = vector[layout.flags.start :][: layout.flags.numel].tolist()
-        for (_, one), piece, flag in zip(layout.parameters, layout.pieces, touched, strict=False):
-            view = vector[piece.start : piece.start + piece.numel].view(piece.shape)
-            one.grad = view.to(one.dtype) if flag else None
-        self._replicas.update(push.weight, scale)
-        if push.weight > 0:  # nan times 0 is nan
-            self._changes.add_(vector[layout.tail : layout.flags.start], alpha=push.weight)
-        if push.ticket == 0:
-            self._integers = push.integers
+        self._update([push], scale)
         self._updates.append(Update(push.ticket, version))
-        self.told.append((push.loss, push.weight))
-
-    def _await(self, comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor, torch.Tensor]:
-        integers = self._layout.integer_bytes + len(self._state.modes())
-        head = torch.empty(_HEAD.size + integers, dtype=torch.uint8)
-        vector = self._layout.empty().cpu()
-        return comm.start_apart(rank, [head, vector], []), head, vector
 
     def _answer(self, comm: Communicator, rank: int, ticket: int) -> None:
         head = torch.tensor([ticket], dtype=torch.int64)

@@ -18,7 +18,6 @@ import torch
 
 from rubato.checkpoint.storage import Folder
 from rubato.data.order import BatchPlan
-from rubato.engine.aggregation import Aggregation, aggregation_of
 from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
 from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.comm import Communicator
@@ -37,8 +36,9 @@ from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.results import Completed
 from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
-from rubato.engine.settling import count, is_due, resume, settle
+from rubato.engine.settling import are_alike, count, is_due, resume, settle
 from rubato.engine.state import TrainingState
+from rubato.engine.streaming import keeping_of
 from rubato.engine.sums import Sums
 from rubato.engine.told import Told
 from rubato.engine.tree import AnyOrder, Order, Tree, passes
@@ -61,7 +61,7 @@ class Session:
         self.host = host
         self._code = code
         self.num_microbatches = spec.num_microbatches
-        self.aggregation: Aggregation | None = aggregation_of(spec.aggregation, spec.seed)
+        self.aggregation = keeping_of(spec)
         """Instead of the engine's own reduction."""
         self.order: Order = Tree.of(self.num_microbatches) if spec.reproducible else AnyOrder()
         self.membership = Membership(self)
@@ -339,7 +339,7 @@ class Session:
             self.feeder.wait_copied()
         known = self.completed.result
         assert isinstance(known, Reduced)
-        count(self, known)
+        known = count(self, known)
         self.decision = decide(known.headers)
         self.sums.deliver(self.step, known, self.decision.weight)
         if self.world == 1:
@@ -362,7 +362,7 @@ class Session:
 
     def _agreement(self, record: wire.GenerationRecord) -> Agreement:
         is_last = self.step + 1 == self._total_steps
-        return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust)
+        return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust, are_alike(self))
 
     def _header(self, slots: dict[int, tuple[float, float]], agreement: Agreement, digest: int | None) -> Header:
         assert self.record is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,11 +38,28 @@ def hear(session: Session, result: object) -> None:
         aggregation.hear({member.incarnation: header.kept for member, header in told})
 
 
-def count(session: Session, result: Reduced) -> None:
-    """The present step counts, and what is kept with it."""
-    if session.aggregation is not None:
-        hear(session, result)
-        session.aggregation.count(session.step, follows=session.follower is not None)
+def count(session: Session, result: Reduced) -> Reduced:
+    """The present step counts, and what is kept with it.
+
+    Returns: the result, with what this worker takes for the sum.
+    """
+    if session.aggregation is None:
+        return result
+    hear(session, result)
+    own = session.aggregation.count(session.step, follows=session.follower is not None)
+    return result if own is None else replace(result, chunks=(own,))
+
+
+def are_alike(session: Session) -> bool:
+    """Whether all members have the same state now."""
+    aggregation = session.aggregation
+    return aggregation is None or not aggregation.parts_states or aggregation.is_settled
+
+
+def settle_states(session: Session) -> None:
+    """Where workers have other weights each, from here to the next step all have the same."""
+    if session.aggregation is not None and session.aggregation.parts_states:
+        settle(session)
 
 
 def resume(session: Session, dropped: Mapping[str, Any]) -> None:
@@ -94,7 +112,7 @@ def tell_lost(session: Session, record: GenerationRecord) -> None:
     if share == 0.0:
         return
     text = (
-        f"{share:.1%} of what all workers had kept back of the gradients (norm {lost:.3g}) was lost with those that "
-        "are gone; training goes on without it"
+        f"{share:.1%} of {aggregation.what} (norm {lost:.3g}) was lost with those that are gone; training goes on "
+        "without it"
     )
     session.notice(EventKind.KEPT_LOST, text, norm=lost, share=share)

@@ -18,6 +18,7 @@ from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
 from rubato.engine.separation import Separation
+from rubato.engine.served import Served
 from rubato.engine.serving import Serving
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
@@ -45,7 +46,7 @@ class Step:
         scaler: Any,
         noise: NoiseWatch | None = None,
         replicas: Replicas | None = None,
-        rounds: Serving | Separation | None = None,
+        rounds: Served | Separation | None = None,
     ) -> None:
         self._session = session
         self._source = source
@@ -165,6 +166,8 @@ class Step:
             self._restore(before_float, before_other)  # digests compare the state of the step's start
             if session.aggregation is not None:
                 session.aggregation.scale = self._scale
+                weight = sum(weight for _, weight in self._slots.values())
+                session.aggregation.share = weight / session.sums.unit(self.index)
             result = session.reduce(self._slots, integers)
             if result is not None:
                 break
@@ -208,7 +211,7 @@ class Step:
             self._session.tell(EventKind.NON_FINITE, text)
             replicas.left_out = 0
 
-    def _lead(self, rounds: Serving | Separation, replicas: Replicas, leaves: range) -> Iterator[Any]:
+    def _lead(self, rounds: Served | Separation, replicas: Replicas, leaves: range) -> Iterator[Any]:
         """A round, as the owner of its microbatches; without others it computes what there is."""
         session, others = self._session, self._others()
         parts = list(session.plan.parts(self.index, leaves))
@@ -216,8 +219,8 @@ class Step:
         if others:
             session.finish_feeding()
             session.control.stage("exchange", self.index)
-        if isinstance(rounds, Serving):
-            yield from self._serve(rounds, leaves, parts, others)
+        if isinstance(rounds, Served):
+            yield from self._serve(rounds, leaves, self._pieces(rounds, parts, others), others)
         elif others:
             assert session.comm is not None
             rounds.keep(session.comm, others, len(parts), self.index)
@@ -226,20 +229,23 @@ class Step:
             return
         self._finish(replicas, rounds.told)
 
-    def _serve(self, serving: Serving, leaves: range, parts: list[range], others: list[int]) -> Iterator[Any]:
-        """As the server of asynchronous updates."""
+    def _serve(self, served: Served, leaves: range, pieces: list[range], others: list[int]) -> Iterator[Any]:
+        """As the server of all updates."""
         session = self._session
         if others:
             assert session.comm is not None
-            serving.serve(session.comm, others, len(parts))
+            served.serve(session.comm, others, len(pieces))
         else:
-            for ticket in serving.in_order(serving.order(self.index, len(parts))):
-                yield self._open(leaves, parts[ticket])
+            for ticket in served.alone(self.index, len(pieces)):
+                yield self._open(leaves, pieces[ticket])
                 self._schedules.check()
-                serving.take(serving.pack(ticket, self._loss, self._weight))
-        serving.close()
+                served.take(served.pack(ticket, self._loss, self._weight))
+        served.close()
 
-    def _follow(self, rounds: Serving | Separation) -> Iterator[Any]:
+    def _pieces(self, served: Served, parts: list[range], others: list[int]) -> list[range]:
+        return served.pieces(parts, len(others), lambda part: self._session.plan.part_size(self.index, part))
+
+    def _follow(self, rounds: Served | Separation) -> Iterator[Any]:
         """A round, as one of those that own nothing of it."""
         session = self._session
         assert session.record is not None
@@ -247,8 +253,8 @@ class Step:
         parts = list(session.plan.parts(self.index, leaves))
         rounds.begin()
         session.finish_feeding()
-        if isinstance(rounds, Serving):
-            yield from self._help(rounds, leaves, parts)
+        if isinstance(rounds, Served):
+            yield from self._help(rounds, leaves, self._pieces(rounds, parts, self._others()))
         else:
             yield from self._separate(rounds, leaves, parts)
         session.present_microbatch = session.present_part = None
@@ -257,21 +263,21 @@ class Step:
         rounds.go_back()
         rounds.helped = (session.record.number, self.index)
 
-    def _help(self, serving: Serving, leaves: range, parts: list[range]) -> Iterator[Any]:
-        """As one that computes tickets of asynchronous updates."""
+    def _help(self, served: Served, leaves: range, pieces: list[range]) -> Iterator[Any]:
+        """As one that computes tickets of updates that another one makes."""
         session = self._session
         assert session.comm is not None
-        server, first = session.owners()[0], self._others().index(session.rank)
-        if first < len(parts):
-            for ticket in serving.tickets(session.comm, server, first):
-                began = time.perf_counter_ns()
-                serving.restore_buffers()
-                yield self._open(leaves, parts[ticket])
-                self._schedules.check()
-                push = serving.pack(ticket, self._loss, self._weight)
-                session.compute_ns += time.perf_counter_ns() - began
-                session.control.stage("exchange", self.index, ticket)
-                serving.send(session.comm, server, push)
+        server, place = session.owners()[0], self._others().index(session.rank)
+        session.control.stage("exchange", self.index, leaves.start)
+        for ticket in served.tickets(session.comm, server, place, len(pieces)):
+            began = time.perf_counter_ns()
+            served.restore_buffers()
+            yield self._open(leaves, pieces[ticket])
+            self._schedules.check()
+            push = served.pack(ticket, self._loss, self._weight)
+            session.compute_ns += time.perf_counter_ns() - began
+            session.control.stage("exchange", self.index, ticket)
+            served.send(session.comm, server, push)
 
     def _separate(self, separation: Separation, leaves: range, parts: list[range]) -> Iterator[Any]:
         """As one that computes the front of the layers."""
@@ -307,14 +313,14 @@ class Step:
         shares = zip(session.shares(), session.plan.sizes(self.index), strict=True)
         return sorted({owner for owner, size in shares if size} - {session.owners()[0]})
 
-    def _has_part(self, rounds: Serving | Separation) -> bool:
+    def _has_part(self, rounds: Served | Separation) -> bool:
         """Whether this worker has one in the round that another one leads, and has not done it in this generation."""
         session = self._session
         assert session.record is not None
         is_done = rounds.helped == (session.record.number, self.index) or session.is_caught_up()
         return not is_done and session.follower is None and session.rank in self._others()
 
-    def _repaired(self, rounds: Serving | Separation, work: Iterator[Any]) -> Generator[Any, None, bool]:
+    def _repaired(self, rounds: Served | Separation, work: Iterator[Any]) -> Generator[Any, None, bool]:
         """The same; where a member is lost amid it, from the round's beginning, and this worker has recovered.
 
         Returns: whether it was done.

@@ -34,6 +34,8 @@ PRETTY = {
     "server": "whole gradients, added up by some for all",
     "local_sgd": "the mean of the weights behind the updates of a step",
     "diloco": "an outer update behind the updates of a step",
+    "streaming_diloco": "an outer update of a fragment behind the updates of a step",
+    "synchronous": "a server that makes updates when gradients are there, but for the slowest",
     "asynchronous": "a server that makes updates as gradients come",
     "layer_separation": "the layers behind the cut on one of them",
 }
@@ -146,10 +148,11 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     algorithm = spec.aggregation.algorithm
     if told.method == "sketch" and algorithm != "auto":
         base = replace(base, sketch_algorithm=algorithm)
-    cut = cut_of(profile, local.cut) if local.cut is not None else None
+    cut = cut_of(profile, local.cut, local.cut_format) if local.cut is not None else None
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
-        base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut)
+        base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut, backups=local.backups)
+        base = replace(base, fragments=local.fragments)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for pattern in ("ring", "tree", "halving_doubling"):

@@ -40,6 +40,10 @@ class Strategy:
     """Whether a step has updates of its own; at its end the whole state is exchanged then."""
     sync_every: int = 1
     """So many: of each microbatch, or of the server."""
+    fragments: int = 1
+    """Of `streaming_diloco`: one of so many is exchanged."""
+    backups: int = 0
+    """Of synchronous updates by a server."""
     cut: Cut | None = None
     """Of separated layers."""
 
@@ -70,11 +74,16 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.servers:
         return [Message("server", e * profile.parameters)]
     if strategy.local != "none":
+        if strategy.local == "streaming_diloco":  # the whole state only where workers come or go, or it is saved
+            return [Message("direct", e * ceil(profile.parameters / strategy.fragments))]
         closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
-        if strategy.local != "asynchronous":
+        if strategy.local not in ("synchronous", "asynchronous"):
             return [closing]
-        # A gradient to the server for each update, and weights back, but at the beginning, when all have the same.
         vector, helpers = e * profile.parameters, workers - 1
+        if strategy.local == "synchronous":  # each tells its gradient and gets weights, at each update but the first
+            updates = strategy.sync_every
+            return [Message("to_first", vector * updates), Message("from_first", vector * (updates - 1)), closing]
+        # A gradient to the server for each update, and weights back, but at the beginning, when all have the same.
         pulled = max(0, strategy.sync_every - helpers)
         return [
             Message("to_first", vector * strategy.sync_every / helpers),

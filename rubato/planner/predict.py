@@ -6,23 +6,27 @@ The backward pass completes buckets one after the other, the last layer's first;
 Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
 Where a server makes H updates of gradients that the W - 1 others compute, each in c seconds, and a vector takes t to it
 and t back, an update u, that takes H max((c + 2t + u) / (W - 1), t, u): whoever is short, workers, link or server.
+Where it waits for N = max(1, W - 1 - b) pieces of each, the N-th of W - 1 normal times counts, as Blom has it: with
+p = (N - 3/8)/(W - 1 + 1/4), t (1 + cv z(p)).
 Where layers are separated, see `planner.separated`.
 A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
 Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
 
-Source: Shi et al. 2019, arXiv:1811.11141 (the queue); Qiao et al. 2021, Pollux (goodput).
+Source: Shi et al. 2019, arXiv:1811.11141 (the queue); Qiao et al. 2021, Pollux (goodput); Blom 1958 (order statistics).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log, sqrt
+from statistics import NormalDist
 
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, codec_s, exchange_s, message_s, messages
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
 
+_BLOM = 3 / 8
 BUCKET_BYTES = 8 << 20
 """As the engine cuts its vector."""
 
@@ -85,6 +89,8 @@ def predict(
     """
     if strategy.local == "asynchronous":
         return _served(profile, link, strategy, workers, batch)
+    if strategy.local == "synchronous" and workers > 1:
+        return _backed(profile, link, strategy, workers, batch, spread)
     if strategy.cut is not None and workers > 1:
         return _separated(profile, link, strategy, strategy.cut, workers, batch)
     mine = ceil(microbatches / workers)
@@ -118,6 +124,19 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
         exposed_s = updates * (max(each_s, way_s, update_s) - (compute_s + update_s) / helpers)
         exposed_s += message_s(closing, strategy, workers, link)
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
+
+
+def _backed(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int, spread: float) -> Prediction:
+    """A step of synchronous updates by a server, each of as many pieces as there are workers but it and the backups."""
+    updates, helpers = strategy.sync_every, workers - 1
+    count = max(1, helpers - strategy.backups)
+    samples, update_s = batch / updates / count, profile.update_s * profile.parameters
+    slowest = 1.0 + spread * max(0.0, NormalDist().inv_cdf((count - _BLOM) / (helpers + 1 - 2 * _BLOM)))
+    compute_s = (profile.forward_s(samples) + profile.backward_s(samples)) * slowest
+    way_s = link.latency_s + helpers * profile.element_bytes * profile.parameters / link.bytes_per_s
+    closing = messages(strategy, profile, workers)[-1]
+    exposed_s = (2 * updates - 1) * way_s + message_s(closing, strategy, workers, link)
+    return Prediction(workers, updates * compute_s, exposed_s, 0.0, updates * update_s, batch)
 
 
 def _separated(profile: Profile, link: Link, strategy: Strategy, cut: Cut, workers: int, batch: int) -> Prediction:

@@ -78,7 +78,7 @@ def _consistency_of(spec: JobSpec) -> Consistency:
     local = spec.local_updates
     if local.is_asynchronous:
         return "asynchronous within a step" if local.staleness is None else "bounded staleness within a step"
-    is_synchronous = not local.is_on or local.method == "layer_separation"
+    is_synchronous = not local.is_on or local.is_led
     return "synchronous" if is_synchronous else "synchronous, after updates of one's own"
 
 

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from rubato.wire.local_updates import CutFormat
+
 Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
 """Of a sum; see `strategies.sums`."""
 INDEX_BYTES = 4
 """Of a place among the compressed elements."""
+SCALE_BYTES = 4
+"""Of a sample that goes over a cut as 8-bit integers."""
+_BF16_BYTES = 2
 CANDIDATES = 4
 """Of a sketch: times k elements are looked at exactly."""
 
@@ -78,3 +83,20 @@ def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: 
                 sent += high - low  # one half on the way in, the other half on the way back
                 low, high = (low, middle) if not place >> level & 1 else (middle, high)
             return sent
+
+
+def cut_format(chosen: CutFormat, element_bytes: int, *, goes_in: bool) -> CutFormat:
+    """How a tensor goes over a cut between layers, where a spec says `chosen`.
+
+    Args:    goes_in: whether it goes into the module at the cut.
+    """
+    if chosen == "int8" and goes_in:
+        return "int8"
+    return "none" if chosen == "none" or element_bytes <= _BF16_BYTES else "bf16"
+
+
+def cut_bytes(used: CutFormat, samples: float, elements: float, element_bytes: int) -> float:
+    """What so many samples of so many elements each take there."""
+    if used == "int8":
+        return samples * (elements + SCALE_BYTES)
+    return samples * elements * (element_bytes if used == "none" else _BF16_BYTES)

@@ -10,9 +10,13 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-LocalMethod = Literal["none", "local_sgd", "diloco", "asynchronous", "layer_separation"]
+LocalMethod = Literal[
+    "none", "local_sgd", "diloco", "streaming_diloco", "synchronous", "asynchronous", "layer_separation"
+]
+CutFormat = Literal["none", "bf16", "int8"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
+MAX_FRAGMENTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,22 @@ class LocalUpdatesSpec:
 
     method: LocalMethod = "none"
     """`local_sgd`: all go on from the mean of their weights. `diloco`: an outer optimizer takes the mean of how far
-    they came for a gradient. `asynchronous`: one worker applies the gradients of the others as they come, and gives
-    each its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`,
-    the others all before them."""
+    they came for a gradient. `streaming_diloco`: likewise, but each worker keeps weights of its own, and a step
+    exchanges one of `fragments` of them. `synchronous`: one worker makes each update of the gradients of the others,
+    without waiting for the slowest `backups`. `asynchronous`: it applies their gradients as they come, and gives each
+    its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`, the
+    others all before them."""
     sync_every: int = 1
-    """Updates of each microbatch in a step; of the last two: updates in a step, whoever computes them.
+    """Updates of each microbatch in a step; of the last three: updates in a step, whoever computes them.
     `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
-    """The outer optimizer of `diloco`."""
+    """The outer optimizer of `diloco` and `streaming_diloco`."""
+    fragments: int = 1
+    """Of `streaming_diloco`: parts of the weights, of which a step exchanges one, in turn."""
+    mix: float = 0.0
+    """Of `streaming_diloco`: the share of its own weights that a worker keeps of a fragment, 0 to below 1."""
+    backups: int = 0
+    """Of `synchronous`: so many workers compute a second time what the slowest do, and the first of two counts."""
     staleness: int | None = None
     """Of `asynchronous`: so many gradients, 1 or more, a worker may be ahead of the slowest (bounded staleness). null:
     as many as it comes to."""
@@ -57,6 +69,9 @@ class LocalUpdatesSpec:
     cut: str | None = None
     """Of `layer_separation`: name of the module that one worker computes, as `model.named_modules()` tells: the one
     with most of the parameters."""
+    cut_format: CutFormat = "none"
+    """Of `layer_separation`: how numbers travel to and from that module. `none`: as the program computes them. `bf16`:
+    as bfloat16. `int8`: what goes in as 8-bit integers with a scale for each sample, all else as bfloat16."""
 
     def __post_init__(self) -> None:
         is_on = self.method != "none"
@@ -64,9 +79,24 @@ class LocalUpdatesSpec:
             (1 <= self.sync_every <= MAX_UPDATES, "sync_every", f"must lie in 1..{MAX_UPDATES}, got {self.sync_every}"),
             (is_on or self.sync_every == 1, "sync_every", "needs a method: local_sgd, diloco, asynchronous ..."),
             (
-                self.method == "diloco" or self.outer == OuterSpec(),
+                self.method in ("diloco", "streaming_diloco") or self.outer == OuterSpec(),
                 "outer",
                 f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
+            ),
+            (
+                self.fragments == 1 or (self.method == "streaming_diloco" and 1 <= self.fragments <= MAX_FRAGMENTS),
+                "fragments",
+                f"is for method: streaming_diloco, and lies in 1..{MAX_FRAGMENTS}; got {self.fragments}",
+            ),
+            (
+                self.mix == 0.0 or (self.method == "streaming_diloco" and 0.0 <= self.mix < 1.0),
+                "mix",
+                f"is for method: streaming_diloco, and is at least 0 and below 1; got {self.mix}",
+            ),
+            (
+                self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
+                "backups",
+                f"is for method: synchronous, and at least 0; got {self.backups}",
             ),
             (
                 self.staleness is None or (self.is_asynchronous and 1 <= self.staleness <= MAX_STALENESS),
@@ -89,6 +119,11 @@ class LocalUpdatesSpec:
                 "cut",
                 "names the module that layer_separation gives to one worker: say both, or neither",
             ),
+            (
+                self.cut_format == "none" or self.method == "layer_separation",
+                "cut_format",
+                f"{self.method} sends nothing between layers; say method: layer_separation, or leave it out",
+            ),
         )
 
     @property
@@ -102,9 +137,14 @@ class LocalUpdatesSpec:
         return self.method == "asynchronous"
 
     @property
+    def is_served(self) -> bool:
+        """Whether one worker makes all updates, of gradients that the others compute."""
+        return self.method in ("synchronous", "asynchronous")
+
+    @property
     def is_led(self) -> bool:
         """Whether one worker does in a step what is not the others': the owner of all of its microbatches."""
-        return self.method in ("asynchronous", "layer_separation")
+        return self.is_served or self.method == "layer_separation"
 
 
 def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
@@ -119,6 +159,18 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             "local_updates.method",
             f"{local.method} gives other bits with another number of workers: say reproducible: false, or method: "
             "local_sgd, which gives the same",
+        ),
+        (
+            not (local.method == "streaming_diloco" and spec.reproducible),
+            "local_updates.method",
+            "with streaming_diloco each worker trains weights of its own, so that the bits follow their number: say "
+            "reproducible: false, or method: diloco, which gives the same",
+        ),
+        (
+            local.backups == 0 or local.backups <= spec.workers.upper - 2,
+            "local_updates.backups",
+            f"{local.backups} leave nobody to compute beside the one that makes the updates: workers.max is "
+            f"{spec.workers.upper}, and must be at least {local.backups + 2}",
         ),
         (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
         (

@@ -49,11 +49,31 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         )
         if spec.workers.upper < 3:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
+    elif local.method == "streaming_diloco":
+        yield (
+            f"Each worker makes {local.sync_every} updates of its own in a step, then all exchange one of "
+            f"{local.fragments} fragments: a step is so many updates, for schedules, checkpoints, scaling and losses, "
+            "too. Where workers come or go, or something is saved or evaluated, all go on from the mean of their "
+            "weights; a lost worker takes along what it had not told yet, which is told."
+        )
+    elif local.method == "synchronous":
+        late = f", and waits for none of the slowest {local.backups}" if local.backups else ""
+        yield (
+            f"One worker makes the {local.sync_every} updates of a step, each of the gradients of all the others{late}"
+            ": a step is so many updates, for schedules, checkpoints, scaling and losses, too."
+        )
+        if spec.workers.upper < 3:
+            yield "With two workers one computes and one makes updates, in turn: it pays from three on."
     elif local.method == "layer_separation":
         yield (
             f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "
             f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
         )
+        if local.cut_format != "none":
+            yield (
+                f"With cut_format: {local.cut_format} numbers are rounded where they travel, and one worker alone "
+                "rounds none: compare loss curves with those without."
+            )
     elif local.is_on:
         yield (
             f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "

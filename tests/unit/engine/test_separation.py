@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from rubato.engine.replicas import Replicas
 from rubato.engine.separation import Separation, separation_of
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError
+from rubato.strategies.cut_format import pack, unpack
 from rubato.strategies.sizes import cut
-from rubato.wire.local_updates import LocalUpdatesSpec
+from rubato.wire.local_updates import CutFormat, LocalUpdatesSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
 
 pytestmark = pytest.mark.usefixtures("generators")
@@ -26,13 +28,13 @@ UPDATES = 6
 SAMPLES = 7
 
 
-def spec_of(at: str = "head") -> JobSpec:
+def spec_of(at: str = "head", packed: CutFormat = "none") -> JobSpec:
     return JobSpec(
         name="test",
         entrypoint="main.py:train",
         batch=BatchSpec(2 * UPDATES, 2),
         workers=WorkersSpec(max=2),
-        local_updates=LocalUpdatesSpec("layer_separation", UPDATES, cut=at),
+        local_updates=LocalUpdatesSpec("layer_separation", UPDATES, cut=at, cut_format=packed),
         reproducible=False,
     )
 
@@ -57,11 +59,11 @@ def samples(update: int, count: int = SAMPLES) -> tuple[torch.Tensor, torch.Tens
 class Party:
     """One worker with a model of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, packed: CutFormat = "none") -> None:
         self.model = model_of()
         self.state = TrainingState({"": self.model}, {"": optimizer_of(self.model)}, {}, {})
         self.replicas = Replicas(spec_of(), self.state)
-        separation = separation_of(spec_of(), self.state, self.replicas)
+        separation = separation_of(spec_of(packed=packed), self.state, self.replicas)
         assert separation is not None
         self.separation: Separation = separation
         self.replicas.begin()
@@ -137,6 +139,49 @@ def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int)
     assert means == pytest.approx(losses)
     assert keeper.replicas.touched == {name for name, _ in keeper.state.named_parameters()}
     assert max(sent) < 8 * world, "what is known to be received is let go of"
+
+
+class Travels(torch.autograd.Function):
+    """What a tensor and its gradient are behind a cut, in one process."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ahead: CutFormat, back: CutFormat) -> torch.Tensor:
+        ctx.back = back
+        return unpack(pack(x, ahead), x.shape, x.dtype, ahead)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return unpack(pack(gradient, ctx.back), gradient.shape, gradient.dtype, ctx.back), None, None
+
+
+@pytest.mark.parametrize("packed", ["bf16", "int8"])
+def test_what_goes_over_the_cut_is_rounded_as_told_and_nothing_else_is(packed: CutFormat) -> None:
+    parties = [Party(packed) for _ in range(3)]
+
+    def act(rank: int) -> None:
+        if rank == 0:
+            parties[0].separation.keep(group[0], [1, 2], UPDATES, 0)
+        else:
+            parties[rank].follow(group[rank], [1, 2], SAMPLES)
+
+    with gloo_group(3) as group:
+        on_ranks(3, act)
+    model = model_of()
+    optimizer = optimizer_of(model)
+    front, head = model.get_submodule("front"), model.get_submodule("head")
+    for update in range(UPDATES):
+        x, y = samples(update, SAMPLES)
+        optimizer.zero_grad()
+        for low, high in cut(SAMPLES, 2):  # gradients travel as those of a worker's own mean
+            a = Travels.apply(front(x[low:high]), packed, "bf16")  # type: ignore[no-untyped-call]
+            z = Travels.apply(head(a), "bf16", "bf16")  # type: ignore[no-untyped-call]
+            own = torch.autograd.grad(nn.functional.cross_entropy(z, y[low:high]), list(model.parameters()))
+            for one, gradient in zip(model.parameters(), own, strict=True):
+                weighted = gradient * ((high - low) / SAMPLES)
+                one.grad = weighted if one.grad is None else one.grad + weighted
+        optimizer.step()
+    for (name, one), other in zip(parties[0].model.state_dict().items(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
 
 
 def test_a_loss_that_needs_the_back_itself_is_refused() -> None:

@@ -18,7 +18,8 @@ from torch import nn
 from rubato.data.order import RoundPlan
 from rubato.engine.comm import Communicator
 from rubato.engine.replicas import Replicas
-from rubato.engine.serving import Push, Serving, Update, UpdateLog, serving_of
+from rubato.engine.served import Push
+from rubato.engine.serving import Serving, Update, UpdateLog, serving_of
 from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
 from rubato.errors import ModelError
@@ -93,7 +94,7 @@ def round_over(
             party.serving.serve(group[0], helpers, UPDATES)
             party.serving.close()
             return
-        for ticket in party.serving.tickets(group[rank], 0, rank - 1):
+        for ticket in party.serving.tickets(group[rank], 0, rank - 1, UPDATES):
             push = party.compute(ticket)
             computed.append((rank, ticket))
             time.sleep(pause(rank, ticket))
@@ -185,7 +186,7 @@ def test_of_integer_buffers_the_first_ticket_counts_with_others_and_alone() -> N
             parties[0].serving.serve(group[0], [1], UPDATES)
             parties[0].serving.close()
         else:
-            for ticket in parties[1].serving.tickets(group[1], 0, 0):
+            for ticket in parties[1].serving.tickets(group[1], 0, 0, UPDATES):
                 parties[1].serving.send(group[1], 0, compute(parties[1], ticket))
 
     with gloo_group(2) as group:
@@ -236,7 +237,7 @@ def test_fewer_tickets_than_workers() -> None:
                 party.serving.serve(group[0], [1, 2], 1)
                 party.serving.close()
             elif rank == 1:
-                for ticket in party.serving.tickets(group[1], 0, 0):
+                for ticket in party.serving.tickets(group[1], 0, 0, 1):
                     party.serving.send(group[1], 0, party.compute(ticket))
 
         on_ranks(3, act)

@@ -14,7 +14,7 @@ from rubato.engine.aggregation import REGISTERED
 from rubato.engine.header import Decision, Header, Leaving
 from rubato.engine.reduction import Reduced
 from rubato.engine.session import Session
-from rubato.engine.settling import hear, is_due, resume, tell_lost
+from rubato.engine.settling import are_alike, hear, is_due, resume, tell_lost
 from rubato.wire.events import EventKind
 
 STAY = Decision(0, 0, Leaving.NO, 0, True, 0.0, 1.0)
@@ -28,7 +28,7 @@ def header(generation: int, kept: float) -> Header:
 def session_of(**aggregation: Any) -> tuple[Session, list[tuple[EventKind, dict[str, Any]]]]:
     """A session whose aggregation is as told, and what it tells."""
     told: list[tuple[EventKind, dict[str, Any]]] = []
-    kept = {"is_settled": False, "is_disturbed": False, "settling": None, **aggregation}
+    kept = {"is_settled": False, "is_disturbed": False, "settling": None, "what": "all that is kept", **aggregation}
     session = SimpleNamespace(
         aggregation=SimpleNamespace(**kept),
         completed=SimpleNamespace(key=(4, 1)),
@@ -54,6 +54,19 @@ def test_it_is_due_where_members_change_or_the_state_is_saved(decision: Decision
     assert is_due(session_of(is_disturbed=True)[0], decision, saves=saves)
     assert not is_due(session_of(is_settled=True)[0], decision, saves=saves)
     assert not is_due(cast(Session, SimpleNamespace(aggregation=None)), decision, saves=saves)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (None, True),
+        (SimpleNamespace(parts_states=False, is_settled=False), True),
+        (SimpleNamespace(parts_states=True, is_settled=False), False),
+        (SimpleNamespace(parts_states=True, is_settled=True), True),
+    ],
+)
+def test_states_are_alike_unless_workers_have_weights_of_their_own(aggregation: Any, expected: bool) -> None:
+    assert are_alike(cast(Session, SimpleNamespace(aggregation=aggregation))) is expected
 
 
 def lost(norm: float, share: float) -> Any:

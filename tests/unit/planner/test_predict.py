@@ -21,6 +21,7 @@ from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.sketch import Sketch
 from rubato.strategies.topk import TopK
+from rubato.wire.local_updates import CutFormat
 
 METHODS: tuple[Method, ...] = get_args(Method)
 SHAPES = [(512, 256), (512,), (64, 512), (64,)]
@@ -131,6 +132,30 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
 
 
+def test_of_a_stream_a_step_sends_a_fragment() -> None:
+    with_state = replace(MODEL, state_bytes=3 * MODEL.element_bytes * MODEL.parameters)
+    (whole,) = messages(Strategy(local="diloco", sync_every=8), with_state, 4)
+    (fragment,) = messages(Strategy(local="streaming_diloco", sync_every=8, fragments=4), with_state, 4)
+    assert fragment.size == pytest.approx(whole.size / 12, rel=1e-3), "a quarter, and nothing that optimizers keep"
+
+
+def test_backups_wait_for_no_slow_worker_and_have_larger_pieces() -> None:
+    def step_s(backups: int, spread: float, workers: int = 9) -> float:
+        strategy = Strategy(local="synchronous", sync_every=100, backups=backups)
+        return predict(MODEL, FAST, strategy, workers, 6400, 16, spread=spread, several=True).step_s
+
+    assert step_s(0, 0.0) < step_s(1, 0.0) == pytest.approx(step_s(0, 0.0) * 8 / 7, rel=0.05)
+    assert step_s(1, 2.0) < step_s(0, 2.0), "a slow one in eight costs more than an eighth"
+    assert step_s(0, 0.0, workers=2) == pytest.approx(step_s(0, 0.0, workers=1), rel=0.05)
+
+
+def test_synchronous_updates_send_weights_and_gradients_each_time() -> None:
+    (pushed, pulled, closing) = messages(Strategy(local="synchronous", sync_every=10), MODEL, 4)
+    vector = MODEL.element_bytes * MODEL.parameters
+    assert (pushed.size, pulled.size) == (10 * vector, 9 * vector), "at the beginning all have the same"
+    assert closing.size >= vector
+
+
 CONVOLUTIONAL = Profile(
     (
         Layer("features.0", ((64, 3, 5, 5), (64,)), 1e-3, 2e-3, 3 * 32 * 32, 64 * 16 * 16),
@@ -156,6 +181,18 @@ def test_separated_layers_send_samples_and_not_what_is_behind_the_cut() -> None:
     assert each.sent_bytes == kept / 4 + own > kept, "of one that has the front; the keeper sends what all have sent"
     whole = predict(CONVOLUTIONAL, SLOW, Strategy(algorithm="ring"), workers, samples, 16, several=True)
     assert told.step_s / 100 < whole.step_s / 5
+
+
+@pytest.mark.parametrize(
+    ("packed", "to_keeper", "from_keeper"),
+    [("none", 4 * (256 + 10), 4 * (256 + 10)), ("bf16", 2 * 266, 2 * 266), ("int8", 256 + 4 + 2 * 10, 2 * 266)],
+)
+def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, from_keeper: int) -> None:
+    cut = cut_of(CONVOLUTIONAL, "classifier", packed)
+    assert cut is not None
+    each = cut.update(CONVOLUTIONAL, SLOW, 2, 32)
+    assert each.exchange_s == pytest.approx(32 * (to_keeper + from_keeper) / 1e6, abs=20e-3)
+    assert each.sent_bytes == 32 * max(to_keeper, from_keeper)
 
 
 def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:

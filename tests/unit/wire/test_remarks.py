@@ -58,9 +58,41 @@ def test_nothing_is_said_of_what_is_usual() -> None:
                 reproducible=False,
                 batch={"global_size": 128},
                 workers={"max": 4},
+                local_updates={"method": "streaming_diloco", "sync_every": 8, "fragments": 4},
+            ),
+            ["Each worker makes 8 updates of its own in a step, then all exchange one of 4 fragments"],
+        ),
+        (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
+                local_updates={"method": "synchronous", "sync_every": 8, "backups": 1},
+            ),
+            ["One worker makes the 8 updates of a step, each of the gradients of all the others, and waits for none"],
+        ),
+        (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
                 local_updates={"method": "layer_separation", "sync_every": 8, "cut": "classifier"},
             ),
             ["One worker computes classifier for all, the others all layers before it: in a step they make 8 updates"],
+        ),
+        (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
+                local_updates={
+                    "method": "layer_separation",
+                    "sync_every": 8,
+                    "cut": "classifier",
+                    "cut_format": "int8",
+                },
+            ),
+            ["With cut_format: int8 numbers are rounded where they travel, and one worker alone rounds none"],
         ),
         (
             said(lr_scaling={"rule": "sqrt", "base_size": 64}),

@@ -1,0 +1,158 @@
+"""What a strategy has each worker keep for itself from a step to the next, and what the engine asks of it.
+
+    own        what follows from a step's exchange is *pending* until the step counts, and is dropped where it does not.
+               Whoever counts a step has heard of all members that they have what follows
+    settled    at a boundary where members come or go, or the state is saved, all tell each other what they keep: from
+               here to the next step everybody has the same, which is saved, compared and given to joiners as other
+               states are
+
+A worker that is lost between two steps takes along what it kept; one that is lost behind a settlement takes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import sqrt
+from typing import Any, ClassVar
+
+import torch
+
+from rubato.data.order import BatchPlan
+from rubato.engine.entry import Key
+from rubato.engine.flat import FlatLayout
+from rubato.strategies.peers import Collectives
+
+
+class Keeping(ABC):
+    """How one worker's part of each step becomes what all take for their sum, where a spec says how."""
+
+    registered: ClassVar[str]
+    """The name of what is kept, in the training state."""
+    what: ClassVar[str]
+    """What is kept, in words."""
+    parts_states: ClassVar[bool]
+    """Whether workers have other weights each, from a step to the next settlement."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+        """By incarnation, the norm of what each worker keeps."""
+        self.settling: Key | None = None
+        """The exchange in which what is kept is settled, while that is under way."""
+        self.has_dropped = False
+        """Whether a checkpoint had something of another method, which is not told yet."""
+        self.is_disturbed = False
+        """Whether members were lost, or moved, since what is kept was shared out."""
+        self.scale = 1.0
+        """What a GradScaler has multiplied the gradients of the present step by; equal on all workers."""
+        self.share = 0.0
+        """What this worker's part of the present step counts, in the unit of the vectors."""
+
+    def check_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Raises:  ModelError: they do not go with it."""
+        del optimizers
+
+    @abstractmethod
+    def prepare(self, flat: FlatLayout, plan: BatchPlan) -> None:
+        """Training is about to begin, with this model.
+
+        Raises:  ModelError: the method does not suit it.
+        """
+
+    @abstractmethod
+    def begin(self, hosts: Sequence[int], *, counts: bool) -> None:
+        """A generation begins, whose members are on these machines.
+
+        Members that go on with what each has of its own were not brought here by a settlement. Some may not have
+        counted yet the step that it follows from.
+
+        Args:    counts: the present step was exchanged before, as this worker was told.
+        """
+
+    @abstractmethod
+    def exchange(
+        self, comm: Collectives, vector_L: torch.Tensor, step: int, *, are_finite: bool
+    ) -> tuple[torch.Tensor, bool]:
+        """What this worker takes for the sum of all vectors (L,), a new one; it may be asked again for the same step.
+
+        Args:    are_finite: whether all workers' are: else they are added up as they are, and nothing is kept of them.
+        Returns: it, and whether its gradients are finite.
+        Raises:  GenerationLost: a member was lost.
+        """
+
+    def hear(self, told: Mapping[str, float]) -> None:
+        """By incarnation, the norm of what each worker keeps if the step counts that was exchanged last."""
+        self._told = dict(told)
+
+    @abstractmethod
+    def count(self, step: int, *, follows: bool) -> torch.Tensor | None:
+        """The step counts: what follows from its exchange is kept.
+
+        Args:    follows: this worker joins, took no part in the exchange, and keeps nothing yet.
+        Returns: what this worker takes for the sum, where that is not what all take.
+        Raises:  ProtocolError: it took no part, but should have.
+        """
+
+    @property
+    @abstractmethod
+    def kept(self) -> float:
+        """Norm of what this worker keeps of its own if the step counts that it has exchanged."""
+
+    def lost(self, incarnations: Collection[str]) -> tuple[float, float]:
+        """What is kept by others than these no more, once: its norm, and the share of it in what all kept."""
+        gone = norm(self._told.pop(one) for one in set(self._told).difference(incarnations))
+        whole = norm([gone, *self._told.values()])
+        return gone, gone**2 / whole**2 if whole else 0.0
+
+    @property
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Whether all know what they keep together, or the method keeps nothing; equal on all members."""
+
+    @abstractmethod
+    def settle(self, comm: Collectives) -> torch.Tensor:
+        """What all keep together; changes nothing.
+
+        Returns: float64 (n,), equal on all: the bytes of it, for `take`.
+        Raises:  GenerationLost: a member was lost.
+        """
+
+    @abstractmethod
+    def take(self, row: torch.Tensor) -> None:
+        """From here to the next step, this is what all keep together.
+
+        Args:    row: float64 (n,), as `settle` gave it.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What all keep together, where they know it."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it over. What another method has kept is dropped: a job may go on with another."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """The state was that of a checkpoint, which may tell nothing of what is kept."""
+
+
+def norm(parts: Iterable[float]) -> float:
+    """Of vectors with these norms that stand one behind the other."""
+    return sqrt(sum(part * part for part in parts))
+
+
+def to_row(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """float64 (n,): the bytes of tensors, one behind the other."""
+    raw = [one.detach().cpu().contiguous().view(-1).view(torch.uint8) for one in parts]
+    return torch.cat([*raw, torch.zeros(-sum(map(len, raw)) % 8, dtype=torch.uint8)]).view(torch.float64)
+
+
+def from_row(row: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors again, which have the shapes and types of these."""
+    data, at, found = row.reshape(-1).view(torch.uint8), 0, []
+    for one in like:
+        size = one.numel() * one.element_size()
+        found.append(data[at : at + size].clone().view(one.dtype).view(one.shape))
+        at += size
+    return found

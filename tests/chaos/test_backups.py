@@ -1,0 +1,42 @@
+"""Synchronous updates by a server with backup workers: whoever comes, goes or is slow, it is the same descent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_job import job, live_through
+
+PROGRAM = """
+def train(run):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps(epochs=12):
+        fit(run, step, model, optimizer)
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+SPEC: dict[str, Any] = {
+    "batch": {"global_size": 24, "num_microbatches": 4},
+    "reproducible": False,
+    "local_updates": {"method": "synchronous", "sync_every": 3, "backups": 1},
+}
+
+
+@pytest.mark.short
+def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
+    """Of a worker amid a round, of the server, and a scale-down."""
+    for name in ("alone", "many"):
+        (tmp_path / name).mkdir()
+    with job(tmp_path / "alone", PROGRAM, workers=1, **SPEC) as run:
+        run.result()
+        losses = [row["values"]["loss"] for row in run.rows()]
+    assert losses[-1] < losses[0] / 2
+    home = tmp_path / "many"
+    with job(home, PROGRAM, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **SPEC) as run:
+        live_through(run, home, workers=4, lost=[2, 0])
+        assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)

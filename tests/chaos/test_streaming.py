@@ -1,0 +1,61 @@
+"""Streaming DiLoCo over workers that come, go and die: all agree where they settle, and each sample counts once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_job import job, live_through
+
+PROGRAM = """
+def train(run):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps(epochs=12):
+        fit(run, step, model, optimizer)
+        if step.is_last_of_epoch:
+            run.log(far=run.evaluate(DATA, lambda x, y: (model(x) - y).abs().mean()))
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+SPEC: dict[str, Any] = {
+    "batch": {"global_size": 24, "num_microbatches": 4},
+    "reproducible": False,
+    "local_updates": {"method": "streaming_diloco", "sync_every": 3, "fragments": 2, "mix": 0.25},
+}
+STEPS = 36
+"""Three an epoch, the last of 16 samples."""
+
+
+@pytest.mark.short
+def test_joins_losses_and_leaves(tmp_path: Path) -> None:
+    """A loss tells what went with it; at the end all have the same state, or the job would fail."""
+    with job(tmp_path, PROGRAM, workers=1, config={"pace": 0.1}, checkpoint={"every_steps": 5}, **SPEC) as run:
+        step, _ = live_through(run, tmp_path, workers=4, lost=[2, 0])
+        rows = run.rows()
+    assert step == STEPS
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert [row["values"]["samples"] for row in rows] == [24.0, 24.0, 16.0] * 12
+    assert rows[-1]["values"]["loss"] < rows[0]["values"]["loss"] / 2
+    assert all(row["values"]["far"] > 0 for row in rows[2::3])
+    assert all(event["data"]["share"] <= 1 for event in run.events("gradient.lost"))
+
+
+def test_a_job_goes_on_from_its_pause_with_another_number_of_workers(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    first, second = tmp_path / "first", tmp_path / "second"
+    for home in (first, second):
+        home.mkdir()
+    with job(first, PROGRAM, workers=3, checkpoint_dir=str(kept), config={"pace": 0.05}, **SPEC) as run:
+        run.wait_step(4)
+        run.run.answer({"verb": "pause"})
+        run.wait_for_end()
+    with job(second, PROGRAM, workers=2, checkpoint_dir=str(kept), **SPEC) as run:
+        step, _ = run.result()
+        losses = [row["values"]["loss"] for row in run.rows()]
+    assert step == STEPS
+    assert losses[-1] < losses[0]
