@@ -78,7 +78,8 @@ class AggregatedExchange(Exchange):
             return Reduced((total,), (self._closed(header, are_finite),), integers)
         are_finite = self._tell(self._comm, partials, owners, header, are_finite)
         total, are_finite = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)
-        said = self._said(self._comm, self._closed(header, are_finite).pack() + integers)
+        told = self._closed(header, are_finite).pack() + integers
+        said = self._said(self._comm, told.ljust(self._said_bytes, b"\0"))  # only one has integers to tell
         size = len(header.pack())
         owner = owners[min(partials.present)]
         return Reduced((total,), tuple(Header.unpack(one[:size]) for one in said), said[owner][size:])

@@ -50,7 +50,7 @@ def reduce(told: torch.Tensor, steps: Sequence[int] = (STEP,) * WORLD) -> list[R
         partials: Partials[torch.Tensor] = Partials(AnyOrder(), range(MICROBATCHES), lambda left, right: left + right)
         mine = [leaf for leaf, owner in enumerate(OWNERS) if owner == rank]
         partials.put(partials.order.node_of(mine), told[rank].clone())
-        integers = INTEGERS if OWNERS[0] == rank else bytes(len(INTEGERS))
+        integers = INTEGERS if OWNERS[0] == rank else b""  # who has not computed the lowest microbatch tells none
         return exchange.reduce(partials, OWNERS, header(rank, steps[rank]), integers)
 
     return outcomes(WORLD, play)
