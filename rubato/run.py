@@ -168,6 +168,7 @@ class Run:
         source, plan = self._source(prepared["dataset"], prepared["collate"])
         if session.aggregation is not None:
             session.aggregation.check_optimizers(prepared["optimizers"].values())
+            session.aggregation.check_registered(self._registered)
             self._registered[session.aggregation.registered] = session.aggregation
         if session.spec.batch.noise_every:
             self._registered[NOISE] = self._noise = NoiseWatch(session.spec)

@@ -87,6 +87,7 @@ class Agreement:
         is_last: whether it is the job's last step.
         trust: kept up to date.
         are_alike: whether the members' states are to be the same.
+        judges_at_once: whether a joiner's state is compared in its first step, as they differ behind it.
     """
 
     record: GenerationRecord
@@ -96,6 +97,7 @@ class Agreement:
     is_last: bool
     trust: Trust
     are_alike: bool = True
+    judges_at_once: bool = False
 
     @property
     def meets_joiners(self) -> bool:
@@ -105,7 +107,7 @@ class Agreement:
     @property
     def awaits_judgement(self) -> bool:
         """Whether it is known only after the next step that the joiners hold what the others do."""
-        return self.meets_joiners and not self.is_last
+        return self.meets_joiners and not self.is_last and not self.judges_at_once
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -124,7 +126,8 @@ class Agreement:
     @property
     def _judges(self) -> bool:
         """Whether the joiners' state is compared with what the others say of theirs."""
-        return self.are_alike and bool(self.record.joiners) and self.reduced == (0 if self.is_last else 1)
+        due = 0 if self.is_last or self.judges_at_once else 1
+        return self.are_alike and bool(self.record.joiners) and self.reduced == due
 
     def digest(self, found: Sequence[int]) -> int | None:
         """What this worker says in its header.

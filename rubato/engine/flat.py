@@ -220,11 +220,13 @@ class FlatLayout:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         self.put_buffers(vector_L, buffers_before)
 
-    def pack_values(self, vector_L: torch.Tensor, share: float) -> None:
-        """Put into a vector of zeros what a pass tells that changes nothing: buffers that travel as values."""
-        for buffer, piece in zip(self.float_buffers, self._buffer_pieces(), strict=True):
-            if buffer.is_value:
-                self._view(vector_L, piece).copy_(buffer.now.detach()).mul_(share)
+    def pack_unchanged(self, vector_L: torch.Tensor, share: float) -> None:
+        """Put into a vector of zeros what a pass tells of float buffers that changes none: what travels as a value."""
+        with torch.no_grad():
+            now = [buffer.now.detach() for buffer in self.float_buffers]
+            for piece, change in zip(self._buffer_pieces(), self._changes(now), strict=True):
+                self._view(vector_L, piece).copy_(change)
+            weigh(vector_L[self.tail : self.flags.start], share)
 
     def integers(self) -> bytes:
         """What the other buffers hold, one behind the other."""

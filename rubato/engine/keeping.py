@@ -52,6 +52,10 @@ class Keeping(ABC):
         """Raises:  ModelError: they do not go with it."""
         del optimizers
 
+    def check_registered(self, registered: Mapping[str, object]) -> None:
+        """Raises:  ModelError: something that is registered does not go with it."""
+        del registered
+
     @abstractmethod
     def prepare(self, flat: FlatLayout, plan: BatchPlan) -> None:
         """Training is about to begin, with this model.

@@ -36,7 +36,7 @@ from rubato.engine.reduction import Reduced, Reduction
 from rubato.engine.results import Completed
 from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
-from rubato.engine.settling import are_alike, count, is_due, resume, settle
+from rubato.engine.settling import alikeness, count, is_due, resume, settle
 from rubato.engine.state import TrainingState
 from rubato.engine.streaming import keeping_of
 from rubato.engine.sums import Sums
@@ -362,7 +362,7 @@ class Session:
 
     def _agreement(self, record: wire.GenerationRecord) -> Agreement:
         is_last = self.step + 1 == self._total_steps
-        return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust, are_alike(self))
+        return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust, *alikeness(self))
 
     def _header(self, slots: dict[int, tuple[float, float]], agreement: Agreement, digest: int | None) -> Header:
         assert self.record is not None

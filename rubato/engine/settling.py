@@ -25,7 +25,10 @@ def is_due(session: Session, decision: Decision, *, saves: bool) -> bool:
     aggregation = session.aggregation
     if aggregation is None or aggregation.is_settled:
         return False
-    return saves or bool(decision.switch_to) or decision.leaving is Leaving.PAUSE or aggregation.is_disturbed
+    # After a loss some are told only now that the step counts, which others have left behind. All settle behind the
+    # first step that they exchange together.
+    is_disturbed = aggregation.is_disturbed and session.reduced > 0
+    return saves or bool(decision.switch_to) or decision.leaving is Leaving.PAUSE or is_disturbed
 
 
 def hear(session: Session, result: object) -> None:
@@ -50,10 +53,12 @@ def count(session: Session, result: Reduced) -> Reduced:
     return result if own is None else replace(result, chunks=(own,))
 
 
-def are_alike(session: Session) -> bool:
-    """Whether all members have the same state now."""
+def alikeness(session: Session) -> tuple[bool, bool]:
+    """Whether all members have the same state now, and whether they may have others behind the next step."""
     aggregation = session.aggregation
-    return aggregation is None or not aggregation.parts_states or aggregation.is_settled
+    if aggregation is None or not aggregation.parts_states:
+        return True, False
+    return aggregation.is_settled, True
 
 
 def settle_states(session: Session) -> None:

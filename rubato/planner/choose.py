@@ -170,7 +170,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     if missing:
         refused.append(Refused("layer_separation", missing))
     elif local.is_on:
-        because = "the spec has local_updates, whose exchanges are whole"
+        because = "the spec has local_updates, which have an exchange of their own"
         refused = [Refused(name_of(replace(one, local="none")), because) for one in allowed[1:]] + refused
         allowed = allowed[:1]
     elif spec.reproducible:
@@ -254,8 +254,11 @@ def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -
     kept = 0 if strategy.method in ("none", "fp16", "bf16") else 2
     if strategy.local != "none":
         travels = max(profile.state_bytes, vector)
-        kept = travels + (vector if strategy.local == "diloco" else 0)  # the round's beginning; the outer momentum
-        served = 2 * (workers - 1) * vector if strategy.local == "asynchronous" else 0  # on their way to and fro
+        outer = {"diloco": 1, "streaming_diloco": 4}.get(strategy.local, 0)  # momentum; shared weights, a settlement's
+        kept = travels + outer * vector  # the round's beginning
+        served = 2 * (workers - 1) * vector if strategy.local in ("asynchronous", "synchronous") else 0  # to and fro
+        if strategy.local == "synchronous":
+            served += max(1, workers - 1 - strategy.backups) * vector  # an update's
         return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector + kept + served
     return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
 

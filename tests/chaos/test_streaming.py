@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_job import job, live_through
+from small_job import hurry, job, live_through
 
 PROGRAM = """
 def train(run):
@@ -42,7 +42,23 @@ def test_joins_losses_and_leaves(tmp_path: Path) -> None:
     assert [row["values"]["samples"] for row in rows] == [24.0, 24.0, 16.0] * 12
     assert rows[-1]["values"]["loss"] < rows[0]["values"]["loss"] / 2
     assert all(row["values"]["far"] > 0 for row in rows[2::3])
-    assert all(event["data"]["share"] <= 1 for event in run.events("gradient.lost"))
+
+
+def test_what_a_lost_worker_had_not_told_is_told(tmp_path: Path) -> None:
+    """Nothing is evaluated or saved in between, which would settle it."""
+    program = PROGRAM.replace("if step.is_last_of_epoch:", "if False:")
+    slow = {"checkpoint": {"every_steps": STEPS}, "config": {"pace": 0.1}}
+    with job(tmp_path, program, workers=3, **slow, **SPEC) as run:
+        run.wait_step(4)
+        run.kill([2])
+        run.wait(lambda: bool(run.events("gradient.lost")), "what was lost")
+        hurry(tmp_path)
+        step, _ = run.result()
+        (told,) = run.events("gradient.lost")
+    assert step == STEPS
+    assert 0 < told["data"]["share"] < 1
+    assert told["data"]["norm"] > 0
+    assert "had learned by themselves and not told yet" in told["message"]
 
 
 def test_a_job_goes_on_from_its_pause_with_another_number_of_workers(tmp_path: Path) -> None:

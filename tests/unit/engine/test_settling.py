@@ -14,7 +14,7 @@ from rubato.engine.aggregation import REGISTERED
 from rubato.engine.header import Decision, Header, Leaving
 from rubato.engine.reduction import Reduced
 from rubato.engine.session import Session
-from rubato.engine.settling import are_alike, hear, is_due, resume, tell_lost
+from rubato.engine.settling import alikeness, hear, is_due, resume, tell_lost
 from rubato.wire.events import EventKind
 
 STAY = Decision(0, 0, Leaving.NO, 0, True, 0.0, 1.0)
@@ -32,6 +32,7 @@ def session_of(**aggregation: Any) -> tuple[Session, list[tuple[EventKind, dict[
     session = SimpleNamespace(
         aggregation=SimpleNamespace(**kept),
         completed=SimpleNamespace(key=(4, 1)),
+        reduced=1,
         notice=lambda kind, message, **data: told.append((kind, data)),
     )
     return cast(Session, session), told
@@ -56,17 +57,25 @@ def test_it_is_due_where_members_change_or_the_state_is_saved(decision: Decision
     assert not is_due(cast(Session, SimpleNamespace(aggregation=None)), decision, saves=saves)
 
 
+def test_after_a_loss_all_settle_behind_the_first_step_that_they_exchange_together() -> None:
+    """Those who have counted the step before it, and those who are told only now that it counts."""
+    session, _ = session_of(is_disturbed=True)
+    session.reduced = 0
+    assert not is_due(session, STAY, saves=False)
+    assert is_due(session, STAY, saves=True)
+
+
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
-        (None, True),
-        (SimpleNamespace(parts_states=False, is_settled=False), True),
-        (SimpleNamespace(parts_states=True, is_settled=False), False),
-        (SimpleNamespace(parts_states=True, is_settled=True), True),
+        (None, (True, False)),
+        (SimpleNamespace(parts_states=False, is_settled=False), (True, False)),
+        (SimpleNamespace(parts_states=True, is_settled=False), (False, True)),
+        (SimpleNamespace(parts_states=True, is_settled=True), (True, True)),
     ],
 )
-def test_states_are_alike_unless_workers_have_weights_of_their_own(aggregation: Any, expected: bool) -> None:
-    assert are_alike(cast(Session, SimpleNamespace(aggregation=aggregation))) is expected
+def test_states_are_alike_unless_workers_have_weights_of_their_own(aggregation: Any, expected: object) -> None:
+    assert alikeness(cast(Session, SimpleNamespace(aggregation=aggregation))) == expected
 
 
 def lost(norm: float, share: float) -> Any:

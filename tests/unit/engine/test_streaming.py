@@ -16,7 +16,7 @@ from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import TrainingState
 from rubato.engine.streaming import Streaming, keeping_of
-from rubato.errors import ProtocolError
+from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.sizes import cut
 from rubato.wire.local_updates import LocalUpdatesSpec, OuterSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
@@ -124,6 +124,7 @@ def test_it_is_the_published_algorithm(world: int, fragments: int, mix: float, m
     own = [shared.clone() for _ in range(world)]
     kept = [parties[0].buffers() for _ in range(world)]
     masks = places(parties[0], fragments)
+    since = [[0.0] * fragments for _ in range(world)]
     with gloo_group(world) as group:
         for index in range(STEPS):
             values = [way_of(rank + 50, index, rest).abs() for rank in range(world)]
@@ -138,7 +139,12 @@ def test_it_is_the_published_algorithm(world: int, fragments: int, mix: float, m
                 if share:
                     own[rank] = own[rank] - way_of(rank, index, size)
                     kept[rank] = values[rank]
-            mean = sum(share * (shared - one) for share, one in zip(shares, own, strict=True)) / sum(shares)
+            due = index % fragments
+            since = [[before + share for before in mine] for mine, share in zip(since, shares, strict=True)]
+            weights = [mine[due] for mine in since]
+            for mine in since:
+                mine[due] = 0.0
+            mean = sum(weight * (shared - one) for weight, one in zip(weights, own, strict=True)) / sum(weights)
             moved = torch.where(mask, momentum * moved + mean, moved)
             direction = mean + momentum * moved
             shared = torch.where(mask, shared - 0.7 * direction, shared)
@@ -157,6 +163,83 @@ def test_it_is_the_published_algorithm(world: int, fragments: int, mix: float, m
         assert torch.equal(party.buffers(), parties[0].buffers())
         for name, tensor in party.streaming.state_dict().items():
             assert torch.equal(tensor, parties[0].streaming.state_dict()[name])
+
+
+def test_what_one_has_learned_counts_where_it_has_no_sample_of_the_step_at_which_it_is_told() -> None:
+    parties, size = [Party(spec_of(2, momentum=0.0)) for _ in range(2)], len(Party(spec_of(2)).weights())
+    start, rest = parties[0].weights(), len(parties[0].buffers())
+    ways = [torch.ones(size, dtype=torch.float64), 3 * torch.ones(size, dtype=torch.float64)]
+    with gloo_group(2) as group:
+        for index, shares in enumerate([(0.5, 0.5), (1.0, 0.0)]):
+
+            def act(rank: int, index: int = index, shares: tuple[float, float] = shares) -> None:
+                parties[rank].step(group[rank], index, ways[rank], way_of(9, 9, rest).abs(), shares[rank])
+
+            on_ranks(2, act)
+    second = places(parties[0], 2)[1]
+    expected = start - 0.7 * (1.5 * 2.0 + 0.5 * 3.0) / 2.0
+    for party in parties:
+        torch.testing.assert_close(party.weights()[second], expected[second], rtol=1e-12, atol=1e-12)
+
+
+def test_parameters_that_nobody_trains_stand_still() -> None:
+    party = Party(spec_of(1))
+    first = party.flat.parameters[0][1]
+    with gloo_group(1) as (comm,):
+        party.step(comm, 0, way_of(0, 0, len(party.weights())), party.buffers(), 1.0)
+        frozen, others = first.detach().clone(), party.weights()
+        way = way_of(0, 1, len(party.weights()))
+        before = [one.now.detach().clone() for one in party.flat.float_buffers]
+        for (_, one), piece in zip(party.flat.parameters[1:], torch.split(way, party.sizes())[1:], strict=True):
+            one.grad = piece.view(one.shape).clone()
+        vector = party.flat.empty()
+        party.flat.pack(vector, before, 1.0)
+        party.streaming.share = 1.0
+        total, _ = party.streaming.exchange(comm, vector, 1, are_finite=True)
+        party.streaming.count(1, follows=False)
+        party.flat.deliver(total, before)
+    assert first.grad is None
+    with torch.no_grad():
+        for _, one in party.flat.parameters[1:]:
+            assert one.grad is not None
+            one.sub_(one.grad)
+    assert torch.equal(first.detach(), frozen)
+    assert not torch.equal(party.weights()[first.numel() :], others[first.numel() :])
+
+
+def test_a_mask_stays_as_it_is() -> None:
+    """Of a worker without samples, and where the states are settled."""
+
+    class Masked(Party):
+        def __init__(self, spec: JobSpec) -> None:
+            super().__init__(spec)
+            self.model.register_buffer("mask", torch.tensor([[0.0, float("-inf")]], dtype=torch.float64))
+            self.state = TrainingState({"": self.model}, self.state.optimizers, {}, {})
+            self.flat = FlatLayout(self.state.named_parameters(), self.state.buffers)
+            self.streaming.prepare(self.flat, None)  # type: ignore[arg-type]
+
+    parties = [Masked(spec_of(2)) for _ in range(2)]
+    size, kept = len(parties[0].weights()), parties[0].buffers()
+    with gloo_group(2) as group:
+
+        def act(rank: int) -> None:
+            parties[rank].step(group[rank], 0, way_of(rank, 0, size), kept, [1.0, 0.0][rank])
+
+        on_ranks(2, act)
+        for party in parties:
+            assert torch.equal(party.buffers(), kept)
+        on_settling(parties, group)
+    for party in parties:
+        assert torch.equal(party.buffers(), kept)
+
+
+def test_what_is_made_of_ones_own_weights_is_refused() -> None:
+    streaming = Party(spec_of(2)).streaming
+    streaming.check_registered({"scheduler": object()})
+    with pytest.raises(
+        ModelError, match=r"'ema' \(Linear\) is no part of what they settle: leave it out, or use diloco"
+    ):
+        streaming.check_registered({"ema": nn.Linear(2, 2)})
 
 
 def on_settling(parties: Sequence[Party], group: Sequence[Communicator]) -> list[torch.Tensor]:
