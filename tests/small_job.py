@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faulty_run import causes
 from invariants import Undisturbed, check, values_by_step
 from local_job import ForkedJob
@@ -122,6 +123,20 @@ def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> 
     result = run.result()
     assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run)), run.told()
     return result
+
+
+def check_learns_as_alone(folder: Path, body: str, spec: dict[str, Any]) -> None:
+    """Four workers that come, go and are lost, the first one too, have the losses of one to which nothing happens."""
+    for name in ("alone", "many"):
+        (folder / name).mkdir()
+    with job(folder / "alone", body, workers=1, **spec) as run:
+        run.result()
+        losses = [row["values"]["loss"] for row in run.rows()]
+    assert losses[-1] < losses[0] / 2
+    home = folder / "many"
+    with job(home, body, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **spec) as run:
+        live_through(run, home, workers=4, lost=[2, 0])
+        assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)
 
 
 def alone(home: Path, config: dict[str, Any]) -> Undisturbed:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_job import job, live_through
+from small_job import check_learns_as_alone
 
 PROGRAM = """
 class Model(torch.nn.Module):
@@ -41,13 +41,4 @@ SPEC: dict[str, Any] = {
 @pytest.mark.short
 def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
     """Of a worker amid a round, of the one that has the layers behind the cut, and a scale-down."""
-    for name in ("alone", "many"):
-        (tmp_path / name).mkdir()
-    with job(tmp_path / "alone", PROGRAM, workers=1, **SPEC) as run:
-        run.result()
-        losses = [row["values"]["loss"] for row in run.rows()]
-    assert losses[-1] < losses[0] / 2
-    home = tmp_path / "many"
-    with job(home, PROGRAM, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **SPEC) as run:
-        live_through(run, home, workers=4, lost=[2, 0])
-        assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)
+    check_learns_as_alone(tmp_path, PROGRAM, SPEC)
