@@ -63,7 +63,7 @@ class Backed(Served):
             ticket, has_weights = head.tolist()
             if has_weights:
                 comm.start_apart(server, [weights], []).wait()
-                self._take_weights(weights)
+                self._layout.put_weights(weights)
             if ticket == _OVER:
                 return
             yield ticket

@@ -220,6 +220,29 @@ class FlatLayout:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         self.put_buffers(vector_L, buffers_before)
 
+    def pack_weights(self, vector: torch.Tensor) -> None:
+        """Copy the parameters as they are, on any device, into the beginning of a vector."""
+        for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
+            self._view(vector, piece).copy_(parameter.detach())
+
+    def put_weights(self, vector: torch.Tensor) -> None:
+        """The parameters take what `pack_weights` has told of them."""
+        with torch.no_grad():
+            for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
+                parameter.copy_(self._view(vector, piece))
+        torch.clear_autocast_cache()  # it holds weights as they were
+
+    def pack_values(self, vector_L: torch.Tensor) -> None:
+        """Copy the float buffers as they are into a vector."""
+        for buffer, piece in zip(self.float_buffers, self._buffer_pieces(), strict=True):
+            self._view(vector_L, piece).copy_(buffer.now.detach())
+
+    def put_values(self, vector_L: torch.Tensor) -> None:
+        """The float buffers take what `pack_values` has told of them."""
+        with torch.no_grad():
+            for buffer, piece in zip(self.float_buffers, self._buffer_pieces(), strict=True):
+                buffer.put(self._view(vector_L, piece).to(buffer.own.dtype))
+
     def pack_unchanged(self, vector_L: torch.Tensor, share: float) -> None:
         """Put into a vector of zeros what a pass tells of float buffers that changes none: what travels as a value."""
         with torch.no_grad():

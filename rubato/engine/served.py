@@ -155,15 +155,8 @@ class Served(ABC):
     def weights(self) -> torch.Tensor:
         """(n,): a copy of the parameters as they are, as they travel."""
         vector = torch.zeros(self._layout.tail, dtype=self._layout.dtype)
-        for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
-            vector[piece.start : piece.start + piece.numel].view(piece.shape).copy_(one.detach())
+        self._layout.pack_weights(vector)
         return vector
-
-    def _take_weights(self, weights: torch.Tensor) -> None:
-        with torch.no_grad():
-            for (_, one), piece in zip(self._layout.parameters, self._layout.pieces, strict=False):
-                one.copy_(weights[piece.start : piece.start + piece.numel].view(piece.shape))
-        torch.clear_autocast_cache()
 
     # --- the server ---------------------------------------------------------------------------------------------------
 

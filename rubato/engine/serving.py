@@ -143,7 +143,7 @@ class Serving(Served):
             ticket = int(head)
             if ticket != _OVER:
                 comm.start_apart(server, [weights], []).wait()
-                self._take_weights(weights)
+                self._layout.put_weights(weights)
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
@@ -179,11 +179,11 @@ class Serving(Served):
             present = None
             if update.version != index:
                 present = self.weights()
-                self._take_weights(kept[update.version])
+                self._layout.put_weights(kept[update.version])
             self.restore_buffers()
             yield update.ticket
             if present is not None:
-                self._take_weights(present)
+                self._layout.put_weights(present)
             self._apply_taken(update, index)
             if last_use[update.version] == index:
                 kept.pop(update.version, None)

@@ -124,8 +124,7 @@ class Streaming(Keeping):
         """(n,): the parameters as they are, laid out as gradients are."""
         flat = self.flat
         vector = torch.zeros(flat.gradients, dtype=flat.dtype, device=flat.device)
-        for (_, one), piece in zip(flat.parameters, flat.pieces, strict=False):
-            vector[piece.start : piece.start + piece.numel].view(piece.shape).copy_(one.detach())
+        flat.pack_weights(vector)
         return vector
 
     def _place(self, fragment: int) -> slice:
@@ -235,9 +234,8 @@ class Streaming(Keeping):
         """See `Keeping`."""
         flat = self.flat
         own = flat.empty()[: flat.flags.start]
-        own[: flat.gradients] = self._own_weights()
-        for buffer, piece in zip(flat.float_buffers, flat.pieces[len(flat.parameters) :], strict=True):
-            own[piece.start : piece.start + piece.numel].view(piece.shape).copy_(buffer.now.detach())
+        flat.pack_weights(own)
+        flat.pack_values(own)
         weighted = own.clone()
         weigh(weighted, self._learned)
         told = sum_over(comm, torch.cat([weighted, own.new_tensor([self._learned])]))
@@ -249,12 +247,8 @@ class Streaming(Keeping):
         flat = self.flat
         like = [flat.empty()[: flat.flags.start], self._shared, self._momentum]
         own, shared, momentum = (one.to(flat.device) for one in from_row(row, like))
-        with torch.no_grad():
-            for (_, one), piece in zip(flat.parameters, flat.pieces, strict=False):
-                one.copy_(own[piece.start : piece.start + piece.numel].view(piece.shape))
-            for buffer, piece in zip(flat.float_buffers, flat.pieces[len(flat.parameters) :], strict=True):
-                buffer.put(own[piece.start : piece.start + piece.numel].view(piece.shape).to(buffer.own.dtype))
-        torch.clear_autocast_cache()
+        flat.put_weights(own)
+        flat.put_values(own)
         self._shared, self._momentum = shared, momentum
         self._settle()
 
