@@ -27,6 +27,7 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from rubato.recipes import find_recipe
 from rubato.testing import LocalJob
+from rubato.wire.local_updates import LocalUpdatesSpec
 
 MARGIN = 1.0
 START: dict[str, Any] = {"start_step": 20}
@@ -62,8 +63,6 @@ LOCAL: dict[str, dict[str, Any]] = {
     "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
 }
 """By name, the `local_updates` of a spec."""
-FREE = ("local_sgd", "diloco", "streaming_diloco")
-"""Methods that no worker leads."""
 MORE = 2
 """So many workers more take part where one leads: of two only one would compute, and nothing would be late."""
 
@@ -95,12 +94,11 @@ def spec_of(name: str, task: Task, workers: int) -> dict[str, Any]:
     if name not in LOCAL:
         return {"aggregation": STRATEGIES[name], "config": task.config, "batch": {"global_size": BATCH}}
     rounds = {key: value * BATCH // LOCAL_BATCH for key, value in task.config.items() if key in COUNTED}
-    local = LOCAL[name]
-    is_led = local["method"] not in FREE
+    local = {**LOCAL[name], **({"cut": task.cut} if LOCAL[name]["method"] == "layer_separation" else {})}
+    is_led = LocalUpdatesSpec(**local).is_led
     count = workers + MORE if is_led else workers
-    cut = {"cut": task.cut} if local["method"] == "layer_separation" else {}
     return {
-        "local_updates": {**local, **cut, "sync_every": LOCAL_UPDATES * (workers if is_led else 1)},
+        "local_updates": {**local, "sync_every": LOCAL_UPDATES * (workers if is_led else 1)},
         "config": {**task.config, **rounds},
         "batch": {"global_size": LOCAL_BATCH, "num_microbatches": count},
         "workers": {"initial": count, "min": count, "max": count},
