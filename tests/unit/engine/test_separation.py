@@ -89,6 +89,21 @@ class Party:
             separation.tell_front(comm, 0)
 
 
+def play(parties: Sequence[Party], count: int = SAMPLES) -> list[int]:
+    """A round with the first one as the keeper; by rank, the messages that are still held at its end."""
+    others = list(range(1, len(parties)))
+
+    def act(rank: int) -> None:
+        if rank == 0:
+            parties[0].separation.keep(group[0], others, UPDATES, 0)
+        else:
+            parties[rank].follow(group[rank], others, count)
+
+    with gloo_group(len(parties)) as group:
+        on_ranks(len(parties), act)
+        return [comm.sent for comm in group]
+
+
 def by_hand(count: int) -> tuple[nn.Module, torch.optim.Optimizer, list[float]]:
     model = model_of()
     optimizer, losses = optimizer_of(model), []
@@ -106,17 +121,7 @@ def by_hand(count: int) -> tuple[nn.Module, torch.optim.Optimizer, list[float]]:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int) -> None:
     parties = [Party() for _ in range(world)]
-    others = list(range(1, world))
-
-    def act(rank: int) -> None:
-        if rank == 0:
-            parties[0].separation.keep(group[0], others, UPDATES, 0)
-        else:
-            parties[rank].follow(group[rank], others, count)
-
-    with gloo_group(world) as group:
-        on_ranks(world, act)
-        sent = [comm.sent for comm in group]
+    sent = play(parties, count)
     model, optimizer, losses = by_hand(count)
     keeper = parties[0]
     for (name, one), other in zip(keeper.model.state_dict().items(), model.state_dict().values(), strict=True):
@@ -157,15 +162,7 @@ class Travels(torch.autograd.Function):
 @pytest.mark.parametrize("packed", ["bf16", "int8"])
 def test_what_goes_over_the_cut_is_rounded_as_told_and_nothing_else_is(packed: CutFormat) -> None:
     parties = [Party(packed) for _ in range(3)]
-
-    def act(rank: int) -> None:
-        if rank == 0:
-            parties[0].separation.keep(group[0], [1, 2], UPDATES, 0)
-        else:
-            parties[rank].follow(group[rank], [1, 2], SAMPLES)
-
-    with gloo_group(3) as group:
-        on_ranks(3, act)
+    play(parties)
     model = model_of()
     optimizer = optimizer_of(model)
     front, head = model.get_submodule("front"), model.get_submodule("head")
@@ -195,15 +192,7 @@ def test_the_same_workers_give_the_same_bits() -> None:
     found = []
     for _ in range(2):
         parties = [Party() for _ in range(3)]
-
-        def act(rank: int, parties: list[Party] = parties) -> None:
-            if rank == 0:
-                parties[0].separation.keep(group[0], [1, 2], UPDATES, 0)
-            else:
-                parties[rank].follow(group[rank], [1, 2], SAMPLES)
-
-        with gloo_group(3) as group:
-            on_ranks(3, act)
+        play(parties)
         found.append([one.detach().numpy().tobytes() for one in parties[0].model.parameters()])
     assert found[0] == found[1]
 
