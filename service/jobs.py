@@ -300,7 +300,8 @@ async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal
 async def _check_references(session: AsyncSession, spec: JobSpec, caller: Principal) -> None:
     await check_known(session, spec)
     await check_named(session, spec)
-    if spec.package is not None and await session.get(Package, spec.package) is None:
+    # Held until the job is there: a package that no job has may be removed.
+    if spec.package is not None and await session.get(Package, spec.package, with_for_update={"read": True}) is None:
         raise ServiceError(
             ErrorKind.PACKAGE_UNKNOWN,
             f"The package {spec.package[:12]}... was never uploaded; PUT it to /api/v1/packages/{{sha256}} first "

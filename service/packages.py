@@ -11,7 +11,8 @@ import stat
 import time
 import zipfile
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from rubato.errors import PackageError
@@ -31,6 +32,20 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
+@dataclass(frozen=True)
+class Upload:
+    """A package that is checked and not stored yet."""
+
+    num_bytes: int
+    num_files: int
+    part: Path
+    path: Path
+
+    async def keep(self) -> None:
+        """Store it under its hash."""
+        await asyncio.to_thread(_keep, self.part, self.path)
+
+
 class PackageStore:
     """Zip files named by their SHA-256."""
 
@@ -48,8 +63,9 @@ class PackageStore:
             raise not_found("package", sha256[:80])
         return self._folder / f"{sha256}.zip"
 
-    async def receive(self, sha256: str, chunks: AsyncIterator[bytes]) -> tuple[int, int]:
-        """Store an upload under its hash; gives its bytes and its number of files.
+    @asynccontextmanager
+    async def receive(self, sha256: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[Upload]:
+        """Take in an upload; it is gone afterwards where nobody kept it.
 
         Raises:
             ServiceError: package_too_large, package_invalid.
@@ -68,10 +84,9 @@ class PackageStore:
                     f"The bytes hash to {found}, not to the {sha256} of the address; pack and upload again.",
                 )
             num_files = await asyncio.to_thread(inspect_zip, part, size)
-            await asyncio.to_thread(_keep, part, self.path(sha256))
+            yield Upload(size, num_files, part, self.path(sha256))
         finally:
             part.unlink(missing_ok=True)
-        return size, num_files
 
     def remove_parts(self, silent_s: float) -> None:
         """Clear what interrupted uploads left behind: parts that nobody has written to for so long.

@@ -110,6 +110,8 @@ class Settings(BaseSettings):
     """Of its metrics; the last values stay with the job."""
     keep_events_days: float | None = Field(default=None, gt=0)
     """Of its events."""
+    keep_packages_days: float = Field(default=7, gt=0)
+    """Days after its upload for which a package is kept that no job has (any more)."""
 
     @field_validator("home", "web_dist")
     @classmethod

@@ -27,6 +27,7 @@ from service.errors import ServiceError
 from service.leases import is_held, take_lease
 from service.models import Base, Event, Job, Metric, MetricRollup
 from service.notify import ALL_JOBS, SWEEP, job_topic, notify
+from service.uploads import find_unused, remove_unused
 from service.vigil import compare_clocks
 
 LEASE_NAME = "sweeper"
@@ -39,6 +40,8 @@ ROWS = 2_000
 FILES = 100
 JOBS = 200
 """Looked at in a round."""
+PACKAGES_EVERY = timedelta(hours=1)
+"""To find those that no job has, the specs of all jobs are read."""
 REST = timedelta(minutes=5)
 """After something failed for a job, for so long others have their turn."""
 
@@ -74,6 +77,7 @@ class Sweeper:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._not_before: dict[str, datetime] = {}
+        self._packages_due = context.clock()
         settings = context.settings
         self._retentions = (
             Retention(self._remove_logs, settings.keep_logs_days, Job.logs_dropped_at),
@@ -116,6 +120,9 @@ class Sweeper:
                         await self._drop(job_id, retention)
                     except (ServiceError, DBAPIError, OSError) as error:
                         self._note_failure(job_id, error)
+            if is_settled and not is_held(self._packages_due, now, PACKAGES_EVERY):
+                self._packages_due = now + PACKAGES_EVERY
+                await self._remove_packages(now - timedelta(days=self._context.settings.keep_packages_days))
         finally:
             SWEEPS.observe(time.perf_counter() - began)
 
@@ -208,6 +215,14 @@ class Sweeper:
 
     async def _remove_events(self, job_id: str) -> None:
         await self._remove_rows(Event, Event.position, job_id, "event_rows")
+
+    async def _remove_packages(self, before: datetime) -> None:
+        """Those that were stored before then and that no job has."""
+        while unused := await find_unused(self._context, before, FILES):
+            for sha256 in unused:
+                async with self._transaction() as session:
+                    is_gone = await remove_unused(self._context, session, sha256, before)
+                SWEPT.labels("packages").inc(is_gone)
 
     async def _remove_rows(self, table: type[Base], key: InstrumentedAttribute[int], job_id: str, what: str) -> None:
         """All rows of a job, a stretch of keys at a time."""
