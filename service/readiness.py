@@ -13,9 +13,10 @@ from sqlalchemy import select, text, update
 
 from service.clusters import is_online
 from service.context import Context
+from service.errors import ServiceError
 from service.leases import LIFETIME, is_held
 from service.migrations.upgrade import head_revision, knows_revision
-from service.models import AttemptSecret, Cluster, Lease, Secret, Webhook
+from service.models import AttemptSecret, Checkpoint, Cluster, Lease, Secret, Webhook
 from service.scheduling.loop import LEASE_NAME as SCHEDULER_LEASE
 from service.vault import missing_key
 
@@ -96,6 +97,7 @@ async def _look_at_everything(context: Context) -> tuple[Check, ...]:
         ("database", True, _look_at_database),
         ("migrations", True, _look_at_migrations),
         ("disk", True, _look_at_disk),
+        ("storage", False, _look_at_storage),
         ("secrets", False, _look_at_secrets),
         ("scheduler", False, _look_at_scheduler),
         ("agent", False, _look_at_agents),
@@ -142,6 +144,25 @@ async def _look_at_disk(context: Context) -> Check:
     if usage.free < LOW_DISK_BYTES:
         return Check("disk", is_ok=False, detail=f"{detail}; it will be full soon", is_required=False)
     return Check("disk", is_ok=True, detail=detail)
+
+
+async def _look_at_storage(context: Context) -> Check:
+    stands = Checkpoint.deleted_at.is_(None) & Checkpoint.deletion_began_at.is_(None)
+    newest = select(Checkpoint.job_id).where(stands).order_by(Checkpoint.id.desc()).limit(1)
+    async with context.database.read() as session:
+        job_id = await session.scalar(newest)
+    if job_id is None:
+        return Check("storage", is_ok=True, detail="no checkpoint was told of yet")
+    try:
+        holds = await context.storage.holds(job_id)
+    except ServiceError as error:
+        log.warning("readiness_check_failed", check="storage", error=error.message)
+        detail = "does not answer: checkpoints cannot be downloaded, pinned or deleted; the service's log says more"
+        return Check("storage", is_ok=False, detail=detail, is_required=False)
+    if not holds:
+        detail = "the newest checkpoint is not there: service and workers must see the same RUBATO_STORAGE"
+        return Check("storage", is_ok=False, detail=detail, is_required=False)
+    return Check("storage", is_ok=True, detail="holds the newest checkpoint")
 
 
 async def _look_at_secrets(context: Context) -> Check:

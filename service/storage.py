@@ -145,6 +145,20 @@ class StorageDesk:
             return False
         return True
 
+    async def holds(self, job_id: str) -> bool:
+        """Whether a checkpoint of a job lies there, or a part of one.
+
+        Raises:
+            ServiceError: storage_unreachable; for a while after that nobody asks again.
+        """
+        if self._clock() < self._silent_until:
+            raise _unreachable("it did not answer a moment ago")
+        try:
+            return await self._ask(lambda: bool(open_stored(self._root, job_id).folders()), LOOK_S)
+        except (ServiceError, asyncio.CancelledError):
+            self._silent_until = self._clock() + SILENCE_S
+            raise
+
     async def find(self, job_id: str, name: str, file: str) -> BinaryIO | ObjectFile | None:
         """A file of a checkpoint to send; None: there is none, or it is no plain file.
 

@@ -44,6 +44,37 @@ def unmount(bench: Bench, *, leaves_folder: bool) -> Callable[[], None]:
     return put_back
 
 
+async def test_readiness_asks_for_the_newest_checkpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look() -> tuple[str, bool, str]:
+        bench.clock.advance(2)  # the same look answers all within a second
+        await bench.agent.sync()
+        await bench.schedule()
+        told = (await bench.client.get("/readyz")).json()
+        (check,) = [one for one in told["checks"] if one["name"] == "storage"]
+        return told["status"], check["ok"], check["detail"]
+
+    assert await look() == ("ok", True, "no checkpoint was told of yet")
+    controller = await bench.start()
+    await commit(controller, 10)
+    make_files(bench, controller, 10)
+    assert await look() == ("ok", True, "holds the newest checkpoint")
+    put_back = unmount(bench, leaves_folder=True)
+    differs = "the newest checkpoint is not there: service and workers must see the same RUBATO_STORAGE"
+    assert await look() == ("degraded", False, differs)
+    put_back()
+    assert await look() == ("ok", True, "holds the newest checkpoint")
+
+    def fail(_folder: LocalStored) -> list[str]:
+        raise OSError(errno.EIO, "a broken disk at /somewhere")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LocalStored, "folders", fail)
+        status, is_ok, detail = await look()
+    assert (status, is_ok) == ("degraded", False)
+    assert detail.startswith("does not answer: ")
+    assert "somewhere" not in detail, "everybody may ask"
+
+
 @pytest.mark.parametrize("what", ["missing", "empty"])
 async def test_a_storage_that_is_not_mounted_has_lost_nothing(bench: Bench, what: str) -> None:
     controller = await bench.start()

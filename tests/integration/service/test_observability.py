@@ -198,7 +198,8 @@ async def test_readiness_names_what_is_wrong(bench: Bench, monkeypatch: pytest.M
     assert [name for name, check in checks.items() if not check["ok"]] == ["scheduler", "agent"]
     await bench.schedule()
     status, checks = await probe(bench)
-    assert (status, list(checks)) == ("ok", ["database", "migrations", "disk", "secrets", "scheduler", "agent"])
+    names = ["database", "migrations", "disk", "storage", "secrets", "scheduler", "agent"]
+    assert (status, list(checks)) == ("ok", names)
 
     bench.clock.advance(60)
     status, checks = await probe(bench)
