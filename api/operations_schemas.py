@@ -41,6 +41,10 @@ class Node(BaseModel):
     cpu_used: float
     gpu: float
     gpu_used: float
+    memory: float | None
+    """Bytes that workers may ask for (`resources_per_worker.memory`); null: its agent did not tell."""
+    accelerators: list[str]
+    """Types that workers may ask for (`resources_per_worker.accelerator_type`)."""
     state: str
     """ready, cordoned (no new workers), draining (its workers are leaving), drained (none is left)."""
     by: str | None

@@ -11,6 +11,8 @@ import ray
 from jobs.names import ActorName, parse_listing
 from rubato.wire.cluster import NodeReport
 
+ACCELERATOR = "accelerator_type:"
+"""How Ray names the resource of a node that has a type of accelerator."""
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 """Ray's states of an actor whose constructor has not returned."""
 
@@ -51,6 +53,8 @@ def node_report(
         hostname=str(node.get("NodeManagerHostname", "")),
         draining=deadline_ms is not None,
         drain_within_s=max(0.0, round(deadline_ms / 1000 - now_s, 1)) if deadline_ms else None,
+        memory=float(total.get("memory", 0.0)),
+        accelerators=tuple(sorted(name.removeprefix(ACCELERATOR) for name in total if name.startswith(ACCELERATOR))),
     )
 
 

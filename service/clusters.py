@@ -152,7 +152,7 @@ def _check_numbers(request: SyncRequest) -> None:
     """Refuse what no clock can count, and no JSON of a database holds."""
     numbers: list[tuple[str, float | None]] = [("wait", request.wait)]
     for index, node in enumerate(request.nodes):
-        names = ("cpu", "gpu", "cpu_used", "gpu_used", "drain_within_s")
+        names = ("cpu", "gpu", "cpu_used", "gpu_used", "drain_within_s", "memory")
         numbers += [(f"nodes[{index}].{name}", getattr(node, name)) for name in names]
     findings = [
         Finding(path, f"must be finite, got {value}")

@@ -151,6 +151,8 @@ def node_json(
         "cpu_used": node.get("cpu_used", 0),
         "gpu": node.get("gpu", 0),
         "gpu_used": node.get("gpu_used", 0),
+        "memory": node.get("memory"),
+        "accelerators": node.get("accelerators") or [],
         "state": state,
         "by": RAY if node.get("draining") else mark.get("by"),
         "since": mark.get("since"),

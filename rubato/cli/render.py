@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from rubato.wire.units import to_size
+
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
     from rich.table import Table
@@ -230,7 +232,7 @@ def node_table(nodes: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("NODE", "HOST", "STATE", "CPU", "GPU", "WORKERS", "JOBS"):
+    for title in ("NODE", "HOST", "STATE", "CPU", "GPU", "MEMORY", "WORKERS", "JOBS"):
         table.add_column(title, no_wrap=True)
     for node in nodes:
         table.add_row(
@@ -238,7 +240,8 @@ def node_table(nodes: list[dict[str, Any]]) -> Table:
             node["hostname"] or node["address"],
             node["state"],
             f"{node['cpu_used']:g}/{node['cpu']:g}",
-            f"{node['gpu_used']:g}/{node['gpu']:g}" if node["gpu"] else "-",
+            f"{node['gpu_used']:g}/{node['gpu']:g} {', '.join(node.get('accelerators', []))}" if node["gpu"] else "-",
+            "-" if node.get("memory") is None else to_size(node["memory"]),
             str(node["workers_left"]),
             ", ".join(job["name"] for job in node["jobs"]) or "-",
         )

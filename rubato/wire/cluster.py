@@ -35,6 +35,10 @@ class NodeReport:
     """Ray lets it go (a preemption notice, a scale down of the cluster): nothing new is placed there."""
     drain_within_s: float | None = None
     """Then: seconds until it is taken away; None: nobody said."""
+    memory: float | None = None
+    """Bytes that workers may ask for in all; None: from an agent of an older release."""
+    accelerators: tuple[str, ...] | None = None
+    """Types that a worker may ask for; None: from an agent of an older release."""
 
 
 @dataclass(frozen=True)

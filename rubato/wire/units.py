@@ -53,6 +53,14 @@ def parse_size_bytes(value: object) -> int:
     raise ValueError(f"{value!r} is no size; {advice}")
 
 
+def to_size(size: float) -> str:
+    """Bytes as people read them: `8 GiB`, `1.5 MiB`."""
+    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 2**exponent:
+            return f"{size / 2**exponent:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size:g} B"
+
+
 def utc_timestamp(at: float | None = None) -> str:
     """Now, or a moment in seconds since 1970, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)

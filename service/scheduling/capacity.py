@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rubato.wire.units import to_size
 
 # Slots are floats (half a CPU is allowed); sums of tenths must not lose a worker to rounding.
 _EPSILON = 1e-6
@@ -16,11 +19,17 @@ class Shape:
 
     cpu: float
     gpu: float
+    memory: float = 0
+    """Bytes."""
+    accelerator: str | None = None
+    """A type that its node must have; None: any, or none."""
 
     def __str__(self) -> str:
         parts = [f"{self.cpu:g} CPU"] if self.cpu else []
         parts += [f"{self.gpu:g} GPU"] if self.gpu else []
-        return " and ".join(parts)
+        parts += [f"{to_size(self.memory)} of memory"] if self.memory else []
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+        return f"{listed} on a node with {self.accelerator}" if self.accelerator else listed
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,10 @@ class NodeView:
     node_id: str
     cpu: float
     gpu: float
+    memory: float | None = None
+    """Bytes; None: its agent did not tell, and Ray refuses what does not fit."""
+    accelerators: frozenset[str] | None = None
+    """Types; None: its agent did not tell."""
 
 
 @dataclass(frozen=True)
@@ -42,48 +55,49 @@ class ClusterView:
     """The names of the others."""
 
 
-@dataclass
 class Free:
-    """What is left of a cluster; a worker must fit onto one node."""
+    """What is left of a cluster; a worker must fit onto one node.
 
-    cpu: dict[str, float] = field(default_factory=dict)
-    gpu: dict[str, float] = field(default_factory=dict)
+    Args:    nodes: what is left of each.
+    """
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self._nodes = {node.node_id: node for node in nodes}
 
     @classmethod
     def of(cls, cluster: ClusterView) -> Free:
         """The empty cluster."""
-        return cls(
-            {node.node_id: node.cpu for node in cluster.nodes}, {node.node_id: node.gpu for node in cluster.nodes}
-        )
+        return cls(cluster.nodes)
 
     def copy(self) -> Free:
         """For trying something out."""
-        return Free(dict(self.cpu), dict(self.gpu))
+        return Free(self._nodes.values())
 
     def fits_on(self, node_id: str, shape: Shape) -> int:
         """Workers that still fit on one node."""
-        return _count(self.cpu[node_id], self.gpu[node_id], shape)
+        return _count(self._nodes[node_id], shape)
 
     def fits(self, shape: Shape) -> int:
         """Workers that still fit."""
-        return sum(self.fits_on(node_id, shape) for node_id in self.cpu)
+        return sum(_count(node, shape) for node in self._nodes.values())
 
     def take(self, node_id: str, shape: Shape, workers: int = 1) -> None:
         """Use up part of a node, below zero where reality is fuller than planned; give it back with a negative count.
 
         A node that is not there (it was lost, or drains) changes nothing.
         """
-        if node_id in self.cpu:
-            self.cpu[node_id] -= workers * shape.cpu
-            self.gpu[node_id] -= workers * shape.gpu
+        if (node := self._nodes.get(node_id)) is not None:
+            memory = None if node.memory is None else node.memory - workers * shape.memory
+            cpu, gpu = node.cpu - workers * shape.cpu, node.gpu - workers * shape.gpu
+            self._nodes[node_id] = replace(node, cpu=cpu, gpu=gpu, memory=memory)
 
     def place(self, shape: Shape, workers: int) -> list[str]:
         """Use up whatever fits first; gives the node of each worker that found one."""
         nodes: list[str] = []
-        for node_id in self.cpu:
-            count = min(workers - len(nodes), self.fits_on(node_id, shape))
-            self.take(node_id, shape, count)
-            nodes += [node_id] * count
+        for node_id in self._nodes:
+            if count := min(workers - len(nodes), self.fits_on(node_id, shape)):
+                self.take(node_id, shape, count)
+                nodes += [node_id] * count
         return nodes
 
 
@@ -92,8 +106,9 @@ def largest_fit(cluster: ClusterView, shape: Shape) -> int:
     return Free.of(cluster).fits(shape)
 
 
-def _count(cpu: float, gpu: float, shape: Shape) -> int:
-    counts = [
-        int(min((have + _EPSILON) // need, _MANY)) for have, need in ((cpu, shape.cpu), (gpu, shape.gpu)) if need > 0
-    ]
+def _count(node: NodeView, shape: Shape) -> int:
+    if shape.accelerator is not None and node.accelerators is not None and shape.accelerator not in node.accelerators:
+        return 0
+    pairs = ((node.cpu, shape.cpu), (node.gpu, shape.gpu), (node.memory, shape.memory))
+    counts = [int(min((have + _EPSILON) // need, _MANY)) for have, need in pairs if have is not None and need > 0]
     return max(0, min(counts, default=0))

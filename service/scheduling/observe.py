@@ -39,6 +39,8 @@ _COMMON = (
     Job.scheduling,
     Job.spec[("resources_per_worker", "cpu")].as_float().label("cpu"),
     Job.spec[("resources_per_worker", "gpu")].as_float().label("gpu"),
+    Job.spec[("resources_per_worker", "memory")].as_float().label("memory"),
+    Job.spec[("resources_per_worker", "accelerator_type")].as_string().label("accelerator"),
     # As texts: of a number that is out of a column's range PostgreSQL would refuse the whole query, not its job.
     Job.spec[("workers", "standby")].as_string().label("standby"),
     Job.spec[("workers", "autoscale")].as_string().label("autoscale"),
@@ -145,15 +147,26 @@ def cluster_view(cluster: Cluster) -> ClusterView:
     nodes = (node for node in cluster.nodes if node not in shut)
     return ClusterView(
         cluster.id,
-        tuple(NodeView(node["node_id"], node["cpu"], node.get("gpu", 0)) for node in nodes),
+        tuple(_node_view(node) for node in nodes),
         tuple(sorted(node.get("hostname") or node["address"] for node in shut)),
     )
+
+
+def _node_view(node: Mapping[str, Any]) -> NodeView:
+    types = node.get("accelerators")
+    known = None if types is None else frozenset(types)
+    return NodeView(node["node_id"], node["cpu"], node.get("gpu", 0), node.get("memory"), known)
 
 
 def shape_of(job: Job) -> Shape:
     """What one worker of the job takes."""
     resources = job.spec.get("resources_per_worker", {})
-    return Shape(cpu=float(resources.get("cpu", 1)), gpu=float(resources.get("gpu", 0)))
+    return Shape(
+        cpu=float(resources.get("cpu", 1)),
+        gpu=float(resources.get("gpu", 0)),
+        memory=float(resources.get("memory") or 0),
+        accelerator=resources.get("accelerator_type"),
+    )
 
 
 def _placed_rows() -> Select[Any]:
@@ -177,7 +190,7 @@ def _common(row: Row[Any]) -> dict[str, Any]:
     return {
         "job_id": row.id,
         "name": row.name,
-        "shape": Shape(cpu=1.0 if row.cpu is None else row.cpu, gpu=row.gpu or 0.0),
+        "shape": Shape(1.0 if row.cpu is None else row.cpu, row.gpu or 0.0, row.memory or 0.0, row.accelerator),
         "min_workers": row.min_workers,
         "max_workers": row.max_workers,
         "wish": min(max(row.desired_workers, row.min_workers), row.max_workers),

@@ -43,9 +43,10 @@ def no_cluster() -> str:
 
 def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     """Not even the empty cluster would do."""
+    what = "lower workers.min" if largest else "change resources_per_worker"
     return (
         f"needs {plural(job.min_workers, 'slot')} of {job.shape}, and the whole cluster has {largest}{_shut(shut)}; "
-        "lower workers.min or add nodes"
+        f"{what} or add nodes"
     )
 
 

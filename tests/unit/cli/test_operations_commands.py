@@ -76,7 +76,7 @@ def test_a_stack_is_printed_as_it_is(service: FakeService, rubato: Rubato) -> No
 def test_nodes_are_listed_and_found_by_any_of_their_names(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/clusters/default/nodes", {"items": [node("a"), node("ab", "draining", 2), node("b")]})
     listed = rubato("node", "list").out.splitlines()
-    assert listed[2].split() == ["ab0000000000", "host-ab", "draining", "2/8", "-", "2", "digits"]
+    assert listed[2].split() == ["ab0000000000", "host-ab", "draining", "2/8", "-", "-", "2", "digits"]
     service.on("POST", "/nodes/*", lambda request: Reply(node(request.path.split("/")[-2][0], "cordoned")))
     for name in ("b", "b0000", "host-b", "10.0.0.98"):
         assert rubato("node", "cordon", name).code == 0

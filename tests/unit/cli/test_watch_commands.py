@@ -114,7 +114,8 @@ def test_on_a_narrow_terminal_least_and_greatest_are_left_out() -> None:
 def test_top_shows_nodes_jobs_and_who_waits(service: FakeService, rubato: Rubato) -> None:
     node = {
         "node_id": "0123456789abcdef", "hostname": "host-a", "address": "10.0.0.1", "state": "ready", "cpu": 8.0,
-        "cpu_used": 3.0, "gpu": 0, "gpu_used": 0, "workers_left": 2, "jobs": [{"name": "digits", "workers": 2}],
+        "cpu_used": 3.0, "gpu": 4, "gpu_used": 1, "workers_left": 2, "jobs": [{"name": "digits", "workers": 2}],
+        "memory": 2**36, "accelerators": ["H100"],
     }  # fmt: skip
     cluster = {"id": "default", "status": "up", "slots_total": 8, "slots_used": 2, "nodes": []}
     service.on("GET", "/cluster", {"clusters": [cluster]})
@@ -128,6 +129,8 @@ def test_top_shows_nodes_jobs_and_who_waits(service: FakeService, rubato: Rubato
     assert "cluster default: up, 2 of 8 slots in use" in out
     assert "host-a" in out
     assert "3/8" in out
+    assert "1/4 H100" in out
+    assert "64 GiB" in out
     assert "digits" in out
     assert "big waits: needs 9 slots, free 6" in out
     found = rubato("top", "--json").json

@@ -7,7 +7,7 @@ NODE = {
     "Alive": True,
     "NodeManagerAddress": "10.0.0.1",
     "NodeManagerHostname": "host",
-    "Resources": {"CPU": 8.0, "GPU": 2.0, "memory": 1e9},
+    "Resources": {"CPU": 8.0, "GPU": 2.0, "memory": 1e9, "node:10.0.0.1": 1.0, "accelerator_type:H100": 1.0},
 }
 
 
@@ -15,6 +15,7 @@ def test_what_is_free_tells_what_is_used() -> None:
     report = node_report(NODE, {"CPU": 5.5, "memory": 1.0})
     assert (report.node_id, report.address, report.hostname) == ("abc", "10.0.0.1", "host")
     assert (report.cpu, report.cpu_used, report.gpu, report.gpu_used) == (8.0, 2.5, 2.0, 2.0)
+    assert (report.memory, report.accelerators) == (1e9, ("H100",))
 
 
 def test_where_nothing_is_known_nothing_counts_as_used() -> None:

@@ -19,6 +19,8 @@ function node(changes: Partial<Node> = {}): Node {
     cpu_used: 0,
     gpu: 0,
     gpu_used: 0,
+    memory: null,
+    accelerators: [],
     state: "ready",
     by: null,
     since: null,

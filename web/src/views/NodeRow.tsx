@@ -3,7 +3,7 @@ import { Confirm } from "../parts/Confirm";
 import { useAct } from "../parts/useAct";
 import { jobPath } from "../router";
 import { describeSlots, hueOf, type Slot, slotsOf } from "../state/slots";
-import { formatAgo, formatCoarse, plural } from "../text/format";
+import { formatAgo, formatBytes, formatCoarse, plural } from "../text/format";
 import type { Node } from "../wire";
 
 interface NodeRowProps {
@@ -20,7 +20,7 @@ export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
     <tr data-node={node.node_id}>
       <th scope="row">
         {name}
-        <small class="soft">{node.address}</small>
+        <small class="soft">{[node.address, ...equipment(node)].join(" · ")}</small>
       </th>
       <td>
         <span class={`state state-${node.state}`}>{node.state}</span>
@@ -37,6 +37,11 @@ export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
       )}
     </tr>
   );
+}
+
+/** What workers may ask for besides slots. */
+function equipment(node: Node): string[] {
+  return [...node.accelerators, ...(node.memory === null ? [] : [formatBytes(node.memory)])];
 }
 
 function marked(node: Node, now: number): string {

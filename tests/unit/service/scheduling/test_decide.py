@@ -14,6 +14,8 @@ from service.scheduling.capacity import Shape
 from service.scheduling.view import Decision, Fail, Keep, Preempt, Resize, Start, View, Wait
 from tests.unit.service.scheduling.worlds import NOW, cluster, decided, elastic, placed, waiting
 
+GIB = 2**30
+
 
 class TestQueue:
     def test_a_job_starts_with_what_is_free_between_its_minimum_and_its_wish(self) -> None:
@@ -98,6 +100,35 @@ class TestQueue:
         assert isinstance(decided(View((cluster(4, 4),), (holding,), (wide,)))["wide"], Wait)
         together = replace(holding, nodes=("default-0", "default-0"))
         assert isinstance(decided(View((cluster(4, 4),), (together,), (wide,)))["wide"], Start)
+
+    def test_memory_is_counted_as_cpus_are(self) -> None:
+        hungry = Shape(cpu=1, gpu=0, memory=6 * GIB)
+        world = cluster(4, 4, memory=16 * GIB)
+        four = waiting("four", 4, shape=hungry)
+        assert isinstance(decided(View((world,), (), (four,)))["four"], Start)
+        holder = placed("holder", 1, shape=hungry, is_preemptible=False)
+        assert isinstance(decided(View((world,), (holder,), (four,)))["four"], Wait)
+        large = decided(View((world,), (), (waiting("large", shape=replace(hungry, memory=17 * GIB)),)))["large"]
+        because = (
+            "needs 1 slot of 1 CPU and 17 GiB of memory, and the whole cluster has 0; "
+            "change resources_per_worker or add nodes"
+        )
+        assert large == Wait("job_large", 1, because)
+
+    def test_a_worker_goes_to_nodes_of_its_accelerator_only(self) -> None:
+        h100s = cluster(8, gpus=4, name="h100s", accelerators=frozenset({"H100"}))
+        others = cluster(8, 8, gpus=8, name="others", accelerators=frozenset({"A100", "L4"}))
+        job = waiting("a", 2, shape=Shape(cpu=1, gpu=1, accelerator="H100"))
+        started = decided(View((others, h100s), (), (job,)))["a"]
+        assert isinstance(started, Start)
+        assert started.cluster_id == "h100s"
+        nowhere = decided(View((others,), (), (job,)))["a"]
+        assert isinstance(nowhere, Wait)
+        assert "of 1 CPU and 1 GPU on a node with H100, and the whole cluster has 0" in nowhere.because
+
+    def test_what_an_older_agent_does_not_tell_is_left_to_ray(self) -> None:
+        job = waiting("a", shape=Shape(cpu=1, gpu=1, memory=GIB, accelerator="H100"))
+        assert isinstance(decided(View((cluster(1, gpus=1),), (), (job,)))["a"], Start)
 
     def test_tenths_of_a_cpu_are_not_lost(self) -> None:
         tenth = waiting("a", 10, shape=Shape(cpu=0.1, gpu=0))

@@ -94,7 +94,8 @@ SECTIONS = st.fixed_dictionaries(
 
 def view_of(spec: JobSpec) -> View:
     stored: dict[str, Any] = spec_to_json(spec)
-    shape = Shape(stored["resources_per_worker"]["cpu"], stored["resources_per_worker"]["gpu"])
+    resources = stored["resources_per_worker"]
+    shape = Shape(resources["cpu"], resources["gpu"], resources.get("memory") or 0)
     job = waiting(
         "any",
         spec.workers.min,
@@ -106,7 +107,7 @@ def view_of(spec: JobSpec) -> View:
         autoscale="capacity",
         priority=spec.scheduling.priority,
     )
-    return View((cluster(8, 64, gpus=8),), (), (job,))
+    return View((cluster(8, 64, gpus=8, memory=2**63),), (), (job,))
 
 
 @settings(max_examples=settings.default.max_examples * 3, deadline=None)

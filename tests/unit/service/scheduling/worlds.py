@@ -13,8 +13,8 @@ NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 CPU = Shape(cpu=1, gpu=0)
 
 
-def cluster(*cpus: float, gpus: float = 0, name: str = "default") -> ClusterView:
-    return ClusterView(name, tuple(NodeView(f"{name}-{index}", cpu, gpus) for index, cpu in enumerate(cpus)))
+def cluster(*cpus: float, gpus: float = 0, name: str = "default", **more: Any) -> ClusterView:
+    return ClusterView(name, tuple(NodeView(f"{name}-{index}", cpu, gpus, **more) for index, cpu in enumerate(cpus)))
 
 
 def waiting(name: str, minimum: int = 1, wish: int | None = None, *, age: float = 0, **more: Any) -> Waiting:
