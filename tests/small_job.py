@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from faulty_run import causes
-from invariants import Undisturbed, check, values_by_step
+from invariants import Undisturbed, check, check_run, values_by_step
 from local_job import ForkedJob
 
 from rubato import testing
@@ -104,9 +104,10 @@ def hurry(home: Path) -> None:
     (home / "fast").touch()
 
 
-def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> Any:
+def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int], how: str) -> Any:
     """One worker becomes many, loses these ranks one after the other, and goes down to two; then the run may hurry.
 
+    Args:    how: what is special about the run, for the fault table.
     Returns: its result.
     """
     run.wait_step(1)
@@ -122,10 +123,13 @@ def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int]) -> 
     hurry(home)
     result = run.result()
     assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run)), run.told()
+    check_run(run, fault=f"1 -> {workers} -> 2 and {len(lost)} SIGKILL, {how}")
     return result
 
 
-def check_learns_as_alone(folder: Path, body: str, spec: dict[str, Any]) -> None:
+def check_learns_as_alone(
+    folder: Path, body: str, spec: dict[str, Any], *, how: str, lost: Sequence[int] = (2, 0)
+) -> None:
     """Four workers that come, go and are lost, the first one too, have the losses of one to which nothing happens."""
     for name in ("alone", "many"):
         (folder / name).mkdir()
@@ -135,7 +139,7 @@ def check_learns_as_alone(folder: Path, body: str, spec: dict[str, Any]) -> None
     assert losses[-1] < losses[0] / 2
     home = folder / "many"
     with job(home, body, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **spec) as run:
-        live_through(run, home, workers=4, lost=[2, 0])
+        live_through(run, home, workers=4, lost=lost, how=how)
         assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=1e-3)
 
 

@@ -10,6 +10,8 @@ update     the others sum the gradients of the front, weighted by their samples,
            does with those of the back. Neither gradients nor weights of the back travel
 close      one of the others tells the keeper the front, with buffers and what its optimizers keep. How far all came is
            the gradient of the step, and the exchange gives it to all
+several    F keepers, where one is too slow for all: each computes the back for every F-th of the others, and they sum
+keepers    the gradients of the back. The first leads the round; the others tell it their losses at its end
 
 So between two rounds everybody has the same state: there workers come and go, checkpoints are saved, and all can be
 evaluated. Where one is lost amid a round, the keeper too, the others begin that round again. One worker alone computes
@@ -17,12 +19,13 @@ all layers. A sum is in the order of ranks, so the same workers give the same bi
 
 Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, in fewer bytes
 where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front. It pays where that is far less than what
-the back holds.
+the back holds. F keepers send 2m(F-1)/F of the m bytes of the back besides.
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm without rounds.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,10 +40,11 @@ from rubato.engine.comm import Communicator, Messages
 from rubato.engine.first import first_of
 from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
+from rubato.engine.roles import Roles
 from rubato.engine.state import Place, TrainingState
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
-from rubato.strategies.peers import Group
+from rubato.strategies.peers import Group, split
 from rubato.strategies.sizes import cut, cut_format
 from rubato.strategies.sums import sum_directly
 from rubato.wire.spec import JobSpec
@@ -100,7 +104,9 @@ class Separation:
         """A member was lost while the program computed: it goes on to the end of its batch with what is here, which
         counts nothing, and hears nothing of it."""
         self.told: Told = []
-        """Loss and weight of each part of the round, where this worker is the keeper."""
+        """Loss and weight of each part of the round, where this worker leads it."""
+        self._said: list[torch.Tensor] = []
+        """The same as the others told it: whether there is a loss, the loss, and its weight."""
         self.helped = (0, 0)
         """Generation and step of the last round in which this worker has done its part."""
         self.weight: Callable[[], float] = lambda: 1.0
@@ -120,7 +126,7 @@ class Separation:
 
     def begin(self) -> None:
         """A round begins, or begins again."""
-        self.told = []
+        self.told, self._said = [], []
         self._unconfirmed, self._is_owed, self.lost = 0, False, None
 
     def go_back(self) -> None:
@@ -211,18 +217,22 @@ class Separation:
             )
         vector = self._layout.empty()
         self._layout.pack(vector, [], weight)
-        total = torch.cat([vector, vector.new_tensor([weight])])
-        if len(others) > 1:
-            total = sum_directly(Group(comm, others), total)
-            # Whoever has come here has received what it was sent in the update before.
-            comm.forget(self._unconfirmed)
-            self._unconfirmed = comm.sent
+        total = self._sum(comm, others, torch.cat([vector, vector.new_tensor([weight])]))
         weights = float(total[-1])
         if weights > 0:
             self._layout.deliver(total[:-1].div_(weights), [])
             self._replicas.update(weights)
         for _, one in self._front:
             one.grad = None
+
+    def _sum(self, comm: Communicator, ranks: Sequence[int], vector: torch.Tensor) -> torch.Tensor:
+        if len(ranks) == 1:
+            return vector
+        total = sum_directly(Group(comm, ranks), vector)
+        # Whoever has come here has received what it was sent in the update before.
+        comm.forget(self._unconfirmed)
+        self._unconfirmed = comm.sent
+        return total
 
     def tell_front(self, comm: Communicator, keeper: int) -> None:
         """Behind the last update, by one of them: parameters, buffers, and what the optimizers keep."""
@@ -238,21 +248,32 @@ class Separation:
     def _all_of_front(self) -> list[torch.Tensor]:
         return [*(one for _, one in self._front), *(one.now for one in (*self._buffers, *self._places))]
 
-    # --- the keeper ---------------------------------------------------------------------------------------------------
+    # --- a keeper ----------------------------------------------------------------------------------------------------
 
-    def keep(self, comm: Communicator, others: Sequence[int], updates: int, step: int) -> None:
+    def keep(self, comm: Communicator, roles: Roles, updates: int, step: int) -> None:
         """A round with others.
 
         Raises:  GenerationLost: one was lost.
         """
+        leader, *more = roles.keepers
         for _ in range(updates):
-            self._keep_update(comm, others, step)
+            self._keep_update(comm, roles, step)
+        if comm.rank != leader:
+            comm.start_apart(leader, [], [torch.cat(self._said)])
+            return
         packed = torch.empty_like(self._packed())
-        comm.start_apart(others[-1], [packed], []).wait()
+        comm.start_apart(roles.front[-1], [packed], []).wait()
         self._take_front(packed)
+        for keeper in more:
+            said = torch.empty(3 * updates * len(roles.asked_by(keeper)), dtype=torch.float64)
+            comm.start_apart(keeper, [said], []).wait()
+            self._said += said.view(-1, 3)
+        told = [one.tolist() for one in self._said]
+        self.told = [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
 
-    def _keep_update(self, comm: Communicator, others: Sequence[int], step: int) -> None:
+    def _keep_update(self, comm: Communicator, roles: Roles, step: int) -> None:
         """Forward passes as they are asked for, backward passes in the order of ranks."""
+        others = roles.asked_by(comm.rank)
         turns, told = list(others), {}
         sums: list[torch.Tensor | None] = [None] * len(self._kept)
         graphs: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -294,17 +315,33 @@ class Separation:
                     if one is not None and weight > 0:  # nan times 0 is nan
                         added = one.to(torch.promote_types(one.dtype, torch.float32)) * weight
                         sums[at] = added if (so_far := sums[at]) is None else so_far.add_(added)
-        self._step_back(sums, [told[rank].tolist() for rank in others])
+        self._said += (told[rank] for rank in others)
+        self._step_back(comm, roles, sums, sum(float(told[rank][2]) for rank in others))
         for rank in others:
             self.send(comm, rank, _DONE, 0, torch.empty(0))
 
-    def _step_back(self, sums: Sequence[torch.Tensor | None], told: Sequence[Sequence[float]]) -> None:
-        weights = sum(weight for _, _, weight in told)
+    def _step_back(self, comm: Communicator, roles: Roles, sums: Sequence[torch.Tensor | None], weights: float) -> None:
+        if len(roles.keepers) > 1:
+            sums, weights = self._sum_of_keepers(comm, roles, sums, weights)
         if weights > 0 and any(total is not None for total in sums):
             for one, total in zip(self._kept, sums, strict=True):
                 one.grad = None if total is None else total.div_(weights).to(one.dtype)
             self._replicas.update(weights)
-        self.told += [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
+
+    def _sum_of_keepers(
+        self, comm: Communicator, roles: Roles, sums: Sequence[torch.Tensor | None], weights: float
+    ) -> tuple[list[torch.Tensor | None], float]:
+        """Gradients, which of them there are, and weights, added up over the keepers."""
+        dtype = functools.reduce(torch.promote_types, (one.dtype for one in self._kept), torch.float32)
+        own = [torch.zeros_like(one) if total is None else total for one, total in zip(self._kept, sums, strict=True)]
+        told = torch.tensor([weights, *(float(total is not None) for total in sums)], dtype=dtype, device=self._device)
+        whole = self._sum(comm, roles.keepers, torch.cat([told, *(one.to(dtype).flatten() for one in own)]))
+        weights, *found = whole[: len(told)].tolist()
+        parts = split(whole[len(told) :], [one.numel() for one in self._kept])
+        return [
+            part.view_as(one) if is_there else None
+            for part, one, is_there in zip(parts, self._kept, found, strict=True)
+        ], weights
 
     def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
         self.send(comm, rank, _FORWARD, call, tensor, packed=self.packing(tensor.dtype, goes_in=False))

@@ -17,6 +17,7 @@ from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
+from rubato.engine.roles import Roles
 from rubato.engine.separation import Separation
 from rubato.engine.served import Served
 from rubato.engine.serving import Serving
@@ -223,7 +224,7 @@ class Step:
             yield from self._serve(rounds, leaves, self._pieces(rounds, parts, others), others)
         elif others:
             assert session.comm is not None
-            rounds.keep(session.comm, others, len(parts), self.index)
+            rounds.keep(session.comm, self._roles(), len(parts), self.index)
         else:
             yield from self._train(replicas, leaves)
             return
@@ -255,8 +256,12 @@ class Step:
         session.finish_feeding()
         if isinstance(rounds, Served):
             yield from self._help(rounds, leaves, self._pieces(rounds, parts, self._others()))
-        else:
+        elif session.rank in self._roles().front:
             yield from self._separate(rounds, leaves, parts)
+        else:
+            assert session.comm is not None
+            session.control.stage("exchange", self.index)
+            rounds.keep(session.comm, self._roles(), len(parts), self.index)
         session.present_microbatch = session.present_part = None
         if self._replicas is not None:
             self._tell_left_out(self._replicas)
@@ -281,15 +286,15 @@ class Step:
 
     def _separate(self, separation: Separation, leaves: range, parts: list[range]) -> Iterator[Any]:
         """As one that computes the front of the layers."""
-        session, others = self._session, self._others()
+        session, roles = self._session, self._roles()
         assert session.comm is not None
-        comm, keeper, place = session.comm, session.owners()[0], others.index(session.rank)
+        comm, keeper, place = session.comm, roles.asks(session.rank), roles.front.index(session.rank)
         separation.weight = lambda: self._weight
         separation.begins = lambda: 0 if session.present_part is None else session.present_part.start
         separation.stage = lambda stage: session.control.stage(stage, self.index, leaves.start)
         with separation.asking(comm, keeper):
             for part in parts:
-                mine, self._loss, self._weight = separation.share(part, place, len(others)), None, 0.0
+                mine, self._loss, self._weight = separation.share(part, place, len(roles.front)), None, 0.0
                 if session.plan.part_size(self.index, mine):
                     began = time.perf_counter_ns()
                     yield self._open(leaves, mine)
@@ -299,10 +304,15 @@ class Step:
                     session.compute_ns += time.perf_counter_ns() - began
                 session.control.stage("exchange", self.index, leaves.start)
                 separation.tell_done(comm, keeper, self._loss, self._weight)
-                separation.update(comm, others, self._weight)
+                separation.update(comm, roles.front, self._weight)
         separation.wait_updated(comm, keeper)
-        if session.rank == others[-1]:  # which has samples in every update
-            separation.tell_front(comm, keeper)
+        if session.rank == roles.front[-1]:  # which has samples in every update
+            separation.tell_front(comm, roles.keepers[0])
+
+    def _roles(self) -> Roles:
+        """Of a round with separated layers and others."""
+        session = self._session
+        return Roles.of(session.owners()[0], self._others(), session.spec.local_updates.keepers)
 
     def _others(self) -> list[int]:
         """Ranks that have a part in the round that another one leads."""

@@ -37,7 +37,7 @@ PRETTY = {
     "streaming_diloco": "an outer update of a fragment behind the updates of a step",
     "synchronous": "a server that makes updates when gradients are there, but for the slowest",
     "asynchronous": "a server that makes updates as gradients come",
-    "layer_separation": "the layers behind the cut on one of them",
+    "layer_separation": "the layers behind the cut on some of them",
 }
 
 
@@ -109,7 +109,8 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     own = options[strategy]
     chosen = _enough(own)
     compared: tuple[Batch, ...] = ()
-    told = list(_sentences(profile, link, spec, chosen, own, best))
+    told = [*_stands_for(spec, refused, chosen), *_sentences(profile, link, spec, chosen, own, best)]
+    told += _other_shares(profile, link, spec, strategy, own)
     if noise_scale is not None:
         compared = _compare(profile, link, spec, strategy, noise_scale)
         told += sentences(compared, spec.batch.global_size, noise_scale)
@@ -148,7 +149,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     algorithm = spec.aggregation.algorithm
     if told.method == "sketch" and algorithm != "auto":
         base = replace(base, sketch_algorithm=algorithm)
-    cut = cut_of(profile, local.cut, local.cut_format) if local.cut is not None else None
+    cut = cut_of(profile, local.cut, local.cut_format, local.keepers) if local.cut is not None else None
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut, backups=local.backups)
@@ -215,6 +216,14 @@ def name_of(strategy: Strategy) -> str:
     return "auto" if strategy.algorithm == "direct" else strategy.algorithm
 
 
+def _stands_for(spec: JobSpec, refused: Sequence[Refused], chosen: Option) -> Iterator[str]:
+    """Where what the spec has chosen is no candidate, that something else is told."""
+    wanted = spec.local_updates.method if spec.local_updates.is_on else spec.aggregation.name
+    because = next((one.reason for one in refused if one.name == wanted), None)
+    if because is not None:
+        yield f"The spec has {wanted}, which is not predicted: {because}. What follows is for {chosen.name}."
+
+
 def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
     """The one that the spec has chosen."""
     return next((one for one in allowed if name_of(one) == spec.aggregation.name), allowed[0])
@@ -266,6 +275,31 @@ def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -
 def _binding(told: Prediction) -> str:
     name, share = told.binding
     return f"{share:.0%} of a step is {name}"
+
+
+def _other_shares(
+    profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, own: Sequence[Option]
+) -> Iterator[str]:
+    """Where another number of workers that do something for all would make a step much shorter."""
+    found: list[tuple[Option, int]] = []
+    for workers in (one.workers for one in own if one.workers > 1):
+        if strategy.cut is not None:
+            samples = spec.batch.global_size / strategy.sync_every
+            cut = strategy.cut.with_best_keepers(profile, link, workers, samples)
+            others = {cut.keepers: replace(strategy, cut=cut)}
+        else:
+            others = {count: replace(strategy, servers=count) for count in range(1, workers + 1) if strategy.servers}
+        found += [(_option(profile, link, spec, one, workers, 1.0), count) for count, one in others.items()]
+    fastest = min(own, key=lambda one: one.step_s)
+    option, count = min(found, key=lambda one: one[0].step_s, default=(fastest, 0))
+    if option.step_s * WORTH_IT < fastest.step_s:
+        what = "with the layers behind the cut (local_updates.keepers)"
+        if strategy.cut is None:
+            what = "adding up for all (aggregation.servers)"
+        yield (
+            f"{option.workers} workers, {count} of them {what}, would be {fastest.step_s / option.step_s:.2g} times "
+            "as fast."
+        )
 
 
 def _enough(own: Sequence[Option]) -> Option:

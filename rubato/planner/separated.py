@@ -1,12 +1,12 @@
-"""How long a step with separated layers would take: those behind a cut on one worker, all others in front. Pure.
+"""How long a step with separated layers would take: those behind a cut on some workers, all others in front. Pure.
 
-Of W workers C = W - 1 compute the front, each b/C of an update's b samples, with A elements a sample that go over the
-cut and K that come back. All must be here before the keeper's update is made, so the parts of an update follow each
-other:
-    front forward (b/C) + T(bA) + back forward (b) + T(bK) + T(bK) + back backward (b) + T(bA) + front backward (b/C)
-    + the sum of the front's gradients over C + update
-T is the way through the keeper's port, which all share. A step has H updates, and the exchange of the whole state.
-Numbers may be packed on their way (`strategies.cut_format`).
+Of W workers F are keepers, who compute the back; C = W - F compute the front, each b/C of an update's b samples, with A
+elements a sample that go over the cut and K that come back. A keeper has ceil(C/F) of the others, and so s of the
+samples. All must be here before its update is made, so the parts of an update follow each other:
+    front forward (b/C) + T(sA) + back forward (s) + T(sK) + T(sK) + back backward (s) + T(sA) + front backward (b/C)
+    + the sum of the front's gradients over C, or that of the back's over F, which takes longer + update
+T is the way through the keeper's port, which all that ask it share. A step has H updates, and the exchange of the whole
+state. Numbers may be packed on their way (`strategies.cut_format`).
 
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `engine.separation` says what is sent.
 """
@@ -14,7 +14,8 @@ Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `engine.separation` says what 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from rubato.planner.links import WORDS, Link, cost_of, time_of
 from rubato.planner.profile import Layer, Profile
@@ -40,6 +41,8 @@ class Cut:
     back: tuple[Layer, ...]
     format: CutFormat = "none"
     """How numbers travel between them."""
+    keepers: int = 1
+    """F, where twice as many workers are there."""
 
     @property
     def inputs(self) -> int:
@@ -61,33 +64,48 @@ class Cut:
 
         Args:    samples: b, of all together.
         """
-        others = workers - 1
+        keepers = min(self.keepers, workers // 2)
+        others = workers - keepers
+        asking = ceil(others / keepers)
+        kept = samples * asking / others
         front_s = sum(layer.forward_s + layer.backward_s for layer in self.front) * samples / others
-        back_s = sum(layer.forward_s + layer.backward_s for layer in self.back) * samples
-        to_keeper = self._bytes(profile, samples, self.inputs, goes_in=True) + self._bytes(
-            profile, samples, self.outputs
-        )
-        from_keeper = self._bytes(profile, samples, self.inputs + self.outputs)
-        front_bytes = profile.element_bytes * _parameters(self.front)
-        sums = cost_of("direct", others, front_bytes)
+        back_s = sum(layer.forward_s + layer.backward_s for layer in self.back) * kept
+        to_keeper = self._bytes(profile, kept, self.inputs, goes_in=True) + self._bytes(profile, kept, self.outputs)
+        from_keeper = self._bytes(profile, kept, self.inputs + self.outputs)
+        front_bytes, back_bytes = (profile.element_bytes * _parameters(one) for one in (self.front, self.back))
+        sums = time_of("direct", others, front_bytes, link), time_of("direct", keepers, back_bytes, link)
         return Separated(
             2 * profile.start_s + front_s + back_s,
-            4 * WORDS * link.latency_s
-            + (to_keeper + from_keeper) / link.bytes_per_s
-            + time_of("direct", others, front_bytes, link),
-            max(from_keeper, to_keeper / others + sums.port_bytes),
+            4 * WORDS * link.latency_s + (to_keeper + from_keeper) / link.bytes_per_s + max(sums),
+            max(
+                from_keeper + cost_of("direct", keepers, back_bytes).port_bytes,
+                to_keeper / asking + cost_of("direct", others, front_bytes).port_bytes,
+            ),
         )
+
+    def with_best_keepers(self, profile: Profile, link: Link, workers: int, samples: float) -> Cut:
+        """The same with the number of keepers whose updates are fastest, the fewest of those.
+
+        Args:    samples: of an update.
+        """
+
+        def seconds(one: Cut) -> float:
+            each = one.update(profile, link, workers, samples)
+            return each.compute_s + each.exchange_s
+
+        return min((replace(self, keepers=count) for count in range(1, workers // 2 + 1)), key=seconds, default=self)
 
     def _bytes(self, profile: Profile, samples: float, elements: int, *, goes_in: bool = False) -> float:
         used = cut_format(self.format, profile.element_bytes, goes_in=goes_in)
         return cut_bytes(used, samples, elements, profile.element_bytes)
 
 
-def cut_of(profile: Profile, path: str, packed: CutFormat = "none") -> Cut | None:
+def cut_of(profile: Profile, path: str, packed: CutFormat = "none", keepers: int = 1) -> Cut | None:
     """The layers before and behind a module; None where the profile has none on either side.
 
     Args:
         packed: how numbers travel between them.
+        keepers: so many workers compute those behind it.
         path: as `model.named_modules()` tells it, with the model's name before it or without.
     """
     within = {layer.name for layer in profile.layers if f"{layer.name}.".startswith(f"{path}.")}
@@ -95,7 +113,7 @@ def cut_of(profile: Profile, path: str, packed: CutFormat = "none") -> Cut | Non
         within = {one.name for one in profile.layers if f"{one.name.partition('.')[2]}.".startswith(f"{path}.")}
     back = tuple(layer for layer in profile.layers if layer.name in within)
     front = tuple(layer for layer in profile.layers if layer.name not in within)
-    return Cut(front, back, packed) if front and back else None
+    return Cut(front, back, packed, keepers) if front and back else None
 
 
 def _parameters(layers: Sequence[Layer]) -> int:

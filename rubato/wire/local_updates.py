@@ -45,8 +45,8 @@ class LocalUpdatesSpec:
     they came for a gradient. `streaming_diloco`: likewise, but each worker keeps weights of its own, and a step
     exchanges one of `fragments` of them. `synchronous`: one worker makes each update of the gradients of the others,
     without waiting for the slowest `backups`. `asynchronous`: it applies their gradients as they come, and gives each
-    its weights; nobody waits for anybody within a step. `layer_separation`: one worker has the layers at `cut`, the
-    others all before them."""
+    its weights; nobody waits for anybody within a step. `layer_separation`: one worker (or some, `keepers`) has the
+    layers at `cut`, the others all before them."""
     sync_every: int = 1
     """Updates of each microbatch in a step; of the last three: updates in a step, whoever computes them.
     `batch.global_size` is the samples of all of them, of all microbatches."""
@@ -69,6 +69,9 @@ class LocalUpdatesSpec:
     cut: str | None = None
     """Of `layer_separation`: name of the module that one worker computes, as `model.named_modules()` tells: the one
     with most of the parameters."""
+    keepers: int = 1
+    """Of `layer_separation`: so many workers compute that module, each for a part of the others; they sum their
+    gradients of it. At most half of those that are there."""
     cut_format: CutFormat = "none"
     """Of `layer_separation`: how numbers travel to and from that module. `none`: as the program computes them. `bf16`:
     as bfloat16. `int8`: what goes in as 8-bit integers with a scale for each sample, all else as bfloat16."""
@@ -118,6 +121,11 @@ class LocalUpdatesSpec:
                 (self.cut is not None) == (self.method == "layer_separation"),
                 "cut",
                 "names the module that layer_separation gives to one worker: say both, or neither",
+            ),
+            (
+                self.keepers == 1 or (self.method == "layer_separation" and self.keepers > 1),
+                "keepers",
+                f"is for method: layer_separation, and at least 1; got {self.keepers}",
             ),
             (
                 self.cut_format == "none" or self.method == "layer_separation",
@@ -171,6 +179,12 @@ def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:
             "local_updates.backups",
             f"{local.backups} leave nobody to compute beside the one that makes the updates: workers.max is "
             f"{spec.workers.upper}, and must be at least {local.backups + 2}",
+        ),
+        (
+            local.keepers == 1 or 2 * local.keepers <= spec.workers.upper,
+            "local_updates.keepers",
+            f"{local.keepers} leave too few to compute the layers before the cut: workers.max is {spec.workers.upper}, "
+            f"and must be at least {2 * local.keepers}",
         ),
         (spec.backend == "rubato", "local_updates", "Ray Train exchanges the gradients itself; leave it out"),
         (

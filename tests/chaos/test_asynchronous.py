@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from faulty_run import HANG_S
+from invariants import check_run
 from small_job import hurry, job, live_through
 
 from rubato.checkpoint.manifest import find_latest
@@ -63,7 +64,7 @@ def check_replay(run: Any, home: Path, **local: Any) -> list[list[Any]]:
 def test_joins_losses_and_leaves(tmp_path: Path, local: dict[str, Any]) -> None:
     """Of a worker amid a round, of the server, and a scale-down."""
     with job(tmp_path, PROGRAM, workers=1, config=SLOW, checkpoint={"every_steps": 3}, **spec(**local)) as run:
-        live_through(run, tmp_path, workers=4, lost=[2, 0])
+        live_through(run, tmp_path, workers=4, lost=[2, 0], how=f"asynchronous{', bounded' if local else ''}")
         log = check_replay(run, tmp_path / "again", **local)
         rows = run.rows()
     assert rows[-1]["values"]["loss"] < rows[0]["values"]["loss"] / 2
@@ -82,6 +83,7 @@ def test_a_worker_that_hangs_amid_a_round_is_fenced(tmp_path: Path) -> None:
         run.wait_workers(3)
         hurry(tmp_path)
         check_replay(run, tmp_path / "again")
+        check_run(run, fault="SIGSTOP of one of three for ever, asynchronous")
     assert "hang" in run.events("worker.lost")[0]["message"] or run.events("worker.lost")[0]["data"].get("hung")
 
 

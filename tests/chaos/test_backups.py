@@ -30,4 +30,4 @@ SPEC: dict[str, Any] = {
 @pytest.mark.short
 def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
     """Of a worker amid a round, of the server, and a scale-down."""
-    check_learns_as_alone(tmp_path, PROGRAM, SPEC)
+    check_learns_as_alone(tmp_path, PROGRAM, SPEC, how="synchronous")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_run import SEED
 from small_job import job, live_through
 
 PROGRAM = """
@@ -22,20 +23,20 @@ if __name__ == "__main__":
 """
 SPEC: dict[str, Any] = {
     "batch": {"global_size": 24, "num_microbatches": 4},
-    "local_updates": {"method": "diloco", "sync_every": 3},
 }
 
 
-@pytest.mark.short
-def test_the_bits_are_the_same_whatever_the_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [pytest.param("diloco", marks=pytest.mark.short), "local_sgd"])
+def test_the_bits_are_the_same_whatever_the_workers(tmp_path: Path, method: str) -> None:
     """Alone; and with joins, a loss amid a replica's updates, and a scale-down."""
+    spec = {**SPEC, "local_updates": {"method": method, "sync_every": 3}}
     for name in ("alone", "many"):
         (tmp_path / name).mkdir()
-    with job(tmp_path / "alone", PROGRAM, workers=1, **SPEC) as run:
+    with job(tmp_path / "alone", PROGRAM, workers=1, **spec) as run:
         digest = run.result()
         losses = [row["values"]["loss"] for row in run.rows()]
     assert losses[-1] < losses[0] / 2
     home = tmp_path / "many"
-    with job(home, PROGRAM, workers=1, config={"pace": 0.1}, checkpoint={"every_steps": 3}, **SPEC) as run:
-        assert live_through(run, home, workers=3, lost=[1]) == digest
+    with job(home, PROGRAM, workers=1, config={"pace": 0.1}, checkpoint={"every_steps": 3}, **spec) as run:
+        assert live_through(run, home, workers=3, lost=[SEED % 3], how=method) == digest
         assert [row["values"]["loss"] for row in run.rows()] == losses

@@ -41,4 +41,10 @@ SPEC: dict[str, Any] = {
 @pytest.mark.short
 def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
     """Of a worker amid a round, of the one that has the layers behind the cut, and a scale-down."""
-    check_learns_as_alone(tmp_path, PROGRAM, SPEC)
+    check_learns_as_alone(tmp_path, PROGRAM, SPEC, how="layer_separation")
+
+
+def test_nor_where_several_workers_have_the_layers_behind_the_cut(tmp_path: Path) -> None:
+    """The first of them leads; where two workers are left, it is alone."""
+    spec = {**SPEC, "local_updates": {**SPEC["local_updates"], "keepers": 2}}
+    check_learns_as_alone(tmp_path, PROGRAM, spec, how="layer_separation with two keepers", lost=[1, 0])

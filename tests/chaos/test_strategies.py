@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invariants import record
+from faulty_run import SEED
+from invariants import check_run
 from small_job import job
 
 # Each sample has an element of `ledger`, a matrix, whose gradient is what the sample counts in the mean over the batch.
@@ -104,7 +105,7 @@ def test_over_joins_and_leaves_nothing_is_lost_or_counted_twice(tmp_path: Path, 
     assert [event["data"]["cause"] for event in run.formed()] == ["start", "scale_up", "scale_down"], run.told()
     assert not run.events("gradient.lost")
     check_all_counted(tmp_path, 2)
-    record(run, f"a join and a leave, {method}")
+    check_run(run, fault=f"a join and a leave, {method}")
 
 
 @pytest.mark.parametrize("method", sorted(WHOLE))
@@ -124,7 +125,7 @@ def test_what_is_exchanged_whole_loses_nothing_over_joins_losses_and_leaves(tmp_
     assert {"start", "scale_up", "recovery", "scale_down"} <= causes, run.told()
     assert not run.events("gradient.lost")
     check_all_counted(tmp_path, 3)
-    record(run, f"a join, SIGKILL of rank 0 and a leave, {method}")
+    check_run(run, fault=f"a join, SIGKILL of rank 0 and a leave, {method}")
 
 
 LOST = [pytest.param("topk", marks=pytest.mark.short), *sorted({*METHODS} - {"topk"})]
@@ -136,7 +137,7 @@ def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: 
     hold.touch()
     with counting(tmp_path, 3, method) as run:
         run.wait_step(5)
-        run.kill_and_wait([1])
+        run.kill_and_wait([SEED % 3])
         run.wait(lambda: len(run.formed()) == 3, "the generation with the other worker")
         hold.unlink()
         run.result()
@@ -145,7 +146,7 @@ def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: 
     assert all(other == one for other in others)
     missing = sum((total - EPOCHS / BATCH) ** 2 for total in one) ** 0.5
     assert 0 < missing <= 1.5 * event["data"]["norm"] + 1e-4, (missing, event)
-    record(run, f"SIGKILL of one of three, {method}")
+    check_run(run, fault=f"SIGKILL of one of three, {method}")
 
 
 def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path) -> None:
     hold.touch()
     with counting(tmp_path, 3, "topk", on_loss="rollback", checkpoint={"every_steps": 3}) as run:
         run.wait(lambda: len(run.events("checkpoint.committed")) > 0, "a checkpoint")
-        run.kill([1])
+        run.kill([SEED % 3])
         run.wait(lambda: len(run.formed()) == 2, "a restart")
         hold.unlink()
         run.result()
@@ -164,7 +165,7 @@ def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path) -> None:
     assert all("had kept were lost, and compression.on_loss is rollback" in other["message"] for other in others)
     assert len(others) == 2
     check_all_counted(tmp_path, 3)
-    record(run, "SIGKILL of one of three, topk, rollback")
+    check_run(run, fault="SIGKILL of one of three, topk, rollback")
 
 
 def test_a_job_that_is_resumed_goes_on_with_what_was_kept(tmp_path: Path) -> None:
@@ -179,4 +180,4 @@ def test_a_job_that_is_resumed_goes_on_with_what_was_kept(tmp_path: Path) -> Non
         run.result()
     assert run.formed()[-1]["data"]["cause"] == "restart"
     check_all_counted(tmp_path, 2)
-    record(run, "SIGKILL of all, topk")
+    check_run(run, fault="SIGKILL of all, topk")

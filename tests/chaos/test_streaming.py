@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invariants import check_run
 from small_job import hurry, job, live_through
 
 PROGRAM = """
@@ -35,7 +36,7 @@ STEPS = 36
 def test_joins_losses_and_leaves(tmp_path: Path) -> None:
     """A loss tells what went with it; at the end all have the same state, or the job would fail."""
     with job(tmp_path, PROGRAM, workers=1, config={"pace": 0.1}, checkpoint={"every_steps": 5}, **SPEC) as run:
-        step, _ = live_through(run, tmp_path, workers=4, lost=[2, 0])
+        step, _ = live_through(run, tmp_path, workers=4, lost=[2, 0], how="streaming_diloco")
         rows = run.rows()
     assert step == STEPS
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
@@ -55,6 +56,7 @@ def test_what_a_lost_worker_had_not_told_is_told(tmp_path: Path) -> None:
         hurry(tmp_path)
         step, _ = run.result()
         (told,) = run.events("gradient.lost")
+        check_run(run, fault="SIGKILL of one of three, streaming_diloco")
     assert step == STEPS
     assert 0 < told["data"]["share"] < 1
     assert told["data"]["norm"] > 0

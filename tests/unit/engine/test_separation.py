@@ -14,6 +14,7 @@ from torch import nn
 
 from rubato.engine.comm import Communicator
 from rubato.engine.replicas import Replicas
+from rubato.engine.roles import Roles
 from rubato.engine.separation import Separation, separation_of
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError
@@ -69,35 +70,35 @@ class Party:
         self.replicas.begin()
         self.separation.begin()
 
-    def follow(self, comm: Communicator, others: Sequence[int], count: int) -> None:
-        separation, place = self.separation, list(others).index(comm.rank)
+    def follow(self, comm: Communicator, roles: Roles, count: int) -> None:
+        separation, place, keeper = self.separation, list(roles.front).index(comm.rank), roles.asks(comm.rank)
         weight = 0.0
         separation.weight = lambda: weight
-        with separation.asking(comm, 0):
+        with separation.asking(comm, keeper):
             for update in range(UPDATES):
-                low, high = cut(count, len(others))[place]
+                low, high = cut(count, len(roles.front))[place]
                 x, y = samples(update, count)
                 loss, weight = None, float(high - low)
                 if weight:
                     found = nn.functional.cross_entropy(self.model(x[low:high]), y[low:high])
                     found.backward()
                     loss = float(found.detach())
-                separation.tell_done(comm, 0, loss, weight)
-                separation.update(comm, others, weight)
-        separation.wait_updated(comm, 0)
-        if comm.rank == others[-1]:
+                separation.tell_done(comm, keeper, loss, weight)
+                separation.update(comm, roles.front, weight)
+        separation.wait_updated(comm, keeper)
+        if comm.rank == roles.front[-1]:
             separation.tell_front(comm, 0)
 
 
-def play(parties: Sequence[Party], count: int = SAMPLES) -> list[int]:
-    """A round with the first one as the keeper; by rank, the messages that are still held at its end."""
-    others = list(range(1, len(parties)))
+def play(parties: Sequence[Party], count: int = SAMPLES, keepers: int = 1) -> list[int]:
+    """A round with the first ones as keepers; by rank, the messages that are still held at its end."""
+    roles = Roles.of(0, list(range(1, len(parties))), keepers)
 
     def act(rank: int) -> None:
-        if rank == 0:
-            parties[0].separation.keep(group[0], others, UPDATES, 0)
+        if rank in roles.keepers:
+            parties[rank].separation.keep(group[rank], roles, UPDATES, 0)
         else:
-            parties[rank].follow(group[rank], others, count)
+            parties[rank].follow(group[rank], roles, count)
 
     with gloo_group(len(parties)) as group:
         on_ranks(len(parties), act)
@@ -118,10 +119,15 @@ def by_hand(count: int) -> tuple[nn.Module, torch.optim.Optimizer, list[float]]:
 
 
 @pytest.mark.parametrize("count", [SAMPLES, 2], ids=["uneven", "fewer samples than workers"])
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("world", "keepers"),
+    [(2, 1), (3, 1), (4, 1), (5, 1), (2, 2), (4, 2), (5, 2), (5, 3)],
+    ids=lambda one: str(one),
+)
+def test_a_round_is_synchronous_descent_over_all_samples(world: int, keepers: int, count: int) -> None:
     parties = [Party() for _ in range(world)]
-    sent = play(parties, count)
+    sent = play(parties, count, keepers)
+    keepers = min(keepers, world // 2)
     model, optimizer, losses = by_hand(count)
     keeper = parties[0]
     for (name, one), other in zip(keeper.model.state_dict().items(), model.state_dict().values(), strict=True):
@@ -130,18 +136,23 @@ def test_a_round_is_synchronous_descent_over_all_samples(world: int, count: int)
     for mine, theirs in zip(keeper.model.parameters(), model.parameters(), strict=True):
         for key, value in optimizer.state[theirs].items():
             torch.testing.assert_close(own[mine][key], value, rtol=1e-9, atol=1e-11, msg=key)
-    fronts = [list(party.model.get_submodule("front").parameters()) for party in parties]
+    computed = [parties[0], *parties[keepers:]]
+    fronts = [list(party.model.get_submodule("front").parameters()) for party in computed]
     assert all(torch.equal(*pair) for front in fronts[1:] for pair in zip(front, fronts[0], strict=True))
-    backs = [list(party.model.get_submodule("head").parameters()) for party in parties[1:]]
+    kept = [list(party.model.get_submodule("head").parameters()) for party in parties[:keepers]]
+    assert all(torch.equal(*pair) for back in kept[1:] for pair in zip(back, kept[0], strict=True))
+    backs = [list(party.model.get_submodule("head").parameters()) for party in parties[keepers:]]
     untouched = list(model_of().get_submodule("head").parameters())
     assert all(torch.equal(*pair) for back in backs for pair in zip(back, untouched, strict=True))
     assert all("forward" not in vars(party.model.get_submodule("head")) for party in parties)
     told = keeper.separation.told
-    each = len(told) // UPDATES
-    means = [
-        sum((loss or 0.0) * weight for loss, weight in told[at : at + each]) / count for at in range(0, len(told), each)
-    ]
-    assert means == pytest.approx(losses)
+    if keepers == 1:
+        each = len(told) // UPDATES
+        updates = [told[at : at + each] for at in range(0, len(told), each)]
+        means = [sum((loss or 0.0) * weight for loss, weight in update) / count for update in updates]
+        assert means == pytest.approx(losses)
+    assert sum(weight for _, weight in told) == count * UPDATES
+    assert sum((loss or 0.0) * weight for loss, weight in told) / count == pytest.approx(sum(losses))
     assert keeper.replicas.touched == {name for name, _ in keeper.state.named_parameters()}
     assert max(sent) < 8 * world, "what is known to be received is let go of"
 

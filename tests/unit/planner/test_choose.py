@@ -54,13 +54,24 @@ def test_separated_layers_are_planned_where_the_profile_tells_what_goes_over_the
     old = planned(FAST, **separated)
     (refused,) = [one for one in old.refused if one.name == "layer_separation"]
     assert refused.reason.endswith("`rubato profile` measures it anew")
+    assert old.sentences[0].startswith("The spec has layer_separation, which is not predicted: the profile does not ")
     first, last = (replace(one, inputs=512, outputs=512) for one in MODEL.layers)
     wide = replace(MODEL, layers=(first, replace(last, forward_s=1e-6, backward_s=2e-6)))
     found = planned(FAST, wide, **separated)
     assert {one.name for one in found.best} == {"layer_separation"}
-    assert "the layers behind the cut on one of them" in found.sentences[0]
+    assert "the layers behind the cut on some of them" in found.sentences[0]
     assert found.by_workers[0].sent_bytes == 0
     assert all(one.sent_bytes >= 4 * 2048 * 1024 for one in found.by_workers[1:]), "what the keeper tells"
+    assert not any("keepers" in one for one in found.sentences)
+    slow_back = replace(MODEL, layers=(first, replace(last, forward_s=1e-3, backward_s=2e-3)))
+    separated["workers"] = {"max": 8}
+    (advice,) = [one for one in planned(FAST, slow_back, **separated).sentences if "keepers" in one]
+    told = re.fullmatch(r"8 workers, (\d) of them with the layers behind the cut .* would be .+ fast.", advice)
+    assert told is not None
+    separated["local_updates"]["keepers"] = int(told[1])
+    assert int(told[1]) > 1
+    assert not any("keepers" in one for one in planned(FAST, slow_back, **separated).sentences)
+    del separated["local_updates"]["keepers"]
     separated["local_updates"]["cut"] = "head"
     elsewhere = planned(FAST, wide, **separated)
     (refused,) = [one for one in elsewhere.refused if one.name == "layer_separation"]
@@ -91,6 +102,31 @@ def test_what_the_spec_has_chosen_is_planned_for() -> None:
     assert {option.name for option in chosen.by_workers} == {"topk"}
     assert chosen.recommended.name == "topk"
     assert "gradients as topk" in chosen.sentences[0]
+
+
+def test_where_the_specs_strategy_is_not_predicted_another_one_stands_for_it_and_it_is_said() -> None:
+    for method, more in (("threshold", {"threshold": 0.1}), ("hierarchical_topk", {"density": 0.01})):
+        answer = planned(FAST, reproducible=False, aggregation={"compression": {"method": method, **more}})
+        (reason,) = [one.reason for one in answer.refused if one.name == method]
+        assert answer.sentences[0] == (
+            f"The spec has {method}, which is not predicted: {reason}. What follows is for auto."
+        )
+        assert "8 workers with whole gradients" in answer.sentences[1]
+
+
+def test_more_servers_are_advised_where_few_bind() -> None:
+    def told(servers: int, link: Link) -> list[str]:
+        answer = planned(link, reproducible=False, aggregation={"algorithm": "server", "servers": servers})
+        assert {one.name for one in answer.by_workers} == {"server"}
+        return [one for one in answer.sentences if "aggregation.servers" in one]
+
+    narrow = Link(1e-6, 1e9)
+    (advice,) = told(1, narrow)
+    count = re.fullmatch(r"8 workers, (\d) of them adding up for all .* would be [\d.]+ times as fast.", advice)
+    assert count is not None
+    assert int(count[1]) > 1
+    assert not told(int(count[1]), narrow)
+    assert not told(1, Link(1e-6, 1e15))
 
 
 def test_a_sketch_is_planned_as_the_spec_has_it() -> None:

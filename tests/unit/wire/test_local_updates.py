@@ -9,6 +9,8 @@ from rubato.wire.spec import JobSpec, parse_spec
 
 SPEC = {"name": "a", "entrypoint": "train.py:train", "batch": {"global_size": 128, "num_microbatches": 8}}
 ON = {"method": "diloco", "sync_every": 8}
+APART = {"method": "layer_separation", "sync_every": 8, "cut": "head"}
+APART_TOO = {"reproducible": False, "workers": {"max": 3}}
 
 
 def spec_of(local: dict[str, Any], **fields: Any) -> JobSpec:
@@ -50,6 +52,9 @@ def test_what_holds() -> None:
         ({"method": "asynchronous"}, {}, "local_updates.method: asynchronous gives other bits with another number"),
         ({"method": "layer_separation"}, {"reproducible": False}, "local_updates.cut: names the module"),
         ({**ON, "cut": "head"}, {}, "local_updates.cut: names the module that layer_separation gives to one worker"),
+        ({**ON, "keepers": 2}, {}, "local_updates.keepers: is for method: layer_separation"),
+        ({**APART, "keepers": 0}, APART_TOO, "local_updates.keepers: is for method: layer_separation, and at least 1"),
+        ({**APART, "keepers": 2}, APART_TOO, "local_updates.keepers: 2 leave too few to compute the layers before"),
         ({**ON, "cut_format": "int8"}, {}, "local_updates.cut_format: diloco sends nothing between layers"),
         ({**ON, "outer": {"lr": 0}}, {}, "local_updates.outer.lr: must be more than 0"),
         ({**ON, "outer": {"momentum": 1}}, {}, "local_updates.outer.momentum: must be at least 0 and below 1"),
