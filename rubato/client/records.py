@@ -54,6 +54,23 @@ class Records:
         log = _read_on(self._transport, path_of("jobs", job, "metrics"), after, params)
         yield from each(log, lambda item: [decode(MetricPoint, item)])
 
+    @flow
+    def follow_metrics(
+        self, job: str, *, after: int = 0, names: tuple[str, ...] = (), on_gap: GapListener | None = None
+    ) -> Flow[MetricPoint]:
+        """The committed steps after a position, then each as it is committed; ends with the job.
+
+        A step that was trained again comes again, at a later position.
+        """
+        path, params = path_of("jobs", job, "metrics"), {"names": ",".join(names) or None, "after": after}
+        messages = self._transport.stream(path, params=params, last_id=str(after), on_gap=on_gap)
+
+        def points(message: Message) -> Iterator[MetricPoint]:
+            if message.event == "metrics":
+                yield from (decode(MetricPoint, item) for item in message.data["items"])
+
+        yield from each(messages, points)
+
     @call
     def chart(
         self, job: str, *, names: tuple[str, ...] = (), max_points: int = 1000, x: str = "step"

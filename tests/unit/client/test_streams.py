@@ -77,6 +77,28 @@ def test_a_log_goes_on_behind_its_beginning_where_no_line_came_before_the_cut(
     assert heard == [None, "0:6"]
 
 
+def test_rows_go_on_where_they_were_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.client.transport.RETRY_INITIAL_S", 0.0)
+    heard: list[tuple[str | None, dict[str, str]]] = []
+
+    def rows(*positions: int) -> str:
+        items = [{"step": one, "position": one, "time": "t", "values": {"loss": 1.0 / one}} for one in positions]
+        return f"id: {positions[-1]}\nevent: metrics\ndata: {json.dumps({'items': items})}\n\n"
+
+    replies = [
+        stream_of(": connected\n\n", rows(3, 4), rows(5)[:-10]),
+        stream_of(rows(5, 6), "event: end\ndata: null\n\n"),
+    ]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        heard.append((request.headers.get("Last-Event-ID"), dict(request.url.params)))
+        return replies[len(heard) - 1]
+
+    with client_of(handler, tmp_path) as client:
+        assert [one.step for one in client.follow_metrics("j", after=2, names=("loss",))] == [3, 4, 5, 6]
+    assert heard == [("2", {"names": "loss", "after": "2"}), ("4", {"names": "loss", "after": "2"})]
+
+
 @pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
 def test_a_sign_that_ends_a_line_elsewhere_is_text_in_a_stream(tmp_path: Path, sign: str) -> None:
     line = {"id": "0:1", "time": "t", "stream": "stdout", "line": f"one{sign}two", "rank": 0}
