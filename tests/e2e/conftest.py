@@ -174,11 +174,11 @@ def new_page(browser: Browser) -> Iterator[NewPage]:
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             complaints.append(message.text)
 
-    def make(service: Service, *, is_signed_in: bool = True, **options: Any) -> Page:
+    def make(service: Service, *, is_signed_in: bool = True, token: str | None = None, **options: Any) -> Page:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         if is_signed_in:
-            context.request.post(f"{service.url}/api/v1/session", data={"token": service.token})
+            context.request.post(f"{service.url}/api/v1/session", data={"token": token or service.token})
         page = context.new_page()
         page.on("console", listen)
         page.on("pageerror", lambda error: complaints.append(str(error)))

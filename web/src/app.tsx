@@ -4,6 +4,7 @@ import { ErrorBoundary } from "./parts/ErrorBoundary";
 import { Heading } from "./parts/Heading";
 import { Icon } from "./parts/Icon";
 import { ToastHost, useSay } from "./parts/Toasts";
+import { WhoAmI } from "./parts/useMe";
 import { pageOf, type Route, useRoute } from "./router";
 import { type Theme, useTheme } from "./theme";
 import { ClusterView } from "./views/ClusterView";
@@ -12,11 +13,7 @@ import { JobsView } from "./views/JobsView";
 import { JobView } from "./views/JobView";
 import { SettingsView } from "./views/SettingsView";
 import { SignInView } from "./views/SignInView";
-
-export interface Me {
-  user: string;
-  role: string;
-}
+import type { Me } from "./wire";
 
 type Session =
   | { phase: "asking" }
@@ -52,7 +49,9 @@ export function App() {
       <TopBar theme={theme} me={session.me} route={route} onSignedOut={() => setSession({ phase: "out" })} />
       <div id="main" tabIndex={-1}>
         <ErrorBoundary key={pageOf(route)}>
-          <Main theme={theme} me={session.me} route={route} />
+          <WhoAmI.Provider value={session.me}>
+            <Main theme={theme} me={session.me} route={route} />
+          </WhoAmI.Provider>
         </ErrorBoundary>
       </div>
     </ToastHost>

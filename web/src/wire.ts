@@ -50,6 +50,14 @@ export interface Failure {
 /** As the API shows it: with what to do about the reason. */
 export type AdvisedFailure = Failure & { advice: string };
 
+/** Who is signed in. */
+export interface Me {
+  user: string;
+  role: string;
+  /** What they are in each of their projects: viewer, editor or admin. */
+  projects: Record<string, string>;
+}
+
 export interface Job {
   id: string;
   name: string;
@@ -210,6 +218,8 @@ export interface Node {
   cpu_used: number;
   gpu: number;
   gpu_used: number;
+  memory: number | null;
+  accelerators: string[];
   state: "ready" | "cordoned" | "draining" | "drained";
   by: string | null;
   since: string | null;

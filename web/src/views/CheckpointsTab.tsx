@@ -1,9 +1,11 @@
-import { API, getAll, patch, post, remove } from "../live/api";
+import { useRef } from "preact/hooks";
+import { API, getAll, patch, postOnce, remove, type Unanswered } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Icon } from "../parts/Icon";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
+import { useMayChange } from "../parts/useMe";
 import { jobPath, navigate } from "../router";
 import { formatAgo, formatBytes, formatCount, formatTime, formatValue } from "../text/format";
 import type { Checkpoint, Job, JobEvent } from "../wire";
@@ -16,6 +18,7 @@ interface CheckpointsTabProps {
 
 /** What is saved, newest first, each file a download. */
 export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
+  const mayChange = useMayChange(job.project);
   const version = events.findLast((event) => event.kind.startsWith("checkpoint."))?.position ?? 0;
   const { value, error, isLoading, reload } = useResource<Checkpoint[]>(
     `/jobs/${job.id}/checkpoints?limit=200`,
@@ -44,6 +47,7 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
           checkpoint={checkpoint}
           jobId={job.id}
           isOurs={!job.scaling_restarts}
+          mayChange={mayChange}
           now={now}
           onChange={reload}
         />
@@ -57,11 +61,12 @@ interface CheckpointCardProps {
   jobId: string;
   /** Ray Train keeps and deletes its own. */
   isOurs: boolean;
+  mayChange: boolean;
   now: number;
   onChange: () => void;
 }
 
-function CheckpointCard({ checkpoint, jobId, isOurs, now, onChange }: CheckpointCardProps) {
+function CheckpointCard({ checkpoint, jobId, isOurs, mayChange, now, onChange }: CheckpointCardProps) {
   return (
     <li class="card checkpoint" data-checkpoint={checkpoint.id}>
       <div>
@@ -75,10 +80,9 @@ function CheckpointCard({ checkpoint, jobId, isOurs, now, onChange }: Checkpoint
           {typeof checkpoint.metrics?.loss === "number" && ` · loss ${formatValue(checkpoint.metrics.loss)}`}
         </p>
         <code class="soft">{checkpoint.id}</code>
-        {isOurs ? (
+        {!isOurs && <p class="soft">Kept by Ray Train; its event names the folder.</p>}
+        {isOurs && mayChange && (
           <CheckpointActions checkpoint={checkpoint} jobId={jobId} onChange={onChange} />
-        ) : (
-          <p class="soft">Kept by Ray Train; its event names the folder.</p>
         )}
       </div>
       <ul class="files">
@@ -108,11 +112,12 @@ interface CheckpointActionsProps {
 
 function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsProps) {
   const { isBusy, act } = useAct();
+  const unanswered = useRef<Unanswered>({});
   const path = `/checkpoints/${encodeURIComponent(checkpoint.id)}`;
   const isPinned = checkpoint.pinned === true;
   const clone = () =>
     void act(
-      () => post<Job>(`/jobs/${jobId}/clone`, { from_checkpoint: checkpoint.id }),
+      () => postOnce<Job>(unanswered.current, `/jobs/${jobId}/clone`, { from_checkpoint: checkpoint.id }),
       `Submitted a job that begins at step ${formatCount(checkpoint.step)}.`,
       (made) => navigate(jobPath(made.id)),
     );

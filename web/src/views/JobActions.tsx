@@ -4,6 +4,7 @@ import { Confirm } from "../parts/Confirm";
 import { FormDialog } from "../parts/FormDialog";
 import { Icon, type IconName } from "../parts/Icon";
 import { useAct } from "../parts/useAct";
+import { useMayChange } from "../parts/useMe";
 import { jobPath, navigate } from "../router";
 import { comparePath } from "../state/compare";
 import { canAsk, type Verb } from "../state/job";
@@ -38,7 +39,8 @@ function useVerbs(job: Job, onJob?: (job: Job) => void) {
 /** What can be done with a job where it is one of many. */
 export function RowActions({ job }: { job: Job }) {
   const { isBusy, send } = useVerbs(job);
-  if (isFinal(job.status)) return null;
+  const mayChange = useMayChange(job.project);
+  if (!mayChange || isFinal(job.status)) return null;
   const isResumable = canAsk("resume", job.status);
   const verb = isResumable ? "resume" : "pause";
   const label = isResumable ? "Resume" : "Pause";
@@ -62,6 +64,7 @@ export function RowActions({ job }: { job: Job }) {
 /** What can be done with a job as a whole. */
 export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void }) {
   const { isBusy, send } = useVerbs(job, onJob);
+  const mayChange = useMayChange(job.project);
   const button = (verb: Verb, label: string, icon: IconName) => (
     <button
       type="button"
@@ -74,7 +77,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
   );
   return (
     <div class="actions">
-      {!isFinal(job.status) && (
+      {mayChange && !isFinal(job.status) && (
         <>
           {canAsk("resume", job.status)
             ? button("resume", "Resume", "play")
@@ -86,8 +89,9 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
       <a class="button" href={comparePath({ jobs: [job.id] })}>
         <Icon name="compare" /> Compare with…
       </a>
-      <Clone job={job} />
-      {isFinal(job.status) ? <Delete job={job} /> : <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
+      {mayChange && <Clone job={job} />}
+      {mayChange && isFinal(job.status) && <Delete job={job} />}
+      {mayChange && !isFinal(job.status) && <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
     </div>
   );
 }

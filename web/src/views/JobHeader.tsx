@@ -3,6 +3,7 @@ import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { Progress } from "../parts/Progress";
 import { StatusChip } from "../parts/StatusChip";
+import { useMayChange } from "../parts/useMe";
 import { WorkerStepper } from "../parts/WorkerStepper";
 import { describeJob, sinceOf } from "../state/events";
 import { formatAgo, formatCoarse, formatTime } from "../text/format";
@@ -18,6 +19,7 @@ interface JobHeaderProps {
 
 /** What the job is, how it stands, why and since when, and what can be done about it. */
 export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
+  const mayChange = useMayChange(job.project);
   const since = sinceOf(job, events);
   // The browser's clock may be behind the service's, and "for 3 ms" helps nobody.
   const age = Math.max(1, (now - Date.parse(since)) / 1000);
@@ -43,7 +45,8 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
             <Copy text={job.id} label="Copy the job's id" />
           </span>
         </p>
-        {!isFinal(job.status) && <WorkerStepper job={job} events={events} onJob={onJob} />}
+        {!mayChange && <p class="soft">You may watch the jobs of {job.project}, not change them.</p>}
+        {mayChange && !isFinal(job.status) && <WorkerStepper job={job} events={events} onJob={onJob} />}
       </div>
       <Progress job={job} label="Progress" />
     </header>

@@ -8,6 +8,7 @@ import { Icon } from "../parts/Icon";
 import { SearchField } from "../parts/SearchField";
 import { StreamBanner } from "../parts/StreamBanner";
 import { useSay } from "../parts/Toasts";
+import { useMaySubmit } from "../parts/useMe";
 import { comparePath } from "../state/compare";
 import {
   countByStatus,
@@ -78,6 +79,7 @@ export function JobsView() {
   useEffect(() => {
     if (isReread) dispatch([{ type: "reread" }]);
   }, [isReread, state.snapshots]);
+  const maySubmit = useMaySubmit();
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
   const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
@@ -92,10 +94,10 @@ export function JobsView() {
       <div class="page-head">
         <Heading>Jobs</Heading>
         <ClusterLine />
-        <NewJob />
+        {maySubmit && <NewJob />}
       </div>
       {state.isLoaded && state.jobs.size === 0 ? (
-        <NoJobs />
+        <NoJobs maySubmit={maySubmit} />
       ) : (
         <>
           <Filters
@@ -323,7 +325,19 @@ function MoreJobs({ query, first, begin, label, snapshots, onPage, onSettled }: 
 
 const EXAMPLE = "rubato init && rubato submit job.yaml --follow";
 
-function NoJobs() {
+function NoJobs({ maySubmit }: { maySubmit: boolean }) {
+  if (!maySubmit) {
+    return (
+      <div class="card empty">
+        <Icon name="mark" />
+        <h2>No jobs yet</h2>
+        <p class="soft">
+          Nobody has submitted one to your projects. To submit some yourself, ask an admin of a project to
+          make you its editor.
+        </p>
+      </div>
+    );
+  }
   return (
     <div class="card empty">
       <Icon name="mark" />

@@ -119,7 +119,31 @@ function Answer({ plan }: { plan: Plan }) {
       />
       {plan.best.length > 1 && <Options caption="The fastest of each strategy" options={plan.best} />}
       {plan.batches.length > 0 && <Batches batches={plan.batches} />}
+      {plan.refused.length > 0 && <Refused refused={plan.refused} />}
     </section>
+  );
+}
+
+/** What was not considered, by reason. */
+function Refused({ refused }: { refused: Plan["refused"] }) {
+  const reasons = [...new Set(refused.map((one) => one.reason))];
+  return (
+    <details>
+      <summary>Not considered: {refused.length}</summary>
+      <dl class="refused">
+        {reasons.map((reason) => (
+          <div key={reason}>
+            <dt>
+              {refused
+                .filter((one) => one.reason === reason)
+                .map((one) => one.name)
+                .join(", ")}
+            </dt>
+            <dd class="soft">{reason}</dd>
+          </div>
+        ))}
+      </dl>
+    </details>
   );
 }
 
@@ -151,6 +175,8 @@ const OF_OPTIONS = [
   "Exchanges",
   "Times one worker",
   "Sends a step",
+  "Holds",
+  "What binds",
 ];
 
 function Options({
@@ -176,6 +202,10 @@ function Options({
           <td>{milliseconds(one.exposed_s + one.codec_s)}</td>
           <td>{one.speedup.toFixed(2)}</td>
           <td>{formatBytes(Math.round(one.sent_bytes))}</td>
+          <td title="Of memory, a worker, besides the program and its activations">
+            {one.memory_bytes ? formatBytes(one.memory_bytes) : "–"}
+          </td>
+          <td>{one.binding}</td>
         </tr>
       ))}
     </Figures>

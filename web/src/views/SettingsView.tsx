@@ -1,11 +1,10 @@
 import { useEffect } from "preact/hooks";
-import type { Me } from "../app";
 import { getAll } from "../live/api";
 import { useNow, useResource } from "../live/hooks";
 import { Heading } from "../parts/Heading";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
-import type { Project } from "../wire";
+import type { Me, Project } from "../wire";
 import { ProjectCard } from "./ProjectCard";
 import { TokensCard } from "./TokensCard";
 

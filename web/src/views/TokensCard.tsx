@@ -1,5 +1,4 @@
 import { useState } from "preact/hooks";
-import type { Me } from "../app";
 import { getAll, post, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
@@ -9,7 +8,7 @@ import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { formatAgo, formatTime } from "../text/format";
 import { isGood } from "../text/token";
-import type { Token, User } from "../wire";
+import type { Me, Token, User } from "../wire";
 
 const DAY_S = 86_400;
 const LIFETIMES: [string, number | null][] = [

@@ -4,12 +4,14 @@ import { useResource, useThrottled } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
+import { useMayChange } from "../parts/useMe";
 import { slowness } from "../state/workers";
 import { formatBytes, formatCount, formatDuration, plural } from "../text/format";
 import { isFinal, type Job, type Worker } from "../wire";
 
 /** Who trains: one row a worker, in the order of ranks. */
 export function WorkersTab({ job }: { job: Job }) {
+  const mayChange = useMayChange(job.project);
   const version = useThrottled(job.updated_at, 1000);
   const { value, error, isLoading, reload } = useResource<{ items: Worker[] }>(
     `/jobs/${job.id}/workers`,
@@ -20,7 +22,7 @@ export function WorkersTab({ job }: { job: Job }) {
   const workers = [...(value?.items ?? [])].sort(byRank);
   if (workers.length === 0) return <NoWorkers job={job} />;
   // Nothing is done to single workers of Ray Train: its group leaves as a whole.
-  const hasActions = !isFinal(job.status) && !job.scaling_restarts;
+  const hasActions = mayChange && !isFinal(job.status) && !job.scaling_restarts;
   return (
     <div class="card scroll-x">
       <table class="plain">
