@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from tests.integration.service.processes import ServiceProcess, controller_of, o
 from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric
 
 pytestmark = pytest.mark.anyio
+
+CUT_REPORTS = 100
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,33 @@ async def controller(
     yield running
     if (await client.post(f"/api/v1/jobs/{job_id}/cancel")).json()["status"] == "stopping":
         await running.report(outcome=Outcome(state="cancelled"))
+
+
+@asynccontextmanager
+async def cutting(target: int) -> AsyncIterator[int]:
+    """A port that hands on to a port of this machine; each connection is reset after so many bytes of the answer."""
+    chosen, ends, served = random.Random(7), [], []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
+        ends.extend((writer, far_writer))
+        with suppress(ConnectionError, asyncio.IncompleteReadError):  # the other end went first
+            far_writer.write(await reader.readuntil(b"\r\n\r\n"))
+            left = chosen.randrange(500, 6000)
+            while left > 0 and (piece := await far_reader.read(left)):
+                writer.write(piece)
+                await writer.drain()
+                left -= len(piece)
+        writer.transport.abort()
+        far_writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for end in ends:
+            end.transport.abort()
+        await asyncio.gather(*served)
 
 
 async def _succeed(controller: SimulatedController) -> None:
@@ -94,6 +125,43 @@ async def test_events_replay_without_gap_or_double(client: httpx.AsyncClient, co
     assert jobs[-1].data["status"] == "succeeded"
     assert jobs[-1].id is None
     assert rest[-1].data == {"status": "succeeded"}
+
+
+@pytest.mark.parametrize("stream", ["metrics", "logs", "events"])
+async def test_a_stream_that_is_cut_amid_its_messages_misses_nothing_and_doubles_nothing(
+    service: ServiceProcess, client: httpx.AsyncClient, controller: SimulatedController, stream: str
+) -> None:
+    async def write() -> None:
+        for number in range(1, CUT_REPORTS + 1):
+            await controller.report(
+                metrics=(metric(number),),
+                logs=(log_line(f"line {number}"),),
+                events=(controller.event("user.event", f"number {number}"),),
+            )
+        await _succeed(controller)
+
+    begin = {"tail": CUT_REPORTS} if stream == "logs" else {}
+    told: list[Any] = []
+    cuts, last_id, ended = 0, None, False
+    async with cutting(int(service.url.rpartition(":")[2])) as port, asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(write())
+        path = f"http://127.0.0.1:{port}/api/v1/jobs/{controller.job_id}/{stream}"
+        while not ended:
+            try:
+                async with open_stream(client, path, last_event_id=last_id, **begin) as messages:
+                    async for message in messages:
+                        last_id = message.id or last_id
+                        ended = ended or message.event == "end"
+                        if message.event == "event":
+                            told.append(message.data["message"])
+                        elif message.event in ("metrics", "log"):
+                            told += [item.get("step") or item["line"] for item in message.data["items"]]
+            except httpx.TransportError:
+                cuts += 1
+    assert cuts >= 5
+    wanted = {"metrics": "{}", "logs": "line {}", "events": "number {}"}[stream]
+    ours = [str(one) for one in told if stream != "events" or one.startswith("number")]
+    assert ours == [wanted.format(number) for number in range(1, CUT_REPORTS + 1)]
 
 
 async def test_an_event_comes_at_once(client: httpx.AsyncClient, controller: SimulatedController) -> None:
