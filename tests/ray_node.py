@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +69,7 @@ class RayNode:
 
 
 @contextmanager
-def ray_node(
-    home: HasHome, scratch: Path, slots: int, *, address: str = "", resources: Mapping[str, float] | None = None
-) -> Iterator[RayNode]:
+def ray_node(home: HasHome, scratch: Path, slots: int, *, address: str = "") -> Iterator[RayNode]:
     """A node with so many slots, which joins the home's Ray; none of its processes is left at the end.
 
     Args:
@@ -80,7 +77,6 @@ def ray_node(
         scratch: a folder for its log.
         slots: how many.
         address: its own; empty: that of the head.
-        resources: what else it has.
     """
     record = home.home.read_record()
     assert record is not None
@@ -91,7 +87,6 @@ def ray_node(
         f"--address={record.ray_address}",
         f"--node-ip-address={address or record.ray_address.rpartition(':')[0]}",
         f"--num-cpus={slots}",
-        f"--resources={json.dumps(resources or {})}",
         f"--object-store-memory={commands.OBJECT_STORE_BYTES}",
         "--include-log-monitor=false",
         "--disable-usage-stats",

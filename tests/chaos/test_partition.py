@@ -22,6 +22,7 @@ from rubato.cli.keeper.process_table import is_alive
 from rubato.client.models import Worker
 from tests.invariants import Undisturbed, check_cluster, record_cluster
 from tests.network import Network, NoNamespaces, network
+from tests.others_on_ray import others_hold
 from tests.ray_node import RayNode, ray_node
 from tests.relay import Relay
 from tests.running_home import ClusterJob, RunningHome, running_home
@@ -30,8 +31,8 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(600)
 HEAD, CUT_OFF, OTHER = 1, 2, 3
-ACCELERATOR = "RUBATO-TEST"
-"""What the workers need, and the head has not."""
+SLOTS = 2
+"""Of the head; others hold them."""
 SHORT_S = 6.0
 """Less than until Ray takes a node for dead (13 s and more), and than a supervisor may be silent (30 s)."""
 FEW_STEPS = 3
@@ -50,7 +51,7 @@ def net() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def home(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHome]:
-    with net.inside(HEAD), running_home(tmp_path_factory.mktemp("cluster") / "home", slots=2) as home:
+    with net.inside(HEAD), running_home(tmp_path_factory.mktemp("cluster") / "home", slots=SLOTS) as home:
         yield home
 
 
@@ -62,9 +63,8 @@ def node_at(net: Network, number: int, home: RunningHome, scratch: Path, slots: 
     port = int(record.url.rpartition(":")[2])
     with ExitStack() as held:
         held.callback(Relay(port, net.listen(number, port)).close)
-        needed = {f"accelerator_type:{ACCELERATOR}": 1.0}
         with net.inside(number):
-            node = held.enter_context(ray_node(home, scratch, slots, address=net.address(number), resources=needed))
+            node = held.enter_context(ray_node(home, scratch, slots, address=net.address(number)))
         yield node
 
 
@@ -73,11 +73,12 @@ def trains_apart(
     net: Network, home: RunningHome, scratch: Path, held_s: float
 ) -> Iterator[tuple[ClusterJob, Worker, RayNode]]:
     """A job of two workers, one on each node; the one that is to be cut off, and its node."""
-    resources = {"accelerator_type": ACCELERATOR}
-    checkpoint = {"every_steps": 5}
-    job = home.classifier(scratch, workers=2, held_s=held_s, checkpoint=checkpoint, resources_per_worker=resources)
-    job.wait_events("attempt.acquired")  # by a controller on the head: there is no other node yet
-    with node_at(net, CUT_OFF, home, scratch, slots=1) as cut_off:
+    with ExitStack() as held:
+        with net.inside(HEAD):
+            held.enter_context(others_hold(home, cpu=SLOTS))
+        job = home.classifier(scratch, workers=2, held_s=held_s, checkpoint={"every_steps": 5})
+        job.wait_events("attempt.acquired")  # by a controller on the head: there is no other node yet
+        cut_off = held.enter_context(node_at(net, CUT_OFF, home, scratch, slots=1))
         job.wait_events("worker.started")
         with node_at(net, OTHER, home, scratch, slots=2) as other:  # one of them for who takes the other's place
             members = job.wait_members(2)

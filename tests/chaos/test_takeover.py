@@ -21,6 +21,7 @@ from rubato.cli.keeper.commands import MARK
 from rubato.cli.keeper.process_table import identify, marked_processes
 from service.auth import Authority, load_key
 from tests.moments import ENDING, MOMENTS, SCALING, every_steps, has_parts_after, reached
+from tests.others_on_ray import others_hold
 from tests.running_home import PATIENCE_S, STEPS, ClusterJob, RunningHome
 from tests.stopping import stop
 from tests.waiting import wait_for
@@ -163,9 +164,13 @@ def test_a_worker_that_keeps_its_interpreters_lock_is_taken_over(
     assert not job.events("worker.lost")
 
 
-def test_workers_without_a_place_hold_up_no_takeover(running: RunningHome, tmp_path: Path, alone: Undisturbed) -> None:
-    """Ray has no memory for the second one, which the scheduler does not know of."""
-    memory = {"memory": f"{int(0.6 * memory_of_ray(running)) >> 20} MiB"}
+def test_workers_without_a_place_hold_up_no_takeover(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed, others: contextlib.ExitStack
+) -> None:
+    """Ray has no memory for the second one, because of others, whom the scheduler does not know."""
+    whole = memory_of_ray(running)
+    memory = {"memory": f"{int(0.3 * whole) >> 20} MiB"}
+    others.enter_context(others_hold(running, memory=int(0.5 * whole)))
     job = running.classifier(tmp_path, workers=2, resources_per_worker=memory, checkpoint={"every_steps": 20})
     (member,) = job.wait_members(1)
     waiting = [one for one in running.client.workers(job.id) if one.pid is None]
@@ -181,6 +186,13 @@ def test_workers_without_a_place_hold_up_no_takeover(running: RunningHome, tmp_p
     assert new[0].worker_id != waiting[0].worker_id
     check_cluster(job, alone)
     assert not job.events("worker.lost")
+
+
+@pytest.fixture
+def others() -> Iterator[contextlib.ExitStack]:
+    """What is held until the test ends."""
+    with contextlib.ExitStack() as held:
+        yield held
 
 
 def memory_of_ray(home: RunningHome) -> int:
