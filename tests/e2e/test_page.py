@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Route, expect
 
-from tests.e2e.conftest import NewPage, Service, event_positions
+from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
-
-
-def open_job(page: Page, service: Service, job_id: str, tab: str = "") -> None:
-    page.goto(f"{service.url}/jobs/{job_id}{tab}")
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-
-
-def step_of(page: Page) -> int:
-    text = page.locator(".tile", has_text="Step").locator("dd").first.inner_text()
-    return int(re.sub(r"\D", "", text))
-
-
-def wait_until(page: Page, condition: Callable[[], bool], timeout_ms: int = 20_000) -> None:
-    """Let the page live until the condition holds."""
-    waited = 0
-    while not condition():
-        assert waited < timeout_ms, "the page never came to the expected state"
-        page.wait_for_timeout(100)
-        waited += 100
-
-
-def read_chart(page: Page) -> list[int]:
-    """The steps that the keyboard reads along the first chart, from its beginning to its end."""
-    page.locator(".lane-plot").first.focus()
-    told = page.locator(".lane output").first
-    steps: list[int] = []
-    key = "Home"
-    while True:
-        page.keyboard.press(key)
-        expect(told).to_have_text(re.compile(r"^step \d+:"))
-        step = int(re.sub(r"^step (\d+):.*", r"\1", told.inner_text()))
-        if steps and step == steps[-1]:
-            return steps
-        steps.append(step)
-        key = "ArrowRight"
+from tests.e2e.steps import open_job, wait_until
 
 
 def test_a_person_signs_in_by_token_and_out(own_service: Service, new_page: NewPage) -> None:
@@ -279,40 +244,6 @@ def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(
     expect(marker.get_by_role("button")).to_have_accessible_name(
         re.compile(r"Recovered from a loss 2 → 1 workers, w1 \(rank 0\) lost: SIGKILL, paused \d+ ms, 3 microbatches")
     )
-
-
-@pytest.mark.short
-def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
-    own_service: Service, own_cluster: SimulatedCluster, new_page: NewPage
-) -> None:
-    job_id = own_service.submit("digits-5", pace=0.1)
-    page, logs = new_page(own_service), new_page(own_service)
-    open_job(page, own_service, job_id)
-    open_job(logs, own_service, job_id, "#logs")
-    wait_until(page, lambda: step_of(page) > 20)
-    own_service.kill()
-    banner = page.locator("[data-banner=stale]")
-    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+ s ago — reconnecting"))
-    own_cluster.kill(job_id, rank=0)
-    own_service.start()
-    expect(banner).to_have_count(0)
-    before = step_of(page)
-    wait_until(page, lambda: step_of(page) > before + 20)
-    page.get_by_role("tab", name="Events").click()
-    expect(page.locator(".event[data-kind='worker.lost']")).to_have_count(1)
-    told = len(own_service.call("GET", f"/jobs/{job_id}/events")["items"])
-    wait_until(page, lambda: len(event_positions(page)) >= told)
-    shown = event_positions(page)
-    assert shown == list(range(len(shown), 0, -1))
-    own_service.call("POST", f"/jobs/{job_id}/pause")
-    page.get_by_role("tab", name="Overview").click()
-    expect(page.locator("[data-status=paused]").first).to_be_visible()
-    last = own_service.call("GET", f"/jobs/{job_id}")["step"]
-    wait_until(page, lambda: step_of(page) == last)
-    stride = max(1, int(last / 100 + 0.5))  # of the keyboard, where many steps are in sight
-    assert read_chart(page) == sorted({*range(1, last + 1, stride), last})
-    lines = len(own_service.call("GET", f"/jobs/{job_id}/logs?tail=10000")["items"])
-    expect(logs.get_by_text(f"{lines} lines", exact=True)).to_be_visible()
 
 
 @pytest.mark.short
