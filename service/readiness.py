@@ -16,7 +16,7 @@ from service.context import Context
 from service.errors import ServiceError
 from service.leases import LIFETIME, is_held
 from service.migrations.upgrade import head_revision, knows_revision
-from service.models import AttemptSecret, Checkpoint, Cluster, Lease, Secret, Webhook
+from service.models import IS_STANDING, AttemptSecret, Checkpoint, Cluster, Lease, Secret, Webhook
 from service.scheduling.loop import LEASE_NAME as SCHEDULER_LEASE
 from service.vault import missing_key
 
@@ -147,8 +147,7 @@ async def _look_at_disk(context: Context) -> Check:
 
 
 async def _look_at_storage(context: Context) -> Check:
-    stands = Checkpoint.deleted_at.is_(None) & Checkpoint.deletion_began_at.is_(None)
-    newest = select(Checkpoint.job_id).where(stands).order_by(Checkpoint.id.desc()).limit(1)
+    newest = select(Checkpoint.job_id).where(IS_STANDING).order_by(Checkpoint.id.desc()).limit(1)
     async with context.database.read() as session:
         job_id = await session.scalar(newest)
     if job_id is None:

@@ -40,10 +40,10 @@ from rubato.engine.comm import Communicator, Messages
 from rubato.engine.first import first_of
 from rubato.engine.flat import FlatLayout
 from rubato.engine.replicas import Replicas
-from rubato.engine.roles import Roles
 from rubato.engine.state import Place, TrainingState
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
+from rubato.strategies.layer_separation import Roles
 from rubato.strategies.peers import Group, split
 from rubato.strategies.sizes import cut, cut_format
 from rubato.strategies.sums import sum_directly

@@ -17,7 +17,6 @@ from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
-from rubato.engine.roles import Roles
 from rubato.engine.separation import Separation
 from rubato.engine.served import Served
 from rubato.engine.serving import Serving
@@ -25,6 +24,7 @@ from rubato.engine.session import Session
 from rubato.engine.streams import advance
 from rubato.engine.updates import Schedules
 from rubato.errors import GenerationLost, ModelError, NonFiniteGradient
+from rubato.strategies.layer_separation import Roles
 from rubato.wire.events import EventKind
 
 NO_LOSS = (
@@ -312,7 +312,7 @@ class Step:
     def _roles(self) -> Roles:
         """Of a round with separated layers and others."""
         session = self._session
-        return Roles.of(session.owners()[0], self._others(), session.spec.local_updates.keepers)
+        return Roles.led(session.owners()[0], self._others(), session.spec.local_updates.keepers)
 
     def _others(self) -> list[int]:
         """Ranks that have a part in the round that another one leads."""

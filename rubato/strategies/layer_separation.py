@@ -35,28 +35,42 @@ from rubato.strategies.sums import sum_directly
 
 @dataclass(frozen=True)
 class Roles:
-    """The first ranks are CONV workers, those behind them FC workers."""
+    """Who computes what, by rank."""
 
-    conv: int
-    """C."""
-    fc: int
-    """F."""
+    front: Sequence[int]
+    """The CONV workers, at least one: C of them."""
+    keepers: Sequence[int]
+    """The FC workers: F of them. Where one leads, as in the rounds of `engine.separation`, it is the first."""
+
+    @classmethod
+    def counted(cls, conv: int, fc: int) -> Roles:
+        """The first ranks are CONV workers, those behind them FC workers."""
+        return cls(range(conv), range(conv, conv + fc))
+
+    @classmethod
+    def led(cls, leader: int, others: Sequence[int], keepers: int) -> Roles:
+        """As many keepers as are wanted, but no more than half of all, so that each is asked by one.
+
+        Args:    others: all but the leader, at least one.
+        """
+        more = min(keepers, (1 + len(others)) // 2) - 1
+        return cls(others[more:], (leader, *others[:more]))
 
     def is_conv(self, rank: int) -> bool:
         """Whether a rank has the layers up to the cut."""
-        return rank < self.conv
+        return rank in self.front
 
     def asked_by(self, rank: int) -> list[int]:
         """Of an FC worker: its CONV workers."""
-        return [one for one in range(self.conv) if self.asks(one) == rank]
+        return list(self.front[self.keepers.index(rank) :: len(self.keepers)])
 
     def asks(self, rank: int) -> int:
         """Of a CONV worker: its FC worker."""
-        return self.conv + rank % self.fc
+        return self.keepers[self.front.index(rank) % len(self.keepers)]
 
-    def group(self, rank: int) -> range:
+    def group(self, rank: int) -> Sequence[int]:
         """All that have the same layers."""
-        return range(self.conv) if self.is_conv(rank) else range(self.conv, self.conv + self.fc)
+        return self.front if self.is_conv(rank) else self.keepers
 
 
 class Asking(torch.nn.Module):

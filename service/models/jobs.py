@@ -336,11 +336,14 @@ class Checkpoint(Base):
     __table_args__ = (UniqueConstraint("job_id", "checkpoint_id"),)
 
 
+IS_STANDING: ColumnElement[bool] = Checkpoint.deleted_at.is_(None) & Checkpoint.deletion_began_at.is_(None)
+"""Of a checkpoint that is neither deleted nor being deleted."""
+
+
 def newest_checkpoint(job_id: str) -> Select[Checkpoint]:
     """The checkpoint that a job goes on from, where it has one that is not deleted."""
-    stands = Checkpoint.deleted_at.is_(None) & Checkpoint.deletion_began_at.is_(None)
     newest = (Checkpoint.attempt.desc(), Checkpoint.step.desc())
-    return select(Checkpoint).where(Checkpoint.job_id == job_id, stands).order_by(*newest).limit(1)
+    return select(Checkpoint).where(Checkpoint.job_id == job_id, IS_STANDING).order_by(*newest).limit(1)
 
 
 class Package(Base):

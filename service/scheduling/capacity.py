@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rubato.wire.units import to_size
-
 # Slots are floats (half a CPU is allowed); sums of tenths must not lose a worker to rounding.
 _EPSILON = 1e-6
 _MANY = 1e9
@@ -23,13 +21,6 @@ class Shape:
     """Bytes."""
     accelerator: str | None = None
     """A type that its node must have; None: any, or none."""
-
-    def __str__(self) -> str:
-        parts = [f"{self.cpu:g} CPU"] if self.cpu else []
-        parts += [f"{self.gpu:g} GPU"] if self.gpu else []
-        parts += [f"{to_size(self.memory)} of memory"] if self.memory else []
-        listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-        return f"{listed} on a node with {self.accelerator}" if self.accelerator else listed
 
 
 @dataclass(frozen=True)
@@ -73,10 +64,6 @@ class Free:
         """For trying something out."""
         return Free(self._nodes.values())
 
-    def fits_on(self, node_id: str, shape: Shape) -> int:
-        """Workers that still fit on one node."""
-        return _count(self._nodes[node_id], shape)
-
     def fits(self, shape: Shape) -> int:
         """Workers that still fit."""
         return sum(_count(node, shape) for node in self._nodes.values())
@@ -94,8 +81,8 @@ class Free:
     def place(self, shape: Shape, workers: int) -> list[str]:
         """Use up whatever fits first; gives the node of each worker that found one."""
         nodes: list[str] = []
-        for node_id in self._nodes:
-            if count := min(workers - len(nodes), self.fits_on(node_id, shape)):
+        for node_id, node in self._nodes.items():
+            if count := min(workers - len(nodes), _count(node, shape)):
                 self.take(node_id, shape, count)
                 nodes += [node_id] * count
         return nodes

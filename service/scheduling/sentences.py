@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from rubato.wire.units import to_size
+from service.scheduling.capacity import Shape
 from service.scheduling.view import JobView, Placed, Waiting
 
 SHOWN = 3
@@ -45,8 +47,8 @@ def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     """Not even the empty cluster would do."""
     what = "lower workers.min" if largest else "change resources_per_worker"
     return (
-        f"needs {plural(job.min_workers, 'slot')} of {job.shape}, and the whole cluster has {largest}{_shut(shut)}; "
-        f"{what} or add nodes"
+        f"needs {plural(job.min_workers, 'slot')} of {_worker(job.shape)}, and the whole cluster has {largest}"
+        f"{_shut(shut)}; {what} or add nodes"
     )
 
 
@@ -270,6 +272,14 @@ def plural(count: int, noun: str) -> str:
     """`1 slot`, `2 slots`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count} {noun}{ending}"
+
+
+def _worker(shape: Shape) -> str:
+    """What one takes."""
+    parts = [f"{shape.cpu:g} CPU"] if shape.cpu else []
+    parts += [f"{shape.gpu:g} GPU"] if shape.gpu else []
+    parts += [f"{to_size(shape.memory)} of memory"] if shape.memory else []
+    return f"{_list(parts)} on a node with {shape.accelerator}" if shape.accelerator else _list(parts)
 
 
 def _held_by(holders: Sequence[JobView], reader: JobView) -> str:

@@ -14,11 +14,11 @@ from torch import nn
 
 from rubato.engine.comm import Communicator
 from rubato.engine.replicas import Replicas
-from rubato.engine.roles import Roles
 from rubato.engine.separation import Separation, separation_of
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError
 from rubato.strategies.cut_format import pack, unpack
+from rubato.strategies.layer_separation import Roles
 from rubato.strategies.sizes import cut
 from rubato.wire.local_updates import CutFormat, LocalUpdatesSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
@@ -92,7 +92,7 @@ class Party:
 
 def play(parties: Sequence[Party], count: int = SAMPLES, keepers: int = 1) -> list[int]:
     """A round with the first ones as keepers; by rank, the messages that are still held at its end."""
-    roles = Roles.of(0, list(range(1, len(parties))), keepers)
+    roles = Roles.led(0, list(range(1, len(parties))), keepers)
 
     def act(rank: int) -> None:
         if rank in roles.keepers:

@@ -49,7 +49,7 @@ def alone(count: int) -> list[torch.Tensor]:
 
 
 def separated(roles: Roles, counts: list[int]) -> tuple[list[list[torch.Tensor]], list[FakeCommunicator]]:
-    world = roles.conv + roles.fc
+    world = len(roles.front) + len(roles.keepers)
     group = fake_group(world)
 
     def one(rank: int) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def test_it_is_synchronous_sgd_over_all_samples(conv: int, fc: int) -> None:
     counts = [3 + rank for rank in range(conv)]
     expected = alone(sum(counts))
     front_parts = len(list(FRONT.parameters()))
-    done, _ = separated(Roles(conv, fc), counts)
+    done, _ = separated(Roles.counted(conv, fc), counts)
     for rank, parameters in enumerate(done):
         wanted = expected[:front_parts] if rank < conv else expected[front_parts:]
         for found, right in zip(parameters, wanted, strict=True):
@@ -90,7 +90,7 @@ def test_it_is_synchronous_sgd_over_all_samples(conv: int, fc: int) -> None:
 @pytest.mark.parametrize(("conv", "fc"), [(3, 1), (3, 2)])
 def test_what_is_behind_the_cut_stays_there(conv: int, fc: int) -> None:
     counts = [4] * conv
-    roles = Roles(conv, fc)
+    roles = Roles.counted(conv, fc)
     _, group = separated(roles, counts)
     front_numel = sum(one.numel() for one in FRONT.parameters())
     back_numel = sum(one.numel() for one in BACK.parameters())
@@ -104,7 +104,7 @@ def test_what_is_behind_the_cut_stays_there(conv: int, fc: int) -> None:
 
 
 def test_every_conv_worker_has_an_fc_worker() -> None:
-    roles = Roles(5, 2)
+    roles = Roles.counted(5, 2)
     assert [roles.asks(rank) for rank in range(5)] == [5, 6, 5, 6, 5]
     assert [roles.asked_by(rank) for rank in (5, 6)] == [[0, 2, 4], [1, 3]]
     assert [list(roles.group(rank)) for rank in (0, 6)] == [[0, 1, 2, 3, 4], [5, 6]]
