@@ -306,6 +306,32 @@ def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: Simula
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
+def test_attempts_are_drawn_over_each_other(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
+    job_id = service.submit("digits-attempts", pace=0.1)
+    page = new_page(service)
+    open_job(page, service, job_id)
+    expect(page.locator(".lane canvas")).to_have_count(4)
+    expect(page.get_by_role("group", name="Attempts compared")).to_have_count(0)
+    service.call("POST", f"/jobs/{job_id}/pause")
+    expect(page.locator(".job-head [data-status=paused]")).to_be_visible()
+    service.call("POST", f"/jobs/{job_id}/resume")
+    expect(page.get_by_role("group", name="Attempts compared").get_by_role("button")).to_have_count(2)
+    loss = page.get_by_role("region", name="loss chart")
+    expect(loss.locator(".legend li")).to_have_count(0)
+    page.get_by_role("button", name="Time", exact=True).click()
+    page.get_by_role("button", name="Attempt 2").click()
+    expect(loss.locator(".legend li")).to_have_count(0)
+    page.get_by_role("button", name="Attempt 1").click()
+    expect(loss.locator(".legend li")).to_have_text([re.compile(r"^Attempt 2\d"), re.compile(r"^Attempt 1\d")])
+    # Areas of several would cover each other.
+    expect(page.locator(".lane canvas")).to_have_count(3)
+    loss.get_by_role("application").press("Home")
+    expect(loss.locator("output")).to_have_text(re.compile(r"^0:00: Attempt 2 \d.*, Attempt 1 \d"))
+    page.get_by_role("button", name="Attempt 1").click()
+    page.get_by_role("button", name="Attempt 2").click()
+    expect(page.locator(".lane canvas")).to_have_count(4)
+
+
 def test_so_it_is_from_the_list(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
     job_id = service.submit("digits-row", pace=0.1)
     page = new_page(service)

@@ -4,26 +4,16 @@ import { useWidth } from "../parts/useWidth";
 import { metricsShown } from "../state/compare";
 import { formatCount, formatDuration } from "../text/format";
 import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
-import { attemptsOf, BoardBar, type Choice } from "./BoardBar";
-import {
-  axesOf,
-  batchOf,
-  buildLane,
-  extentOf,
-  metricNames,
-  orderRows,
-  originOf,
-  type Range,
-  TREND_ROWS,
-  xOf,
-} from "./data";
+import { BoardBar, type Choice } from "./BoardBar";
+import { axesOf, batchOf, metricNames, type Range, type XAxis } from "./data";
 import { CHART_POINTS, fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
 import { Lane } from "./Lane";
-import { isPositive } from "./lines";
+import { isPositive, rangeOf, styleOf, type Track } from "./lines";
 import { MarkerRail } from "./MarkerRail";
 import { markersOf, placeMarkers } from "./markers";
 import { AXIS_PX, PAD_PX } from "./options";
-import { buildSplit, LAYERS } from "./split";
+import { attemptsOf, buildScore, rowsWithin, tracksOf } from "./score";
+import { LAYERS } from "./split";
 
 interface BoardProps {
   job: Job;
@@ -55,7 +45,7 @@ const FIRST_CHOICE: Choice = {
   isSmooth: true,
   isLog: false,
   metrics: new Set(),
-  attempt: null,
+  attempts: [],
 };
 
 /** Metrics, throughput, a step's time and worker count over one shared axis, with every change of membership marked. */
@@ -68,47 +58,61 @@ function Score({ job, rows, events, theme }: BoardProps) {
   const batch = batchOf(job);
 
   const filled = useMemo(() => fillMembership(rows, events), [rows, events]);
-  const { attempt } = choice;
-  const origin = useMemo(() => originOf(ofAttempt(filled, attempt), axis), [filled, axis, attempt]);
-  const detailed = useDetail(job, events, filled, zoom, (row) => xOf(row, axis, origin, batch));
-  const ordered = useMemo(() => orderRows(ofAttempt(detailed, attempt), axis), [detailed, axis, attempt]);
-  const whole = extentOf(ordered, axis, origin, batch);
+  const known = useMemo(() => attemptsOf(filled), [filled]);
+  const attempts = choice.attempts.filter((attempt) => known.includes(attempt));
+  const coarse = useMemo(
+    () => tracksOf(filled, attempts, axis, batch),
+    [filled, attempts.join(), axis, batch],
+  );
+  const detailed = useDetail(job, events, filled, coarse, axis, zoom);
+  const tracks = useMemo(() => {
+    if (detailed === filled) return coarse;
+    const finer = tracksOf(detailed, attempts, axis, batch);
+    // Their time still counts from where it did, or the axis would move under the reader.
+    return finer.map((track, place) => ({ ...track, origin: coarse[place]?.origin ?? track.origin }));
+  }, [detailed, coarse]);
+  const whole = rangeOf(tracks, axis);
   const range = zoom ?? whole;
   const names = useMemo(() => metricNames(rows), [rows]);
-  const attempts = useMemo(() => attemptsOf(filled), [filled]);
   const shown = metricsShown(
     names.filter((name) => choice.metrics.has(name)),
     names,
   );
   const lanes = useMemo(() => {
-    const maxPoints = Math.max(200, width * 2);
-    const hasTrend = choice.isSmooth && ordered.length > TREND_ROWS;
-    const how = { axis, origin, batch, range, maxPoints, hasTrend };
-    return {
-      metrics: shown.map((name) => ({ name, data: buildLane(ordered, (row) => row.values[name], how) })),
-      speed: buildLane(ordered, (row) => row.values.samples_per_second, { ...how, isTrendByWorkers: true }),
-      split: buildSplit(ordered, how),
-      workers: buildLane(ordered, (row) => row.workers, { ...how, hasTrend: false }),
-    };
-  }, [ordered, axis, origin, batch, range[0], range[1], width, shown.join(), choice.isSmooth]);
-  const placed = useMemo(
-    () => placeMarkers(markersOf(events, axis, origin, batch), range, Math.max(1, width - AXIS_PX - PAD_PX)),
-    [events, axis, origin, batch, range[0], range[1], width],
-  );
+    const how = { axis, range, maxPoints: Math.max(200, width * 2), isSmooth: choice.isSmooth };
+    return buildScore(tracks, shown, how);
+  }, [tracks, range[0], range[1], width, shown.join("\n"), choice.isSmooth]);
+  const isCompared = tracks.length > 1;
+  const origin = tracks[0]?.origin ?? 0;
+  const placed = useMemo(() => {
+    // What happened to several stands at no one place of an axis that begins with each of them.
+    const markers = isCompared && axis === "time" ? [] : markersOf(events, axis, origin, batch);
+    return placeMarkers(markers, range, Math.max(1, width - AXIS_PX - PAD_PX));
+  }, [events, axis, isCompared, origin, batch, range[0], range[1], width]);
 
   const choose = (next: Choice) => {
-    if (next.axis !== axis || next.attempt !== attempt) setZoom(null);
+    if (next.axis !== axis || next.attempts !== choice.attempts) setZoom(null);
     setChoice(next);
   };
-  const shared = { axis, range, whole, width, theme, onZoom: setZoom };
-  const most = Math.max(job.desired_workers, 1, ...lanes.workers.y.map((count) => count ?? 0));
+  const lines = attempts.map((attempt, place) => ({ name: `Attempt ${attempt}`, ...styleOf(place) }));
+  const shared = {
+    axis,
+    range,
+    whole,
+    width,
+    theme,
+    onZoom: setZoom,
+    ...(isCompared ? { lines } : {}),
+  };
+  const counts = [lanes.workers.y, ...(lanes.workers.lines ?? []).map((line) => line.y)].flat();
+  const most = Math.max(job.desired_workers, 1, ...counts.map((count) => count ?? 0));
   return (
     <section class="card board" aria-label="Charts">
       <BoardBar
-        choice={{ ...choice, metrics: new Set(shown) }}
+        choice={{ ...choice, metrics: new Set(shown), attempts }}
         axes={axesOf([job])}
         names={names}
-        attempts={attempts}
+        attempts={known}
         onChoice={choose}
         onShowAll={zoom && (() => setZoom(null))}
       />
@@ -167,19 +171,17 @@ function Score({ job, rows, events, theme }: BoardProps) {
   );
 }
 
-function ofAttempt(rows: readonly MetricRow[], attempt: number | null): readonly MetricRow[] {
-  return attempt === null ? rows : rows.filter((row) => row.attempt === attempt);
-}
-
 /** Where the reader zooms into what was thinned out, the service is asked for more of it. */
 function useDetail(
   job: Job,
   events: readonly JobEvent[],
   rows: readonly MetricRow[],
+  tracks: readonly Track[],
+  axis: XAxis,
   zoom: Range | null,
-  place: (row: MetricRow) => number,
 ): readonly MetricRow[] {
-  const steps = zoom && thinnedSteps(rows, (row) => place(row) >= zoom[0] && place(row) <= zoom[1]);
+  const seen = zoom && rowsWithin(tracks, axis, zoom);
+  const steps = seen && thinnedSteps(rows, (row) => seen.has(row));
   const query = steps && `max_points=${CHART_POINTS}&start=${steps[0]}&end=${steps[1]}`;
   const { value } = useResource<MetricChart>(query && `/jobs/${job.id}/metrics/chart?${query}`);
   const finer = useMemo(() => value && fillMembership(rowsOfChart(value), events), [value, events]);

@@ -1,4 +1,4 @@
-import type { MetricRow } from "../wire";
+import { MOST_COMPARED } from "../state/compare";
 import type { XAxis } from "./data";
 
 /** What the reader wants to see. */
@@ -7,16 +7,11 @@ export interface Choice {
   isSmooth: boolean;
   isLog: boolean;
   metrics: ReadonlySet<string>;
-  /** Null: all attempts. */
-  attempt: number | null;
+  /** A line for each, in the order in which they were chosen; none: all attempts as one line. */
+  attempts: readonly number[];
 }
 
 const AXIS_NAMES: Record<XAxis, string> = { step: "Step", time: "Time", samples: "Samples" };
-
-/** The attempts that still have rows: of a step that was trained again the service keeps the last. */
-export function attemptsOf(rows: readonly MetricRow[]): number[] {
-  return [...new Set(rows.map((row) => row.attempt))].sort((a, b) => a - b);
-}
 
 interface BoardBarProps {
   choice: Choice;
@@ -43,21 +38,11 @@ export function BoardBar({ choice, axes, names, attempts, onChoice, onShowAll }:
         </button>
       )}
       {attempts.length > 1 && (
-        <select
-          class="attempt-choice"
-          aria-label="Attempt shown"
-          value={choice.attempt ?? ""}
-          onChange={({ currentTarget: { value } }) =>
-            onChoice({ ...choice, attempt: value ? Number(value) : null })
-          }
-        >
-          <option value="">All attempts</option>
-          {attempts.map((attempt) => (
-            <option key={attempt} value={attempt}>
-              Attempt {attempt}
-            </option>
-          ))}
-        </select>
+        <AttemptChoice
+          attempts={attempts}
+          chosen={choice.attempts}
+          onChange={(chosen) => onChoice({ ...choice, attempts: chosen })}
+        />
       )}
       <Toggle
         label="Smooth"
@@ -105,6 +90,38 @@ function MetricChoice({ names, chosen, onChange }: MetricChoiceProps) {
           onClick={() => flip(name)}
         >
           {name}
+        </button>
+      ))}
+    </fieldset>
+  );
+}
+
+interface AttemptChoiceProps {
+  attempts: readonly number[];
+  chosen: readonly number[];
+  onChange: (chosen: readonly number[]) => void;
+}
+
+/** One attempt by itself, or several beside each other; where none is chosen, the line goes through all of them. */
+function AttemptChoice({ attempts, chosen, onChange }: AttemptChoiceProps) {
+  const flip = (attempt: number) =>
+    onChange(chosen.includes(attempt) ? chosen.filter((other) => other !== attempt) : [...chosen, attempt]);
+  return (
+    <fieldset class="chips attempts" aria-label="Attempts compared">
+      <span class="soft" aria-hidden="true">
+        Attempts
+      </span>
+      {attempts.map((attempt) => (
+        <button
+          type="button"
+          key={attempt}
+          class="chip-toggle"
+          aria-label={`Attempt ${attempt}`}
+          aria-pressed={chosen.includes(attempt)}
+          disabled={chosen.length >= MOST_COMPARED && !chosen.includes(attempt)}
+          onClick={() => flip(attempt)}
+        >
+          {attempt}
         </button>
       ))}
     </fieldset>

@@ -9,7 +9,8 @@ import { type ChartInputs, decideChart } from "./plan";
 
 export interface LineOf extends LineStyle {
   name: string;
-  href: string;
+  /** Where more of it is told, if anywhere. */
+  href?: string;
 }
 
 type Format = (value: number | null | undefined) => string;
@@ -162,9 +163,9 @@ function Legend({ lines, data, place, format }: LegendProps) {
   return (
     <ul class="legend">
       {lines.map((line, index) => (
-        <li key={line.href}>
+        <li key={line.href ?? line.name}>
           <Stroke line={line} />
-          <a href={line.href}>{line.name}</a>
+          {line.href ? <a href={line.href}>{line.name}</a> : line.name}
           <span class="lane-value">{format(lineAt(data, index, place))}</span>
         </li>
       ))}

@@ -44,7 +44,12 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
     () =>
       metrics.map((name) => ({
         name,
-        data: buildLines(tracks, name, { axis, range, maxPoints: Math.max(200, width * 2), isSmooth }),
+        data: buildLines(tracks, (row) => row.values[name], {
+          axis,
+          range,
+          maxPoints: Math.max(200, width * 2),
+          isSmooth,
+        }),
       })),
     [tracks, metrics.join("\n"), range[0], range[1], width, isSmooth],
   );

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, makeJob } from "../testing";
-import type { MetricChart } from "../wire";
+import type { MetricChart, MetricRow } from "../wire";
 import { buildLines, isPositive, joinLines, rangeOf, readingAt, trackOf } from "./lines";
 
 const chart = (steps: number[], y: number[], name = "loss"): MetricChart => ({
@@ -8,6 +8,8 @@ const chart = (steps: number[], y: number[], name = "loss"): MetricChart => ({
   series: { [name]: { x: steps, y, steps, times: steps.map((step) => Date.parse(at(step)) / 1000) } },
   position: 9,
 });
+
+const loss = (row: MetricRow) => row.values.loss;
 
 const line = (x: number[], y: (number | null)[], trend: (number | null)[] | null = null) => ({ x, y, trend });
 
@@ -63,15 +65,15 @@ describe("the lines of several jobs", () => {
 
   it("are one column a job, of those that measured it", () => {
     const choice = { axis: "time" as const, range: [0, 10] as const, maxPoints: 100, isSmooth: true };
-    const lines = buildLines(tracks("time"), "loss", choice);
+    const lines = buildLines(tracks("time"), loss, choice);
     expect(lines.x).toEqual([1, 2, 3, 4]);
     expect(lines.lines?.map((line) => readingAt(line.y, null))).toEqual([7, 5, null]);
-    expect(buildLines(tracks("time"), "accuracy", choice).x).toEqual([]);
+    expect(buildLines(tracks("time"), (row) => row.values.accuracy, choice).x).toEqual([]);
   });
 
   it("fit a logarithmic axis where no value is zero or less", () => {
     const choice = { axis: "step" as const, range: [0, 10] as const, maxPoints: 100, isSmooth: false };
-    const built = (y: number[]) => buildLines([trackOf(early, chart([1, 2], y), "step")], "loss", choice);
+    const built = (y: number[]) => buildLines([trackOf(early, chart([1, 2], y), "step")], loss, choice);
     expect(isPositive(built([1, 2]))).toBe(true);
     expect(isPositive(built([1, 0]))).toBe(false);
   });

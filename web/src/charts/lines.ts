@@ -1,4 +1,4 @@
-/** Several jobs as lines over one axis. Pure. */
+/** Several jobs, or attempts of one, as lines over one axis. Pure. */
 
 import type { Job, MetricChart, MetricRow } from "../wire";
 import {
@@ -52,7 +52,7 @@ export function joinLines(lines: readonly LaneData[]): LaneData {
   };
 }
 
-/** What a job has measured, and where it begins on the axis. */
+/** What a job or an attempt has measured, and where it begins on the axis. */
 export interface Track {
   rows: readonly MetricRow[];
   /** Epoch milliseconds at which its time begins. */
@@ -81,22 +81,27 @@ export function rangeOf(tracks: readonly Track[], axis: XAxis): Range {
   return [Math.min(...extents.map((one) => one[0])), Math.max(...extents.map((one) => one[1]))];
 }
 
+export type Read = (row: MetricRow) => number | null | undefined;
+
 export interface LinesChoice {
   axis: XAxis;
   range: Range;
   maxPoints: number;
   isSmooth: boolean;
+  isTrendByWorkers?: boolean;
 }
 
-/** One metric of all of them. */
-export function buildLines(tracks: readonly Track[], name: string, choice: LinesChoice): LaneData {
+/** What one of them has measured. */
+export function laneOf({ rows, origin, batch }: Track, read: Read, choice: LinesChoice): LaneData {
   const { isSmooth, ...how } = choice;
-  const lanes = tracks.map(({ rows, origin, batch }) => {
-    const measured = rows.filter((row) => row.values[name] !== undefined);
-    const hasTrend = isSmooth && measured.length > TREND_ROWS;
-    return buildLane(measured, (row) => row.values[name], { ...how, origin, batch, hasTrend });
-  });
-  return joinLines(lanes);
+  const measured = rows.filter((row) => read(row) !== undefined);
+  const hasTrend = isSmooth && measured.length > TREND_ROWS;
+  return buildLane(measured, read, { ...how, origin, batch, hasTrend });
+}
+
+/** The same of all of them. */
+export function buildLines(tracks: readonly Track[], read: Read, choice: LinesChoice): LaneData {
+  return joinLines(tracks.map((track) => laneOf(track, read, choice)));
 }
 
 /** Whether a logarithmic axis can show all of it. */

@@ -110,7 +110,7 @@ function seriesOf(props: LaneProps): uPlot.Series[] {
 /** Under a trend what was measured is fainter than in a lane of its own: there are several of them. */
 function lineSeries(props: LaneProps, line: LineOf, index: number): uPlot.Series[] {
   const stroke = colour(line.colour);
-  const drawn = { stroke, width: 2, dash: line.dash };
+  const drawn = { stroke, width: 2, dash: line.dash, ...(props.isStepped ? { paths: stepped } : {}) };
   if (!props.data.lines?.[index]?.trend) return [{ ...drawn, points: { show: props.data.x.length < 3 } }];
   const measured = { stroke: faded(stroke, 0.22), width: 1, points: { show: false } };
   return [measured, { ...drawn, points: { show: false } }];

@@ -67,7 +67,7 @@ export function CompareView({ wanted, theme }: CompareViewProps) {
             <RunsBoard
               runs={drawn}
               names={orderNames([...names, ...metrics])}
-              choice={{ ...wanted, metrics: new Set(metrics), attempt: null }}
+              choice={{ ...wanted, metrics: new Set(metrics), attempts: [] }}
               theme={theme}
               isLoading={isReading}
               onChoice={choose}
