@@ -22,11 +22,11 @@ from rubato.cli.options import (
     parse_assignments,
     parse_ranks,
     parse_since,
+    parse_statuses,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
 from rubato.cli.watch_commands import UNFINISHED
-from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="TIME", 
 def ps(
     *,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Finished jobs too.")] = False,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Only in this status, finished ones too; repeatable."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Only where the name holds this.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only submitted since then: 5m, 2h, or 2026-01-31T12:00:00Z.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     label: Annotated[
@@ -50,16 +58,29 @@ def ps(
 ) -> None:
     """List jobs, newest first."""
     labels = parse_assignments(label or [], "--label")
-    statuses = () if show_all else UNFINISHED
+    statuses = parse_statuses(status or [], "--status") or (() if show_all else UNFINISHED)
+    begin = parse_since(since, datetime.now(UTC))
+    is_narrowed = bool(status or name or begin or project or labels)
     with connect(url) as client:
 
         def jobs() -> list[Job]:
-            return list(client.jobs(status=statuses, limit=limit, project=project, labels=labels))
+            found = client.jobs(
+                status=statuses,
+                text=name,
+                limit=limit,
+                project=project,
+                labels=labels,
+                created_after=begin.isoformat() if begin else None,
+            )
+            return list(found)
 
         def take() -> Picture:
             if found := jobs():
                 return Picture([job_table(found, datetime.now(UTC), terminal_columns())])
-            return Picture([], ["No jobs." if show_all else "No unfinished jobs; `rubato ps -a` lists finished ones."])
+            if show_all or status:
+                return Picture([], ["No job matches." if is_narrowed else "No jobs."])
+            none = "No unfinished job matches" if is_narrowed else "No unfinished jobs"
+            return Picture([], [f"{none}; `rubato ps -a` lists finished ones."])
 
         if as_json:
             put_json([job.raw for job in jobs()])
@@ -286,11 +307,7 @@ def wait(
 
     Exit code: 0 as waited for, 100 failed, 103 cancelled, 101 not finished in time, 102 no such job.
     """
-    wanted = tuple(part for text in statuses or [] for part in text.split(","))
-    known = [str(status) for status in Status]
-    for status in wanted:
-        if status not in known:
-            raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint="--for")
+    wanted = parse_statuses(statuses or [], "--for")
     timeout_s = read_timeout(timeout)
     with source_of(job, url) as client:
         found = wait_for_status(client, client.job(job).id, wanted, timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ import typer
 
 from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, complete_url
+from rubato.wire.status import Status
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -182,6 +183,20 @@ def parse_since(text: str | None, now: datetime) -> datetime | None:
             f"{text!r} is no time; write how long ago (90s, 5m, 2h) or a time such as 2026-01-31T12:00:00Z",
             param_hint="--since",
         ) from None
+
+
+def parse_statuses(texts: Sequence[str], option: str) -> tuple[str, ...]:
+    """`["paused", "failed,cancelled"]` as statuses.
+
+    Raises:
+        typer.BadParameter: one that no job can have.
+    """
+    wanted = tuple(part.strip() for text in texts for part in text.split(","))
+    known = [str(status) for status in Status]
+    for status in wanted:
+        if status not in known:
+            raise typer.BadParameter(f"{status!r} is no status; one of {', '.join(known)}", param_hint=option)
+    return wanted
 
 
 def parse_ranks(text: str | None) -> tuple[int, ...]:

@@ -18,33 +18,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_ps_lists_unfinished_jobs(service: FakeService, rubato: Rubato) -> None:
-    service.on(
-        "GET", "/jobs", {"items": [job(), job(id="job_2", name="[red]x", joining=1, workers=1)], "next_cursor": None}
-    )
-    done = rubato("ps")
-    assert done.code == 0
-    lines = done.out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "STATUS", "WORKERS", "STEP", "LOSS", "AGE"]
-    assert lines[1].split()[:6] == ["job_1", "digits", "running", "2", "120/500", "0.25"]
-    assert lines[2].split()[:4] == ["job_2", "[red]x", "running", "1/2"]
-    asked = service.asked("GET", "/jobs")[0]
-    assert asked.headers["Authorization"] == "Bearer rbt_test"
-    assert asked.query["status"].split(",") == [
-        *("queued", "starting", "running", "recovering", "pausing", "paused", "stopping")
-    ]
-
-
-def test_ps_with_nothing_to_show_keeps_stdout_empty(service: FakeService, rubato: Rubato) -> None:
-    service.on("GET", "/jobs", {"items": [], "next_cursor": None})
-    done = rubato("ps")
-    assert (done.code, done.out) == (0, "")
-    assert "rubato ps -a" in done.err
-    assert rubato("ps", "--json").json == []
-    rubato("ps", "-a")
-    assert "status" not in service.requests[-1].query
-
-
 def test_get_shows_the_failure_with_its_traceback(service: FakeService, rubato: Rubato) -> None:
     failure = {
         "failure_class": "user",
