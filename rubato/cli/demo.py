@@ -6,10 +6,12 @@ digest of its weights with that of a run to which nothing happened. Leaves the s
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import ProgressLine, describe_event, gap_listener, progress_line
 from rubato.cli.keeper import commands, control
 from rubato.cli.keeper.process_table import identify, read_table, send_signal, tree_of
-from rubato.cli.output import fail, note, put
+from rubato.cli.output import fail, note, put, put_json
 from rubato.cli.render import describe_failure, describe_generation
 from rubato.cli.service_commands import StepLine, make_login_link
 from rubato.cli.specfile import unique_name
@@ -142,20 +144,17 @@ class Story:
         return self.job
 
 
-def run_demo() -> ExitCode:
-    """The demo, from `rubato up` to the comparison of digests."""
+def run_demo(*, as_json: bool = False) -> ExitCode:
+    """The demo, from `rubato up` to the comparison of digests.
+
+    Args:
+        as_json: what came of it is data on stdout, and the story goes to stderr.
+    """
     began = time.monotonic()
     home = Home.from_environment()
     try:
-        url = start_service(home)
-        from rubato.client import Client
-
-        with Client(url, home.read_token(), home=home) as client:
-            disturbed, formed, epochs = run_disturbed_long_enough(client, home)
-            undisturbed = run_undisturbed(client, epochs)
-            tell_story(client, disturbed, formed)
-            compare(disturbed, undisturbed)
-            tell_page(client.url, home, disturbed)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            outcome = play(home)
     except KeyboardInterrupt:
         note("\nStopped. The service is up and the job goes on: `rubato ps` shows it, `make down` ends everything.")
         return ExitCode.INTERRUPTED
@@ -163,8 +162,36 @@ def run_demo() -> ExitCode:
         fail(f"the demo failed: {error}")
         note(f"The service is left as it is. Logs: {home.path}/*.log, `rubato doctor`; `make down` ends everything.")
         return ExitCode.ERROR
-    put(f"\nThe demo took {time.monotonic() - began:.0f} s. The service stays up; `make down` stops it.")
+    took_s = time.monotonic() - began
+    if as_json:
+        put_json({**outcome, "seconds": round(took_s, 1)})
+    else:
+        put(f"\nThe demo took {took_s:.0f} s. The service stays up; `make down` stops it.")
     return ExitCode.OK
+
+
+def play(home: Home) -> dict[str, Any]:
+    """Start the service, run both jobs and compare them; what came of it, as the API says it.
+
+    Raises:
+        RubatoError: something was not as promised.
+    """
+    url = start_service(home)
+    from rubato.client import Client
+
+    with Client(url, home.read_token(), home=home) as client:
+        disturbed, formed, epochs = run_disturbed_long_enough(client, home)
+        undisturbed = run_undisturbed(client, epochs)
+        tell_story(client, disturbed, formed)
+        compare(disturbed, undisturbed)
+        tell_page(client.url, home, disturbed)
+        return {
+            "url": client.url,
+            "digest": digest_of(disturbed),
+            "disturbed": disturbed.raw,
+            "undisturbed": undisturbed.raw,
+            "generations": [event.raw for event in formed],
+        }
 
 
 def start_service(home: Home) -> str:

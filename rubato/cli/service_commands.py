@@ -140,8 +140,8 @@ def doctor(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(ExitCode.ERROR)
 
 
-def demo() -> None:
+def demo(*, as_json: JsonOption = False) -> None:
     """Train a classifier; scale it, kill a worker, and compare the bits with an undisturbed run."""
     from rubato.cli.demo import run_demo
 
-    raise typer.Exit(run_demo())
+    raise typer.Exit(run_demo(as_json=as_json))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from rubato.cli import demo
 from rubato.cli.demo import DemoFailed, Story, TooShort, choose_victim, compare, digest_of
+from rubato.cli.exits import ExitCode
+from rubato.cli.output import put
 from rubato.client import Client, Job, JobUpdate, Worker
 from rubato.client.models import Event, MetricPoint, decode
 from rubato.home import Home
@@ -122,6 +125,24 @@ def test_a_job_that_would_be_over_too_soon_is_cancelled_and_its_successor_fits()
         story.must_last(60.0)
     assert client.cancelled
     assert caught.value.longer == pytest.approx(7.5)
+
+
+def test_as_json_the_story_goes_to_stderr_and_what_came_of_it_to_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RUBATO_HOME", str(tmp_path))
+
+    def play(home: Home) -> dict[str, Any]:
+        put("the story")
+        return {"digest": "a"}
+
+    monkeypatch.setattr(demo, "play", play)
+    assert demo.run_demo(as_json=True) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert json.loads(out)["digest"] == "a"
+    assert "the story" in err
+    assert demo.run_demo() == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[0] == "the story"
 
 
 def test_only_success_counts_as_too_early() -> None:

@@ -16,7 +16,6 @@ from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato, job
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/cli.md"
 WITHOUT_JSON = {
-    "demo": "a story for people",
     "completion": "prints a script",
 }
 INTERFACE = [
