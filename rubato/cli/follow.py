@@ -30,7 +30,6 @@ TOLD = {
     EventKind.CAPACITY_WAITING,
     EventKind.CHECKPOINT_FAILED,
     EventKind.CHECKPOINT_CORRUPT,
-    EventKind.USER_EVENT,
 }
 """Events worth a line while one watches; `rubato get` and the page show them all."""
 PLAIN_EVERY_S = 5.0

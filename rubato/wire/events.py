@@ -61,4 +61,3 @@ class EventKind(StrEnum):
     PREFETCH_FAILED = "prefetch.failed"  # worker_id
     PREFETCH_OFF = "prefetch.off"  # worker_id
     DIVERGED = "diverged"  # step, digests, agreed_step: up to where the states are known to be equal; distrusted
-    USER_EVENT = "user.event"  # of a program's own; nothing sends it yet: programs have run.log and what they print
