@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import structlog
@@ -147,7 +146,7 @@ class Gate:
             path=path,
             status=status,
             ms=round((time.perf_counter() - started) * 1000, 1),
-            client=_client(scope.get("client")),
+            client=address_of(Request(scope)),
         )
 
 
@@ -159,5 +158,6 @@ def observe_request(scope: Scope, status: int, seconds: float) -> None:
     REQUESTS.labels(method, route or "none", str(status)).observe(seconds)
 
 
-def _client(address: Iterable[object] | None) -> str:
-    return str(next(iter(address), "")) if address else ""
+def address_of(request: Request) -> str:
+    """Where a request comes from; behind a proxy that is trusted, what that says. Empty: a local socket."""
+    return request.client.host if request.client else ""

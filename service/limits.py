@@ -1,10 +1,12 @@
-"""How much one caller may ask of this process: requests by a token bucket, and open streams by their number.
+"""How much one caller may ask of this process: requests by a token bucket, and open streams by their number. Who is not
+known yet is counted by address: how often one may fail to sign in.
 
 In memory, so of each replica by itself: limits keep a program that runs wild from others' way, they are no accounts.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field
 from service.errors import ErrorKind, ServiceError
 
 STREAM_RETRY_S = 5.0
+MAX_ADDRESSES = 10_000
+"""Remembered, some megabytes; beyond them the one that was silent for the longest is forgotten."""
 
 
 @dataclass
@@ -34,6 +38,10 @@ class TokenBucket:
         self.level -= 1
         return 0.0
 
+    def give_back(self) -> None:
+        """Put back one that was taken."""
+        self.level = min(self.size, self.level + 1)
+
 
 @dataclass
 class Limits:
@@ -42,9 +50,12 @@ class Limits:
     requests_per_s: float
     burst: int
     max_streams: int
+    failed_sign_ins_per_minute: float = 30.0
     clock: Callable[[], float] = time.monotonic
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _streams: Counter[str] = field(default_factory=Counter)
+    _sign_ins: dict[str, TokenBucket] = field(default_factory=dict)
+    """By address; the one that tried last is the last."""
 
     def admit(self, caller: str) -> None:
         """Count a request.
@@ -62,6 +73,40 @@ class Limits:
                 "Streams and `wait` tell of changes without asking again and again.",
                 extra={"retry_after": round(wait_s, 3)},
             )
+
+    @contextmanager
+    def sign_in(self, address: str) -> Iterator[None]:
+        """A try to sign in, counted before anything is looked up; one that is not refused is given back.
+
+        So tries at once are counted, too, and those who share an address sign in as often as they like.
+
+        Raises:
+            ServiceError: rate_limited, without a try.
+        """
+        now_s, per_minute = self.clock(), self.failed_sign_ins_per_minute
+        size = max(1.0, per_minute)
+        place = _place_of(address)
+        bucket = self._sign_ins.pop(place, None) or TokenBucket(per_minute / 60, size, size, now_s)
+        self._sign_ins[place] = bucket
+        if len(self._sign_ins) > MAX_ADDRESSES:
+            del self._sign_ins[next(iter(self._sign_ins))]
+        wait_s = bucket.take(now_s)
+        if wait_s > 0:
+            raise ServiceError(
+                ErrorKind.RATE_LIMITED,
+                f"More than {per_minute:g} sign-ins a minute failed from your address; try again in {wait_s:.2g} s. "
+                "A token that was copied whole signs in at once; `rubato login` makes a fresh link.",
+                extra={"retry_after": round(wait_s, 3)},
+            )
+        was_refused = False
+        try:
+            yield
+        except ServiceError:
+            was_refused = True
+            raise
+        finally:
+            if not was_refused:
+                bucket.give_back()
 
     def check_stream(self, caller: str) -> None:
         """Refuse one stream more than a caller may have.
@@ -86,3 +131,15 @@ class Limits:
             self._streams[caller] -= 1
             if not self._streams[caller]:
                 del self._streams[caller]
+
+
+def _place_of(address: str) -> str:
+    """What an address counts as: whoever has one of IPv6 has all of its network of 64 bits."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv6Address):
+        mapped = parsed.ipv4_mapped
+        return str(ipaddress.ip_network((parsed, 64), strict=False)) if mapped is None else str(mapped)
+    return str(parsed)

@@ -96,6 +96,8 @@ class Settings(BaseSettings):
     """Of one person's token, at each replica; agents and controllers are paced by their protocol instead."""
     request_burst: int = Field(default=2_000, ge=1)
     """Requests that a token may make at once after it was quiet."""
+    failed_sign_ins_per_minute: float = Field(default=30.0, gt=0)
+    """Tokens and login links that are no good, of one address, at each replica: so many at once, then at this rate."""
     streams_per_user: int = Field(default=100, ge=1)
     """Event streams that one person may have open at each replica."""
     max_job_log_bytes: int = Field(default=2 * 1024**3, ge=0)

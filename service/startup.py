@@ -99,7 +99,12 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             logs=LogStore(settings.home / "logs", settings.log_segment_bytes),
             packages=PackageStore(settings.home / "packages", settings.max_package_bytes),
             storage=StorageDesk(storage),
-            limits=Limits(settings.requests_per_second, settings.request_burst, settings.streams_per_user),
+            limits=Limits(
+                settings.requests_per_second,
+                settings.request_burst,
+                settings.streams_per_user,
+                settings.failed_sign_ins_per_minute,
+            ),
             heartbeat=Heartbeat(),
             clock=clock,
             holder=secrets.token_hex(8),

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 
 from api import schemas
 from api.auth import PEOPLE, Caller, Parts, allow, needs, public
+from api.gate import address_of
 from api.reference import render_reference
 from api.routes.errors import errors
 from rubato.wire import WIRE_VERSION
@@ -40,13 +41,16 @@ async def get_cluster(context: Parts, caller: Caller) -> Any:
 
 @router.post("/session", status_code=204, response_class=Response, responses=errors(422))
 @public
-async def sign_in(body: schemas.SessionRequest, context: Parts) -> Response:
-    """Exchange a person's token for a cookie."""
+async def sign_in(body: schemas.SessionRequest, request: Request, context: Parts) -> Response:
+    """Exchange a person's token for a cookie; 429 to an address from which too many tokens were no good."""
     now = context.clock()
-    async with context.database.read() as session:
-        principal = await context.authority.recognise(session, body.token.strip(), now)
-    if principal.token_id is None or principal.role not in PEOPLE:
-        raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with a person's token, not a machine's.")
+    with context.limits.sign_in(address_of(request)):
+        async with context.database.read() as session:
+            principal = await context.authority.recognise(session, body.token.strip(), now)
+        if principal.token_id is None or principal.role not in PEOPLE:
+            raise ServiceError(ErrorKind.FORBIDDEN, "Sign in with a person's token, not a machine's.")
+    # Each sign-in is written: a good token has no more of them than of other requests.
+    context.limits.admit(principal.token_id)
     async with context.database.write() as session:
         cookie = await context.authority.open_session(session, principal.token_id, now)
     response = Response(status_code=204)
@@ -82,14 +86,15 @@ async def make_login_link(request: Request, context: Parts, caller: Caller) -> A
 
 @top_router.get("/login", response_class=RedirectResponse, status_code=303, responses=errors())
 @public
-async def sign_in_by_link(code: str, context: Parts) -> RedirectResponse:
-    """Sign a browser in by a one-time link; a spent one leads to the page, which says so."""
+async def sign_in_by_link(code: str, request: Request, context: Parts) -> RedirectResponse:
+    """Sign a browser in by a one-time link; a spent one leads to the page, which says so, and counts as for tokens."""
     now = context.clock()
     try:
-        async with context.database.read() as session:
-            await context.authority.check_login_code(session, code, now)
-        async with context.database.write() as session:
-            cookie = await context.authority.redeem_login_code(session, code, now)
+        with context.limits.sign_in(address_of(request)):
+            async with context.database.read() as session:
+                await context.authority.check_login_code(session, code, now)
+            async with context.database.write() as session:
+                cookie = await context.authority.redeem_login_code(session, code, now)
     except ServiceError as error:
         if error.kind is not ErrorKind.UNAUTHENTICATED:
             raise

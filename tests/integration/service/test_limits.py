@@ -7,10 +7,12 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from api.tails import all_jobs
 from rubato.wire.codec import to_json
+from service.auth import new_token
 from tests.callers import an_admin
 from tests.integration.service.test_people import make_user
 from tests.pickle_bomb import PickleBomb
@@ -52,6 +54,50 @@ async def test_one_who_asks_too_often_is_in_nobody_else_s_way(make_bench: MakeBe
             last = await ada.get("/api/v1/me")
         assert last.status_code == 429
         assert (await bob.get("/api/v1/me")).status_code == 200
+
+
+def from_address(bench: Bench, address: str) -> httpx.AsyncClient:
+    """A browser that is not signed in."""
+    transport = httpx.ASGITransport(app=bench.app, raise_app_exceptions=False, client=(address, 1234))
+    return httpx.AsyncClient(transport=transport, base_url=str(bench.client.base_url))
+
+
+async def test_who_fails_to_sign_in_too_often_is_told_when_to_come_again(
+    make_bench: MakeBench, database_url: str
+) -> None:
+    async with (
+        make_bench(database_url, failed_sign_ins_per_minute=4) as bench,
+        from_address(bench, "192.0.2.1") as guesser,
+        from_address(bench, "192.0.2.2") as other,
+    ):
+        signed_in = [(await guesser.post("/api/v1/session", json={"token": bench.token})).status_code for _ in range(9)]
+        assert set(signed_in) == {204}, "those that succeed are not counted"
+        for _ in range(2):
+            assert (await guesser.post("/api/v1/session", json={"token": new_token()})).status_code == 401
+            assert (await guesser.get("/login?code=wrong")).status_code == 303
+        link = await bench.post("/login-links", 201)
+        for refused in (
+            await guesser.post("/api/v1/session", json={"token": new_token()}),
+            await guesser.post("/api/v1/session", json={"token": bench.token}),
+            await guesser.get("/login?code=wrong"),
+            await guesser.get(link["url"]),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+            assert 1 <= int(refused.headers["retry-after"]) <= 15
+            assert refused.json()["detail"].startswith(
+                "More than 4 sign-ins a minute failed from your address; try again"
+            )
+            assert "set-cookie" not in refused.headers
+        # Who has signed in goes on, and so does everybody else.
+        assert (await guesser.get("/api/v1/me")).status_code == 200
+        assert (await other.get(link["url"])).headers["location"] == "/", "a link that was refused is not spent"
+        assert (await other.post("/api/v1/session", json={"token": bench.token})).status_code == 204
+
+
+async def test_a_good_token_signs_in_no_more_often_than_it_may_ask(make_bench: MakeBench) -> None:
+    async with make_bench(requests_per_second=0.1, request_burst=3) as bench, from_address(bench, "192.0.2.1") as one:
+        codes = [(await one.post("/api/v1/session", json={"token": bench.token})).status_code for _ in range(4)]
+        assert codes == [204, 204, 204, 429]
 
 
 async def test_streams_are_counted_and_given_back(make_bench: MakeBench) -> None:
