@@ -48,7 +48,9 @@ PAUSES = Histogram(
 )
 WORKERS_LOST = Counter("rubato_workers_lost", "Workers that died or were fenced.", registry=REGISTRY)
 CHECKPOINTS = Counter("rubato_checkpoints", "Checkpoints by what became of them.", ["result"], registry=REGISTRY)
-SWEPT = Counter("rubato_swept", "What the sweep removed of deleted and of old jobs.", ["what"], registry=REGISTRY)
+SWEPT = Counter(
+    "rubato_swept", "What the sweep removed: of deleted and old jobs, and what is old.", ["what"], registry=REGISTRY
+)
 SWEEP_FAILURES = Counter("rubato_sweep_failures", "Jobs that a round of the sweep could not finish.", registry=REGISTRY)
 SWEEPS = Histogram(
     "rubato_sweep_round_seconds",

@@ -112,6 +112,8 @@ class Settings(BaseSettings):
     """Of its metrics; the last values stay with the job."""
     keep_events_days: float | None = Field(default=None, gt=0)
     """Of its events."""
+    keep_audit_days: float | None = Field(default=None, gt=0)
+    """Days for which the trail of what people changed is kept; unset: for good."""
     keep_packages_days: float = Field(default=7, gt=0)
     """Days after its upload for which a package is kept that no job has (any more)."""
 

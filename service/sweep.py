@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from service.audit import forget_entries
 from service.checkpoints import name_of_newest
 from service.context import Context
 from service.counters import SWEEP_FAILURES, SWEEPS, SWEPT
@@ -123,6 +124,8 @@ class Sweeper:
             if is_settled and not is_held(self._packages_due, now, PACKAGES_EVERY):
                 self._packages_due = now + PACKAGES_EVERY
                 await self._remove_packages(now - timedelta(days=self._context.settings.keep_packages_days))
+            if is_settled and (days := self._context.settings.keep_audit_days) is not None:
+                await self._remove_audit_entries(now - timedelta(days=days))
         finally:
             SWEEPS.observe(time.perf_counter() - began)
 
@@ -223,6 +226,14 @@ class Sweeper:
                 async with self._transaction() as session:
                     is_gone = await remove_unused(self._context, session, sha256, before)
                 SWEPT.labels("packages").inc(is_gone)
+
+    async def _remove_audit_entries(self, before: datetime) -> None:
+        """Those of what people changed before then."""
+        removed = ROWS
+        while removed == ROWS:
+            async with self._transaction() as session:
+                removed = await forget_entries(session, before, ROWS)
+            SWEPT.labels("audit_rows").inc(removed)
 
     async def _remove_rows(self, table: type[Base], key: InstrumentedAttribute[int], job_id: str, what: str) -> None:
         """All rows of a job, a stretch of keys at a time."""

@@ -1,7 +1,8 @@
-"""`rubato token`, `rubato project`, `rubato user`: who may see and do what."""
+"""`rubato token`, `rubato project`, `rubato user`: who may see and do what; `rubato audit`: who changed what."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 import typer
@@ -190,6 +191,41 @@ def disable_user(
     with connect(url) as client:
         changed = client.access.update_user(name, is_disabled=not undo)
     tell(changed, f"{name} may {'come in again' if undo else 'not come in any more'}.", as_json=as_json)
+
+
+def audit(
+    *,
+    actor: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only what this user did.")] = None,
+    action: Annotated[
+        str | None, typer.Option(metavar="ACTION", help="Only this, such as job.submitted or token.revoked.")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Only of this job: its name, or its id, also of a deleted one.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """List what people changed, newest first (admins of the service)."""
+    with connect(url) as client:
+        # An id is not looked up: the trail keeps who deleted what.
+        job_id = job if job is None or job.startswith("job_") else client.job(job).id
+        found = list(client.access.audit(actor=actor, action=action, job_id=job_id, limit=limit))
+    if as_json:
+        put_json(found)
+        return
+    rows = [
+        {
+            **one,
+            "time": str(one["time"]).replace("T", " ")[:19],
+            "detail": json.dumps(one["detail"], ensure_ascii=False),
+        }
+        for one in found
+    ]
+    put_table([{**row, "user": row["actor"], "job": row["job_id"]} for row in rows], AUDIT)
+
+
+AUDIT = ("time", "user", "action", "job", "detail")
 
 
 def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:

@@ -70,6 +70,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     service_commands.down,
     login.login,
     login.logout,
+    access_commands.audit,
     service_commands.doctor,
     backup_commands.backup,
     backup_commands.restore,

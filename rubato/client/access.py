@@ -105,9 +105,24 @@ class Access:
         (yield from self._transport.send("DELETE", path_of("tokens", token_id)))
 
     @flow
-    def audit(self, *, actor: str | None = None, action: str | None = None) -> Flow[Row]:
-        """What people changed, newest first."""
-        yield from self._transport.pages("/audit", {"actor": actor, "action": action})
+    def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        job_id: str | None = None,
+        limit: int | None = None,
+    ) -> Flow[Row]:
+        """What people changed, newest first; only an admin of the service may look.
+
+        Args:
+            actor: name of a user, or of a token of the home.
+            action: such as `job.submitted`.
+            job_id: also of a job that was deleted.
+            limit: at most so many; None: all.
+        """
+        wanted = {"actor": actor, "action": action, "job_id": job_id}
+        yield from self._transport.pages("/audit", wanted, limit)
 
 
 class SyncAccess(Access, Sync):

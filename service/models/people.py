@@ -130,7 +130,7 @@ class StoredReply(Base):
 
 
 class AuditEntry(Base):
-    """What a person changed; rows are only ever added."""
+    """What a person changed; rows are only added, and go by their age alone, where the settings say so."""
 
     __tablename__ = "audit"
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.unit.cli.fake_service import FakeService, Reply, Rubato
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
 
 TOKEN = {"id": "tok_1", "name": "ci", "role": "user", "user": "ada", "expires_at": None, "revoked_at": None}
 
@@ -44,6 +44,44 @@ def test_lists_of_projects_members_and_users(service: FakeService, rubato: Rubat
     assert "vision" in rubato("project", "ls").out
     assert rubato("project", "members", "vision").out.splitlines()[1].split() == ["ada", "admin"]
     assert rubato("user", "ls", "--json").json[0]["name"] == "ada"
+
+
+ENTRY = {
+    "id": 7,
+    "time": "2026-01-31T12:00:00.123Z",
+    "actor": "ada",
+    "action": "job.deleted",
+    "job_id": "job_1",
+    "detail": {"name": "digits"},
+}
+
+
+def test_who_changed_what_is_listed(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/audit", {"items": [ENTRY, {**ENTRY, "job_id": None}], "next_cursor": None})
+    lines = rubato("audit").out.splitlines()
+    assert lines[0].split() == ["TIME", "USER", "ACTION", "JOB", "DETAIL"]
+    assert [line.split(maxsplit=5) for line in lines[1:]] == [
+        ["2026-01-31", "12:00:00", "ada", "job.deleted", "job_1", '{"name": "digits"}'],
+        ["2026-01-31", "12:00:00", "ada", "job.deleted", "-", '{"name": "digits"}'],
+    ]
+    assert service.requests[-1].query["limit"] == "50"
+
+
+def test_of_what_was_changed_only_what_is_asked_for(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/audit", {"items": [ENTRY], "next_cursor": "7"})
+    shown = rubato("audit", "--user", "ada", "--action", "job.deleted", "--job", "job_1", "-n", "1", "--json")
+    assert shown.json == [ENTRY]
+    (asked,) = service.requests  # an id is not looked up: the job may have been deleted
+    query = asked.query
+    assert {name: query[name] for name in ("actor", "action", "job_id", "limit")} == {
+        "actor": "ada",
+        "action": "job.deleted",
+        "job_id": "job_1",
+        "limit": "1",
+    }
+    service.on("GET", "/jobs/digits", job(id="job_9"))
+    rubato("audit", "--job", "digits")
+    assert service.requests[-1].query["job_id"] == "job_9"
 
 
 def test_ps_filters(service: FakeService, rubato: Rubato) -> None:

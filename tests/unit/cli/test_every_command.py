@@ -99,6 +99,7 @@ NODE = {"node_id": "n1", "hostname": "a", "address": "10.0.0.1", "state": "ready
 CHECKPOINT = {"id": "ckpt_1", "attempt": 1, "step": 2, "files": [], "pinned": True}
 ACTION = {"worker_id": "w1", "kind": "drain", "state": "done", "message": "left"}
 NAMED = {"name": "x", "user": "ada", "role": "editor"}
+ENTRY = {"id": 1, "time": "t", "actor": "ada", "action": "job.submitted", "job_id": "job_1", "detail": {}}
 CHART = {"loss": {"x": [1], "y": [0.5]}}
 LINE = {"id": "1", "time": "t", "stream": "stdout", "line": "hello", "rank": 0}
 EXPLAINED = {"job_id": "job_1", "name": "digits", "status": "running", "because": "it has what it wants"}
@@ -131,6 +132,7 @@ CASES: list[tuple[str, str, Any, str | None]] = [
     ("project members x", "GET /projects/x", {"members": [NAMED]}, "members"),
     ("project grant x ada editor", "PUT /projects/x/members/ada", NAMED, None),
     ("user add ada", "POST /users", NAMED, None),
+    ("audit", "GET /audit", {"items": [ENTRY]}, "items"),
     ("user ls", "GET /users", {"items": [NAMED]}, "items"),
     ("user disable ada", "PATCH /users/ada", NAMED, None),
     ("webhook add x https://a.example", "POST /projects/default/webhooks", NAMED, None),
