@@ -90,6 +90,8 @@ class User(BaseModel):
     """A person, or a program that acts as one."""
 
     name: str
+    etag: str
+    """Of what an admin may change; with If-Match it is changed as it was seen."""
     is_admin: bool
     created_at: str
     disabled_at: str | None

@@ -13,6 +13,8 @@ class Secret(BaseModel):
     """A secret, without its value."""
 
     name: str
+    etag: str
+    """Of the value that it has; with If-Match it is replaced or removed as it was seen."""
     project: str
     created_at: str
     updated_at: str

@@ -96,7 +96,7 @@ async def update_project(
     async with context.database.write() as session:
         project = await find_project(session, name, for_update=True)
         before = _quota_json(project)
-        check_tag(name, edition_of({"description": project.description, "quota": before}), asked.if_match)
+        check_tag(name, _edition(project), asked.if_match)
         if description is not None:
             project.description = description
         for limit in QUOTA & quota.keys():
@@ -108,22 +108,20 @@ async def update_project(
     return await get_project(context, name, caller)
 
 
-async def delete_project(context: Context, name: str, caller: Principal) -> None:
+async def delete_project(context: Context, name: str, asked: Asked) -> None:
     """Remove a project without jobs.
 
     Raises:
-        ServiceError: not_found, conflict.
+        ServiceError: not_found, conflict, precondition_failed.
     """
     async with context.database.write() as session:
         # Locked: a job that is submitted at this moment is waited for, and found.
-        locked = select(Project.name).where(Project.name == name).with_for_update()
-        if not is_storable(name) or (await session.execute(locked)).first() is None:
-            raise not_found("project", name[:80])
+        check_tag(name, _edition(await find_project(session, name, for_update=True)), asked.if_match)
         in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
         if await session.scalar(in_it) is not None:
             raise ServiceError(ErrorKind.CONFLICT, f"The project {name!r} has jobs; only one without can be removed.")
         await session.execute(delete(Project).where(Project.name == name))
-        audit(session, context, caller, "project.deleted", {"project": name})
+        audit(session, context, asked.caller, "project.deleted", {"project": name})
 
 
 async def grant(context: Context, project: str, user: str, role: ProjectRole, caller: Principal) -> dict[str, Any]:
@@ -194,15 +192,17 @@ async def create_user(context: Context, name: str, asked: Asked, *, is_admin: bo
 
 
 async def update_user(
-    context: Context, name: str, caller: Principal, *, is_admin: bool | None, is_disabled: bool | None
+    context: Context, name: str, asked: Asked, *, is_admin: bool | None, is_disabled: bool | None
 ) -> dict[str, Any]:
     """Make a user an admin of the service or not, or shut the user out: all tokens and streams end.
 
     Raises:
-        ServiceError: not_found, conflict (oneself).
+        ServiceError: not_found, conflict (oneself), precondition_failed.
     """
+    caller = asked.caller
     async with context.database.write() as session:
-        user = await _user(session, name)
+        user = await _user(session, name, for_update=True)
+        check_tag(name, _edition_of_user(user), asked.if_match)
         if user.id == caller.user_id and (is_disabled or is_admin is False):
             raise ServiceError(ErrorKind.CONFLICT, "Nobody shuts out or demotes themselves; ask another admin.")
         if is_admin is not None:
@@ -281,8 +281,9 @@ async def find_lasting_project(session: AsyncSession, name: str) -> Project:
     return project
 
 
-async def _user(session: AsyncSession, name: str) -> User:
+async def _user(session: AsyncSession, name: str, *, for_update: bool = False) -> User:
     found = select(User).where(User.name == name)
+    found = found.with_for_update() if for_update else found
     user = (await session.scalars(found)).one_or_none() if is_storable(name) else None
     if user is None:
         raise not_found("user", name[:80])
@@ -311,9 +312,18 @@ def _quota_json(project: Project) -> dict[str, int | None]:
     return {limit: getattr(project, limit) for limit in sorted(QUOTA)}
 
 
+def _edition(project: Project) -> str:
+    return edition_of({"description": project.description, "quota": _quota_json(project)})
+
+
+def _edition_of_user(user: User) -> str:
+    return tag_of(user.is_admin, user.disabled_at is not None)
+
+
 def _user_json(user: User) -> dict[str, Any]:
     return {
         "name": user.name,
+        "etag": _edition_of_user(user),
         "is_admin": user.is_admin,
         "created_at": to_rfc3339(user.created_at),
         "disabled_at": optional_rfc3339(user.disabled_at),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from rubato.errors import Finding
 from rubato.wire.spec import MAX_SECRET_NAME, is_secret_name
-from service.access import Principal
 from service.clock import to_rfc3339
 from service.context import Context
 from service.database import insert_for
@@ -18,31 +17,35 @@ from service.models import Secret
 from service.pages import cut
 from service.people import audit, find_lasting_project, find_project, is_storable, storable
 from service.redaction import MIN_CHARS, lines_of
+from service.requests import Asked, check_tag
+from service.tags import tag_of
 
 MAX_CHARS = 16 * 1024
 """Room for a private key with its certificates; the system bounds an environment variable at 128 KiB."""
 
 
 async def set_secret(
-    context: Context, project: str, name: str, value: str, caller: Principal
+    context: Context, project: str, name: str, value: str, asked: Asked
 ) -> tuple[dict[str, Any], bool]:
     """Store a value in place of another one; gives what is shown of it, and whether it is new.
 
     Raises:
-        ServiceError: invalid_request (the name or the value), not_found (the project), not_ready (there is no key).
+        ServiceError: invalid_request (the name or the value), not_found (the project), not_ready (there is no key),
+            precondition_failed (also where there is none to replace).
     """
     _check(name, value)
     now = context.clock()
     sealed = context.vault.seal(value, purpose_of(project, name))
     async with context.database.write() as session:
         await find_lasting_project(session, project)
-        is_new = await session.get(Secret, (project, name)) is None
-        row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": caller.name}
+        former = await session.get(Secret, (project, name), with_for_update=True)
+        check_tag(name, None if former is None else _edition(former), asked.if_match)
+        row = {"key_id": sealed.key_id, "sealed": sealed.data, "updated_at": now, "updated_by": asked.actor}
         insert = insert_for(session, Secret).values(project=project, name=name, created_at=now, **row)
         await session.execute(insert.on_conflict_do_update(index_elements=["project", "name"], set_=row))
-        audit(session, context, caller, "secret.set", {"project": project, "secret": name})
+        audit(session, context, asked.caller, "secret.set", {"project": project, "secret": name})
         stored = await session.get_one(Secret, (project, name), populate_existing=True)
-        return _secret_json(stored), is_new
+        return _secret_json(stored), former is None
 
 
 async def list_secrets(
@@ -63,19 +66,21 @@ async def list_secrets(
     return [_secret_json(secret) for secret in page], next_cursor
 
 
-async def delete_secret(context: Context, project: str, name: str, caller: Principal) -> None:
+async def delete_secret(context: Context, project: str, name: str, asked: Asked) -> None:
     """Remove a secret. Attempts that were given it keep it; the next one of a job that needs it fails, and says so.
 
     Raises:
-        ServiceError: not_found.
+        ServiceError: not_found, precondition_failed.
     """
     if not (is_storable(project) and is_storable(name)):
         raise not_found("secret", name[:80])
-    found = (Secret.project == project) & (Secret.name == name)
     async with context.database.write() as session:
-        if (await session.execute(delete(Secret).where(found).returning(Secret.name))).first() is None:
+        secret = await session.get(Secret, (project, name), with_for_update=True)
+        if secret is None:
             raise not_found("secret", name[:80])
-        audit(session, context, caller, "secret.deleted", {"project": project, "secret": name})
+        check_tag(name, _edition(secret), asked.if_match)
+        await session.delete(secret)
+        audit(session, context, asked.caller, "secret.deleted", {"project": project, "secret": name})
 
 
 def _check(name: str, value: str) -> None:
@@ -92,9 +97,15 @@ def _check(name: str, value: str) -> None:
         raise ServiceError(ErrorKind.INVALID_REQUEST, f"The secret does not hold: {summary}.", findings=findings)
 
 
+def _edition(secret: Secret) -> str:
+    """By when and by whom it was set: the value is sealed anew with each new key, and says nothing."""
+    return tag_of(secret.created_at.isoformat(), secret.updated_at.isoformat(), secret.updated_by)
+
+
 def _secret_json(secret: Secret) -> dict[str, Any]:
     return {
         "name": secret.name,
+        "etag": _edition(secret),
         "project": secret.project,
         "created_at": to_rfc3339(secret.created_at),
         "updated_at": to_rfc3339(secret.updated_at),

@@ -49,13 +49,19 @@ def check_edition(job: Job, if_match: str | None) -> None:
     check_tag(job.name, edition(job), if_match)
 
 
-def check_tag(name: str, present: str, if_match: str | None) -> None:
-    """Refuse to change what the caller has not seen: none of the tags is the present one.
+def check_tag(name: str, present: str | None, if_match: str | None) -> None:
+    """Refuse to change what the caller has not seen: none of the tags is the present one; None: there is nothing.
 
     Raises:
         ServiceError: precondition_failed, with the present tag.
     """
-    if if_match is None or if_match.strip() == "*":
+    if if_match is None:
+        return
+    if present is None:
+        raise ServiceError(
+            ErrorKind.PRECONDITION_FAILED, f"{name} is not there (any more), to be changed as you read it."
+        )
+    if if_match.strip() == "*":
         return
     # Weak tags (W/"...") never match: RFC 9110 compares strongly here.
     if present not in (tag.strip() for tag in if_match.split(",")):

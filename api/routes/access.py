@@ -57,11 +57,11 @@ async def update_project(
     return _tagged(response, changed)
 
 
-@router.delete("/projects/{project}", status_code=204, response_class=Response, responses=errors(404, 409))
+@router.delete("/projects/{project}", status_code=204, response_class=Response, responses=errors(404, 409, 412))
 @allow(Role.ADMIN)
-async def delete_project(project: ProjectName, context: Parts, caller: Caller) -> Response:
+async def delete_project(project: ProjectName, context: Parts, asked: Editor) -> Response:
     """Remove a project without jobs."""
-    await people.delete_project(context, project, caller)
+    await people.delete_project(context, project, asked)
     return Response(status_code=204)
 
 
@@ -98,11 +98,13 @@ async def create_user(body: schemas.UserRequest, context: Parts, asked: Maker) -
     return await people.create_user(context, body.name, asked, is_admin=body.is_admin)
 
 
-@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 422))
+@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 412, 422))
 @allow(Role.ADMIN)
-async def update_user(user: str, body: schemas.UserUpdate, context: Parts, caller: Caller) -> Any:
+async def update_user(user: str, body: schemas.UserUpdate, response: Response, context: Parts, asked: Editor) -> Any:
     """Make a user an admin or not, or shut the user out; open streams end."""
-    return await people.update_user(context, user, caller, is_admin=body.is_admin, is_disabled=body.is_disabled)
+    changed = await people.update_user(context, user, asked, is_admin=body.is_admin, is_disabled=body.is_disabled)
+    response.headers["ETag"] = changed["etag"]
+    return changed
 
 
 @router.get("/tokens", response_model=schemas.TokenPage, responses=errors(422))

@@ -211,6 +211,32 @@ async def test_a_project_is_changed_as_it_was_read(bench: Bench) -> None:
     assert (await bench.client.patch(url, json={"description": "ours"}, headers={"If-Match": "*"})).status_code == 200
 
 
+async def test_a_project_is_removed_as_it_was_read(bench: Bench) -> None:
+    await bench.post("/projects", 201, {"name": "vision"})
+    url = "/api/v1/projects/vision"
+    seen = (await bench.client.get(url)).headers["etag"]
+    changed = await bench.client.patch(url, json={"description": "in use again"})
+    late = await bench.client.delete(url, headers={"If-Match": seen})
+    assert (late.status_code, late.json()["etag"]) == (412, changed.headers["etag"])
+    assert (await bench.client.delete(url, headers={"If-Match": changed.headers["etag"]})).status_code == 204
+    assert (await bench.client.delete(url, headers={"If-Match": "*"})).status_code == 404
+
+
+async def test_a_user_is_changed_as_it_was_read(bench: Bench) -> None:
+    await bench.post("/users", 201, {"name": "ada"})
+    (seen,) = (await bench.get("/users"))["items"]
+    url = "/api/v1/users/ada"
+    shut = await bench.client.patch(url, json={"is_disabled": True}, headers={"If-Match": seen["etag"]})
+    assert (shut.status_code, shut.headers["etag"]) == (200, shut.json()["etag"])
+    late = await bench.client.patch(url, json={"is_admin": True}, headers={"If-Match": seen["etag"]})
+    assert (late.status_code, late.json()["code"]) == (412, "precondition_failed")
+    assert late.json()["etag"] == shut.headers["etag"] != seen["etag"]
+    (found,) = (await bench.get("/users"))["items"]
+    assert (found["is_admin"], found["etag"]) == (False, shut.headers["etag"])
+    again = await bench.client.patch(url, json={"is_disabled": False}, headers={"If-Match": f'"x", {found["etag"]}'})
+    assert (again.status_code, again.json()["etag"]) == (200, seen["etag"]), "it is as it was"
+
+
 async def test_a_token_is_shown_once_and_ends_in_time(bench: Bench) -> None:
     ada = await make_user(bench, "ada", default="editor")
     made = (await ada.post("/api/v1/tokens", json={"name": "laptop", "expires_in": 60})).json()

@@ -84,6 +84,26 @@ async def test_a_secret_is_set_listed_and_removed_and_never_shown(bench: Bench) 
         assert value.encode() not in files(bench.settings.home)
 
 
+async def test_a_secret_is_replaced_and_removed_as_it_was_seen(bench: Bench) -> None:
+    url = f"{SECRETS}/TOKEN"
+    nothing = await bench.client.put(url, json={"value": CANARY}, headers={"If-Match": "*"})
+    assert (nothing.status_code, nothing.json()["code"]) == (412, "precondition_failed"), "there is none to replace"
+    made = await put(bench.client, CANARY)
+    (seen,) = (await bench.get("/projects/default/secrets"))["items"]
+    assert made.headers["etag"] == made.json()["etag"] == seen["etag"]
+    bench.clock.advance(5)
+    rotated = await bench.client.put(url, json={"value": LATER}, headers={"If-Match": seen["etag"]})
+    assert (rotated.status_code, rotated.headers["etag"] != seen["etag"]) == (200, True)
+    for late in (
+        await bench.client.put(url, json={"value": CANARY}, headers={"If-Match": seen["etag"]}),
+        await bench.client.delete(url, headers={"If-Match": seen["etag"]}),
+    ):
+        assert (late.status_code, late.json()["etag"]) == (412, rotated.headers["etag"])
+    controller = await bench.start(secrets=["TOKEN"])
+    assert (await fetch(controller)).json()["secrets"] == {"TOKEN": LATER}
+    assert (await bench.client.delete(url, headers={"If-Match": rotated.headers["etag"]})).status_code == 204
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
