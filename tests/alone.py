@@ -33,12 +33,10 @@ class Hearing(Control):
         self.said.append(message)
 
 
-class AloneRun(Run):
-    """A run of one worker, with what it said."""
+class HeardRun(Run):
+    """A run of a worker without a controller, with what it said."""
 
-    def __init__(self, *, batch: int = 8, num_microbatches: int = 4, noise_every: int = 0, **spec: Any) -> None:
-        cut = BatchSpec(batch, num_microbatches, noise_every)
-        job = JobSpec(name="test", entrypoint="main.py:train", batch=cut, workers=WorkersSpec(max=1), **spec)
+    def __init__(self, job: JobSpec) -> None:
         start = wire.Start(1, "test", "w1", "1.1", spec_to_json(job), "127.0.0.1", "")
         self.hearing = Hearing(start)
         self.session = Session(self.hearing, job, torch.device("cpu"), start.host, lambda: "code")
@@ -52,6 +50,16 @@ class AloneRun(Run):
     @property
     def notices(self) -> list[wire.Notice]:
         return [one for one in self.hearing.said if isinstance(one, wire.Notice)]
+
+
+class AloneRun(HeardRun):
+    """A run of one worker."""
+
+    def __init__(self, *, batch: int = 8, num_microbatches: int = 4, noise_every: int = 0, **spec: Any) -> None:
+        cut = BatchSpec(batch, num_microbatches, noise_every)
+        super().__init__(
+            JobSpec(name="test", entrypoint="main.py:train", batch=cut, workers=WorkersSpec(max=1), **spec)
+        )
 
 
 @contextmanager

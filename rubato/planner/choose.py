@@ -232,10 +232,6 @@ def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
 def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
     several = not spec.reproducible
     told = predict(profile, link, strategy, workers, spec.batch.global_size, spec.num_microbatches, several=several)
-    sent = sent_bytes(strategy, profile, workers)
-    if strategy.cut is not None and workers > 1:
-        each = strategy.cut.update(profile, link, workers, spec.batch.global_size / strategy.sync_every)
-        sent += strategy.sync_every * each.sent_bytes
     return Option(
         name_of(strategy),
         workers,
@@ -246,7 +242,7 @@ def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, wor
         told.update_s,
         told.samples_per_s,
         told.samples_per_s / alone,
-        sent,
+        sent_bytes(strategy, profile, workers, spec.batch.global_size / strategy.sync_every),
         _memory(profile, spec, strategy, workers),
         _binding(told),
         strategy.method == "none",

@@ -116,7 +116,7 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1, vec
 
 
 def sent_by(exchange: Exchange, rank: int, workers: int, size: float, servers: int = 1, vectors: int = 1) -> float:
-    """Bytes that a rank sends to others; arguments as of `cost_of`, but that `vectors` are this rank's."""
+    """Bytes that a rank sends to others; arguments as of `cost_of`, but that `vectors` are this rank's, maybe none."""
     if workers == 1:
         return 0.0
     match exchange:

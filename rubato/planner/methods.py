@@ -13,7 +13,7 @@ from rubato.planner.links import Exchange, Link, sent_by, time_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
 from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, Pattern, columns_for, count_of
-from rubato.wire.local_updates import LocalMethod
+from rubato.wire.local_updates import LED, LocalMethod
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
 
@@ -135,18 +135,31 @@ def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, e
 
 def message_s(message: Message, strategy: Strategy, workers: int, link: Link) -> float:
     """Seconds that one of them takes."""
-    most = max(vectors_of(strategy.tree, workers))
+    most = max(_vectors(strategy, workers))
     return time_of(message.exchange, workers, message.size, link, max(1, strategy.servers), most)
 
 
-def sent_bytes(strategy: Strategy, profile: Profile, workers: int) -> float:
-    """What the busiest worker sends to others in the exchanges of a step."""
+def sent_bytes(strategy: Strategy, profile: Profile, workers: int, samples: float = 0.0) -> float:
+    """What the busiest worker sends to others in the exchanges of a step.
+
+    Args:    samples: of an update, by all together; what goes over a cut depends on them.
+    """
     told = messages(strategy, profile, workers)
     servers = max(1, strategy.servers)
-    return max(
+    by_rank = [
         sum(sent_by(one.exchange, rank, workers, one.size, servers, vectors) for one in told)
-        for rank, vectors in enumerate(vectors_of(strategy.tree, workers))
-    )
+        for rank, vectors in enumerate(_vectors(strategy, workers))
+    ]
+    if strategy.cut is not None and workers > 1:
+        updates = strategy.cut.sent(profile, workers, samples)
+        by_rank = [closing + strategy.sync_every * each for closing, each in zip(by_rank, updates, strict=True)]
+        by_rank[-1] += strategy.cut.handed_bytes(profile)
+    return max(by_rank)
+
+
+def _vectors(strategy: Strategy, workers: int) -> tuple[int, ...]:
+    """By rank, how many vectors it tells in a sum; where one leads, it alone has any."""
+    return (1, *(0,) * (workers - 1)) if strategy.local in LED else vectors_of(strategy.tree, workers)
 
 
 @lru_cache(maxsize=1024)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import ceil, log, sqrt
 from statistics import NormalDist
 
-from rubato.planner.links import Link
+from rubato.planner.links import WORDS, Link
 from rubato.planner.methods import Strategy, codec_s, exchange_s, message_s, messages
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
@@ -144,7 +144,8 @@ def _separated(profile: Profile, link: Link, strategy: Strategy, cut: Cut, worke
     updates = strategy.sync_every
     each = cut.update(profile, link, workers, batch / updates)
     closing = messages(strategy, profile, workers)[-1]
-    exposed_s = updates * each.exchange_s + message_s(closing, strategy, workers, link)
+    handed_s = WORDS * link.latency_s + cut.handed_bytes(profile) / link.bytes_per_s
+    exposed_s = updates * each.exchange_s + handed_s + message_s(closing, strategy, workers, link)
     # The keeper and the others step their optimizers at the same time.
     update_s = profile.update_s * cut.most_parameters
     return Prediction(workers, updates * each.compute_s, exposed_s, 0.0, updates * update_s, batch)

@@ -5,8 +5,9 @@ elements a sample that go over the cut and K that come back. A keeper has ceil(C
 samples. All must be here before its update is made, so the parts of an update follow each other:
     front forward (b/C) + T(sA) + back forward (s) + T(sK) + T(sK) + back backward (s) + T(sA) + front backward (b/C)
     + the sum of the front's gradients over C, or that of the back's over F, which takes longer + update
-T is the way through the keeper's port, which all that ask it share. A step has H updates, and the exchange of the whole
-state. Numbers may be packed on their way (`strategies.cut_format`).
+T is the way through the keeper's port, which all that ask it share. A step has H updates; then one of the others hands
+the first keeper the front with what optimizers keep of it, and the whole state is exchanged. Numbers may be packed on
+their way (`strategies.cut_format`).
 
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `engine.separation` says what is sent.
 """
@@ -29,8 +30,6 @@ class Separated:
 
     compute_s: float
     exchange_s: float
-    sent_bytes: float
-    """By the busiest worker."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +63,38 @@ class Cut:
 
         Args:    samples: b, of all together.
         """
-        keepers = min(self.keepers, workers // 2)
-        others = workers - keepers
-        asking = ceil(others / keepers)
-        kept = samples * asking / others
+        keepers, others = self._roles(workers)
+        kept = samples * ceil(others / keepers) / others
         front_s = sum(layer.forward_s + layer.backward_s for layer in self.front) * samples / others
         back_s = sum(layer.forward_s + layer.backward_s for layer in self.back) * kept
-        to_keeper = self._bytes(profile, kept, self.inputs, goes_in=True) + self._bytes(profile, kept, self.outputs)
-        from_keeper = self._bytes(profile, kept, self.inputs + self.outputs)
-        front_bytes, back_bytes = (profile.element_bytes * _parameters(one) for one in (self.front, self.back))
+        moved = self._to_keeper(profile, kept) + self._from_keeper(profile, kept)
+        front_bytes, back_bytes = self._sums(profile)
         sums = time_of("direct", others, front_bytes, link), time_of("direct", keepers, back_bytes, link)
         return Separated(
             2 * profile.start_s + front_s + back_s,
-            4 * WORDS * link.latency_s + (to_keeper + from_keeper) / link.bytes_per_s + max(sums),
-            max(
-                from_keeper + cost_of("direct", keepers, back_bytes).port_bytes,
-                to_keeper / asking + cost_of("direct", others, front_bytes).port_bytes,
-            ),
+            4 * WORDS * link.latency_s + moved / link.bytes_per_s + max(sums),
         )
+
+    def sent(self, profile: Profile, workers: int, samples: float) -> list[float]:
+        """By rank, the keepers first, bytes that it sends in an update of two workers or more.
+
+        Args:    samples: b, of all together.
+        """
+        keepers, others = self._roles(workers)
+        front_bytes, back_bytes = self._sums(profile)
+        asked = [len(range(keeper, others, keepers)) for keeper in range(keepers)]
+        back = cost_of("direct", keepers, back_bytes).port_bytes
+        front = cost_of("direct", others, front_bytes).port_bytes
+        each = samples / others
+        return [
+            *(self._from_keeper(profile, each * count) + back for count in asked),
+            *[self._to_keeper(profile, each) + front] * others,
+        ]
+
+    def handed_bytes(self, profile: Profile) -> float:
+        """What one of the others hands the first keeper at the end of a step."""
+        front_bytes, back_bytes = self._sums(profile)
+        return max(front_bytes, profile.state_bytes * front_bytes / (front_bytes + back_bytes))
 
     def with_best_keepers(self, profile: Profile, link: Link, workers: int, samples: float) -> Cut:
         """The same with the number of keepers whose updates are fastest, the fewest of those.
@@ -94,6 +107,21 @@ class Cut:
             return each.compute_s + each.exchange_s
 
         return min((replace(self, keepers=count) for count in range(1, workers // 2 + 1)), key=seconds, default=self)
+
+    def _roles(self, workers: int) -> tuple[int, int]:
+        """Keepers, and all others, of whom there are no fewer."""
+        keepers = min(self.keepers, workers // 2)
+        return keepers, workers - keepers
+
+    def _sums(self, profile: Profile) -> tuple[int, int]:
+        """Bytes of the gradients of the front, and of the back."""
+        return profile.element_bytes * _parameters(self.front), profile.element_bytes * _parameters(self.back)
+
+    def _to_keeper(self, profile: Profile, samples: float) -> float:
+        return self._bytes(profile, samples, self.inputs, goes_in=True) + self._bytes(profile, samples, self.outputs)
+
+    def _from_keeper(self, profile: Profile, samples: float) -> float:
+        return self._bytes(profile, samples, self.inputs + self.outputs)
 
     def _bytes(self, profile: Profile, samples: float, elements: int, *, goes_in: bool = False) -> float:
         used = cut_format(self.format, profile.element_bytes, goes_in=goes_in)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 LocalMethod = Literal[
     "none", "local_sgd", "diloco", "streaming_diloco", "synchronous", "asynchronous", "layer_separation"
 ]
+LED: frozenset[LocalMethod] = frozenset({"synchronous", "asynchronous", "layer_separation"})
+"""In whose steps one worker does what is not the others': the owner of all microbatches."""
 CutFormat = Literal["none", "bf16", "int8"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
@@ -152,7 +154,7 @@ class LocalUpdatesSpec:
     @property
     def is_led(self) -> bool:
         """Whether one worker does in a step what is not the others': the owner of all of its microbatches."""
-        return self.is_served or self.method == "layer_separation"
+        return self.method in LED
 
 
 def local_updates_rules(spec: JobSpec) -> list[tuple[bool, str, str]]:

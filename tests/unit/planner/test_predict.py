@@ -178,7 +178,8 @@ def test_separated_layers_send_samples_and_not_what_is_behind_the_cut() -> None:
     over_the_cut = 2 * 4 * samples * (256 + 10) / 1e6
     assert each.exchange_s == pytest.approx(over_the_cut + 2 * 4 * front.parameters * 3 / 4 / 1e6 + 12e-3, rel=0.01)
     kept, own = 4 * samples * (256 + 10), 2 * 4 * front.parameters * 3 / 4
-    assert each.sent_bytes == kept / 4 + own > kept, "of one that has the front; the keeper sends what all have sent"
+    sent = cut.sent(CONVOLUTIONAL, workers, samples)
+    assert sent == [kept, *[kept / 4 + own] * 4], "the keeper answers all that was asked"
     whole = predict(CONVOLUTIONAL, SLOW, Strategy(algorithm="ring"), workers, samples, 16, several=True)
     assert told.step_s / 100 < whole.step_s / 5
 
@@ -192,7 +193,7 @@ def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, f
     assert cut is not None
     each = cut.update(CONVOLUTIONAL, SLOW, 2, 32)
     assert each.exchange_s == pytest.approx(32 * (to_keeper + from_keeper) / 1e6, abs=20e-3)
-    assert each.sent_bytes == 32 * max(to_keeper, from_keeper)
+    assert cut.sent(CONVOLUTIONAL, 2, 32) == [32 * from_keeper, 32 * to_keeper]
 
 
 def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:
