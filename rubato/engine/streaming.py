@@ -93,7 +93,7 @@ class Streaming(Keeping):
         self._since = [0.0] * self._fragments
         """By fragment, those since its last exchange, or the last settlement."""
         self._touched: list[set[int]] = [set() for _ in range(self._fragments)]
-        """By fragment, the parameters that had a gradient here since its last exchange."""
+        """By fragment, the parameters that had a gradient here since its last exchange, or the last settlement."""
 
     @property
     def flat(self) -> FlatLayout:
@@ -256,6 +256,8 @@ class Streaming(Keeping):
         """All have the same now."""
         self._is_settled, self.is_disturbed, self._told, self._pending = True, False, {}, None
         self._learned, self._since = 0.0, [0.0] * self._fragments
+        for one in self._touched:
+            one.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """See `Keeping`. Another number of fragments goes on with it."""
