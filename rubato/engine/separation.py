@@ -15,7 +15,8 @@ keepers    the gradients of the back. The first leads the round; the others tell
 
 So between two rounds everybody has the same state: there workers come and go, checkpoints are saved, and all can be
 evaluated. Where one is lost amid a round, the keeper too, the others begin that round again. One worker alone computes
-all layers. A sum is in the order of ranks, so the same workers give the same bits.
+all layers. A sum is in the order of ranks, and so is whatever changes buffers behind the cut, so the same workers give
+the same bits.
 
 Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, in fewer bytes
 where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front. It pays where that is far less than what
@@ -94,6 +95,8 @@ class Separation:
         inner = {id(module) for module in self._back.modules()}
         own = {id(one) for _, one in self._front}
         self._buffers = [one for one in state.buffers if id(one.module) not in inner]
+        self._has_order = len(self._buffers) < len(state.buffers)
+        """Whether the back has buffers, to which it matters who comes first."""
         self._places: list[Place] = [one for one in replicas.places if id(one.parameter) in own]
         self._device = self._front[0][1].device
         self._calls = itertools.count()
@@ -272,7 +275,7 @@ class Separation:
         self.told = [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
 
     def _keep_update(self, comm: Communicator, roles: Roles, step: int) -> None:
-        """Forward passes as they are asked for, backward passes in the order of ranks."""
+        """Forward passes as they are asked for, or in turn; backward passes in the order of ranks."""
         others = roles.asked_by(comm.rank)
         turns, told = list(others), {}
         sums: list[torch.Tensor | None] = [None] * len(self._kept)
@@ -280,7 +283,8 @@ class Separation:
         gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         awaited = {rank: _await(comm, rank) for rank in others}
         while turns:
-            rank = first_of({rank: one[0] for rank, one in awaited.items()})
+            heard = turns[:1] if self._has_order else awaited
+            rank = first_of({rank: awaited[rank][0] for rank in heard})
             head = awaited.pop(rank)[1]
             tensor = _receive(comm, rank, head)
             kind, call = int(head[0]), int(head[1])
@@ -298,6 +302,8 @@ class Separation:
                     graphs[rank, call] = x, y
                 self._reply(comm, rank, call, y)
                 awaited[rank] = _await(comm, rank)
+                if self._has_order:
+                    turns.append(turns.pop(0))
             else:
                 gradients[rank] = head, tensor
             while turns and turns[0] in gradients:

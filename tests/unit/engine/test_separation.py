@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +48,13 @@ def model_of() -> nn.Module:
     return nn.Sequential(OrderedDict(front=front, head=head)).double()
 
 
+def model_with_statistics() -> nn.Module:
+    """Of what went through the layers behind the cut."""
+    model = model_of()
+    model.get_submodule("head").insert(1, nn.BatchNorm1d(16).double())
+    return model
+
+
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
@@ -60,8 +68,11 @@ def samples(update: int, count: int = SAMPLES) -> tuple[torch.Tensor, torch.Tens
 class Party:
     """One worker with a model of its own."""
 
-    def __init__(self, packed: CutFormat = "none") -> None:
-        self.model = model_of()
+    pause_s = 0.0
+    """Before each part of an update."""
+
+    def __init__(self, packed: CutFormat = "none", made: Callable[[], nn.Module] = model_of) -> None:
+        self.model = made()
         self.state = TrainingState({"": self.model}, {"": optimizer_of(self.model)}, {}, {})
         self.replicas = Replicas(spec_of(), self.state)
         separation = separation_of(spec_of(packed=packed), self.state, self.replicas)
@@ -80,6 +91,7 @@ class Party:
                 x, y = samples(update, count)
                 loss, weight = None, float(high - low)
                 if weight:
+                    time.sleep(self.pause_s)
                     found = nn.functional.cross_entropy(self.model(x[low:high]), y[low:high])
                     found.backward()
                     loss = float(found.detach())
@@ -205,6 +217,16 @@ def test_the_same_workers_give_the_same_bits() -> None:
         parties = [Party() for _ in range(3)]
         play(parties)
         found.append([one.detach().numpy().tobytes() for one in parties[0].model.parameters()])
+    assert found[0] == found[1]
+
+
+def test_who_is_slow_changes_no_bit_of_what_forward_passes_leave_behind_the_cut() -> None:
+    found = []
+    for slow in (1, 2):
+        parties = [Party(made=model_with_statistics) for _ in range(3)]
+        parties[slow].pause_s = 0.05
+        play(parties)
+        found.append([one.detach().numpy().tobytes() for one in parties[0].model.state_dict().values()])
     assert found[0] == found[1]
 
 
