@@ -21,7 +21,7 @@ the same bits.
 Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, in fewer bytes
 where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front. It pays where that is far less than what
 the back holds. F keepers send 2m(F-1)/F of the m bytes of the back besides.
-Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm without rounds.
+Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm and who asks whom.
 """
 
 from __future__ import annotations
