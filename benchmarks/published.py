@@ -125,7 +125,7 @@ def main() -> int:
         f"An exchange of {PROFILE.parameters:,} parameters, density {DENSITY:g}, medians of {flags.rounds}:\n\n{sums}"
         f"\n\n{simulated()}\n\n"
         f"An update of a hundredth of AlexNet, {flags.workers[0]} workers, {SAMPLES} samples of {2e3 * SAMPLE_S:g} ms "
-        f"in its convolutional layers, medians of {STEPS - WARM} steps:\n\n{layers}"
+        f"in its convolutional layers, medians of {STEPS - round(WARM * STEPS)} steps:\n\n{layers}"
     )
     publish("published", text, writes=flags.write)
     return 0

@@ -1,7 +1,8 @@
 """Whole steps of each strategy on slow links, beside what the planner predicts from a profile of one worker.
 
-python -m benchmarks.strategy_steps [--workers 4] [--mbit 50] [--latency-ms 0,5] [--write]
+python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--write]
 
+All nine links take about an hour, `--mbit 50 --latency-ms 0,5` about a quarter of one.
 Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
 sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
 knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
@@ -15,6 +16,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,12 @@ from rubato.wire.codec import from_json
 from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
-STEPS, WARM = 30, 10
+STEPS, LEAST = 30, 6
+"""Of a job; fewer where they take long."""
+LONG_S = 20.0
+"""So long a job trains, if that is more than the fewest steps."""
+WARM = 1 / 3
+"""The share of the steps that are not measured, the first ones."""
 SAMPLE_S = 0.002
 """Of a pass, each way."""
 BATCH: dict[str, Any] = {"global_size": 64, "num_microbatches": 16}
@@ -73,11 +80,16 @@ def fields_of(strategy: Strategy) -> dict[str, Any]:
     return {"local_updates": {"method": strategy.local, "sync_every": strategy.sync_every}}
 
 
-def train(net: Network, workers: int, strategy: dict[str, Any]) -> float:
+def steps_of(step_s: float) -> int:
+    """How many steps a job makes, where one is predicted to take so long."""
+    return min(STEPS, max(LEAST, round(LONG_S / step_s)))
+
+
+def train(net: Network, workers: int, strategy: dict[str, Any], steps: int = STEPS) -> float:
     """Median seconds of a step."""
     with tempfile.TemporaryDirectory() as home:
         fields = spec(
-            **strategy,
+            **{"config": {"steps": steps, "sample_s": SAMPLE_S}, **strategy},
             workers={"initial": workers, "min": workers, "max": workers},
             env={NAMESPACES: net.name},
         )
@@ -85,52 +97,74 @@ def train(net: Network, workers: int, strategy: dict[str, Any]) -> float:
         job.run._command = COMMAND
         with job:
             job.result()
-            rows = job.rows()[WARM:]
+            rows = job.rows()[round(WARM * steps) :]
     return float(statistics.median(row["values"]["step_seconds"] for row in rows))
 
 
-def table(profile: Profile, workers: int, links: list[Emulated]) -> str:
-    """Milliseconds of so many samples as a step has: measured, and predicted."""
-    heads = ["strategy", *(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms: measured, predicted" for link in links)]
+def tables(profile: Profile, workers: int, links: Sequence[Emulated]) -> str:
+    """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio."""
+    apart: list[float] = []
+    parts = [
+        f"Latency {latency_ms:g} ms one way:\n\n"
+        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], apart)
+        for latency_ms in dict.fromkeys(link.latency_ms for link in links)
+    ]
+    told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
+    return "\n\n".join([*parts, f"Measured against predicted: {told_apart}."])
+
+
+def _table(profile: Profile, workers: int, links: Sequence[Emulated], apart: list[float]) -> str:
+    heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
     cells: dict[str, list[str]] = {name_of(one): [] for one in (*STRATEGIES, *LOCAL)}
-    apart = []
     for link in links:
         with emulate(workers, link) as net:
             for strategy in (*STRATEGIES, *LOCAL):
                 name, batch = name_of(strategy), BATCH if strategy.local == "none" else LOCAL_BATCH
                 size, count = batch["global_size"], batch["num_microbatches"]
                 share = BATCH["global_size"] / size
-                seconds = train(net, workers, {"batch": batch, **fields_of(strategy)}) * share
-                told = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s * share
+                step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
+                fields = {"batch": batch, **fields_of(strategy)}
+                seconds = train(net, workers, fields, steps_of(step_s)) * share
+                told = step_s * share
                 apart.append(max(seconds / told, told / seconds))
                 cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
                 print(f"{name} at {link.mbit:g} Mb/s, {link.latency_ms:g} ms: {cells[name][-1]}", file=sys.stderr)
-    lines = markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
-    told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
-    return f"{lines}\n\nMeasured against predicted: {told_apart}."
+    return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the flags."""
+    parser = argparse.ArgumentParser(
+        description="Whole steps of strategies on slow links, measured and predicted: about an hour for the nine links "
+        "of the defaults, a quarter of one for --mbit 50 --latency-ms 0,5."
+    )
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--mbit", type=numbers, default=[10, 50, 100], help="10,50,100; the first ones take longest")
+    parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5], help="0,2,5; one way")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    return parser
+
+
+def links_of(flags: argparse.Namespace) -> list[Emulated]:
+    """Every throughput with every latency."""
+    return [Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Whole steps of strategies on slow links, measured and predicted.")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--mbit", type=numbers, default=[50])
-    parser.add_argument("--latency-ms", type=numbers, default=[0, 5])
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
-    flags = parser.parse_args()
+    flags = parser().parse_args()
     load = os.getloadavg()[0]
-    links = [Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit]
     try:
         with nothing_left_behind():
             profile = profile_of_program()
-            text = table(profile, flags.workers, links)
+            text = tables(profile, flags.workers, links_of(flags))
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)
         return 1
     head = (
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {profile.parameters:,} "
         f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms (with updates of their own "
-        f"{LOCAL_BATCH['global_size']}, told by {BATCH['global_size']}); links emulated; milliseconds, medians of "
-        f"{STEPS - WARM} steps."
+        f"{LOCAL_BATCH['global_size']}, told by {BATCH['global_size']}); links emulated; milliseconds, medians "
+        f"of the last two thirds of {LEAST} to {STEPS} steps, in as many as {LONG_S:g} s have."
     )
     publish("strategy-steps", f"{head}\n\n{text}", writes=flags.write)
     return 0
