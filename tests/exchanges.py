@@ -26,6 +26,7 @@ def exchange(
     shapes: Sequence[Sequence[int]],
     rounds: int,
     *,
+    machines: Sequence[int] | None = None,
     timeout_s: float = 200.0,
 ) -> list[dict[str, Any]]:
     """By rank, what each says of each strategy.
@@ -33,14 +34,16 @@ def exchange(
     Args:
         aggregations: by a name, as in a job spec.
         shapes: of the parameters.
+        machines: by rank, the number of the namespace it is in; None: each has one of its own.
     """
-    names = [net.address(number) for number in range(1, workers + 1)]
+    machines = machines or range(1, workers + 1)
+    names = [net.address(number) for number in machines]
     request = {"shapes": shapes, "rounds": rounds, "aggregations": aggregations, "hosts": names}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         processes = []
-        for rank in range(workers):
-            inside = ["ip", "netns", "exec", f"{net.name}-{rank + 1}"]
+        for rank, machine in enumerate(machines):
+            inside = ["ip", "netns", "exec", f"{net.name}-{machine}"]
             arguments = [str(rank), str(workers), f"{names[0]}:{PORT}", "eth", json.dumps(request)]
             process = subprocess.Popen(
                 [*inside, sys.executable, "-P", str(PROGRAM), *arguments],

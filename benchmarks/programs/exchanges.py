@@ -2,9 +2,10 @@
 
 python exchanges.py RANK WORLD HOST:PORT INTERFACE REQUEST
 
-REQUEST is JSON: `shapes` of the parameters, `rounds`, and `aggregations` by name. Rank 0 opens the store. The answer is
-one line of JSON: by name the bytes that left the interface in a round, those that the strategy announced, and the
-seconds of each round.
+REQUEST is JSON: `shapes` of the parameters, `rounds`, `aggregations` by name, and by rank the `hosts`: equal for those
+on one machine, which share its interface. Rank 0 opens the store. The answer is one line of JSON: by name the bytes
+that left the interface in a round, those that the strategy announced, the seconds of each round, and a digest of what
+all took for the sum in the last one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rubato.checkpoint.digest import digest64
 from rubato.engine.aggregation import compressor_of
 from rubato.engine.comm import Communicator, dist, form
 from rubato.strategies.layout import Layout, layout_of
@@ -41,12 +44,8 @@ def main() -> None:
     record = GenerationRecord(1, 1, members, (0,) * world, address, Origin("fresh"), "start", 0)
     here = request["hosts"][rank]
     comm = form(record, rank, job_id="exchanges", host=here, device=CPU, is_revoked=lambda: False)
-    parameters, start = [], 0
-    for number, shape in enumerate(request["shapes"]):
-        parameters.append((str(number), start, tuple(shape)))
-        start += prod(shape)
-    layout = layout_of(start, parameters)
-    vector = torch.randn(layout.length, generator=torch.Generator().manual_seed(rank))
+    layout = layout_of_shapes(request["shapes"])
+    vector = vector_of(rank, layout)
     answer = {}
     for name, data in request["aggregations"].items():
         spec = from_json(AggregationSpec, data, strict=True)
@@ -55,6 +54,20 @@ def main() -> None:
     wait(comm)
     stores.clear()  # nobody asks any more
     os._exit(0)  # the threads of groups end no other way
+
+
+def layout_of_shapes(shapes: Sequence[Sequence[int]]) -> Layout:
+    """Of parameters that lie one behind the other."""
+    parameters, start = [], 0
+    for number, shape in enumerate(shapes):
+        parameters.append((str(number), start, tuple(shape)))
+        start += prod(shape)
+    return layout_of(start, parameters)
+
+
+def vector_of(rank: int, layout: Layout) -> torch.Tensor:
+    """What a rank has to tell, in every round."""
+    return torch.randn(layout.length, generator=torch.Generator().manual_seed(rank))
 
 
 def measure(
@@ -66,12 +79,12 @@ def measure(
     for number in range(WARM + rounds):
         wait(comm)
         before, began = sent_bytes(interface), time.perf_counter()
-        _, state = compressor.exchange(comm, vector, state, number)
+        total, state = compressor.exchange(comm, vector, state, number)
         seconds.append(time.perf_counter() - began)
         wait(comm)  # what others still acknowledge is of this round
         sent += sent_bytes(interface) - before if number >= WARM else 0
     announced = compressor.sent_bytes(comm.rank, comm.world, vector.element_size())
-    return {"sent": sent / rounds, "announced": announced, "seconds": seconds[WARM:]}
+    return {"sent": sent / rounds, "announced": announced, "seconds": seconds[WARM:], "digest": digest64([total])}
 
 
 def wait(comm: Communicator) -> None:

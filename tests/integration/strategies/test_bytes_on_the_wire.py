@@ -1,43 +1,49 @@
 """Each strategy puts the bytes on the wire that it announces, as the interfaces of its workers count them.
 
-Skipped, loudly, where the kernel or the user is not allowed to make namespaces.
+Skipped, loudly, where the kernel or the user is not allowed to make namespaces. `test_bytes_of_jobs` has what is no
+`aggregation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from groups import fake_group, on_ranks
 
+from benchmarks.programs.exchanges import WARM, layout_of_shapes, vector_of
+from rubato.checkpoint.digest import digest64
+from rubato.engine.aggregation import compressor_of
+from rubato.planner.methods import Strategy, sent_bytes
+from rubato.planner.profile import Layer, Profile
+from rubato.strategies.hierarchical import HierarchicalTopK
+from rubato.wire.aggregation import AggregationSpec, CompressionSpec
 from tests.exchanges import exchange
-from tests.network import Network, NoNamespaces, network
+from tests.network import Network
 
-MOST = 5
-"""Workers; fewer leave the others' namespaces empty."""
 SHAPES = [[1000, 1000], [1000], [500, 1000], [500]]
+MODEL = Profile((Layer("all", tuple(map(tuple, SHAPES)), 1e-6, 1e-6),))
 ROUNDS = 3
+DENSITY = 0.05
 STRATEGIES: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server")},
     "two servers": {"algorithm": "server", "servers": 2},
-    **{name: {"compression": {"method": name, "density": 0.05, "rank": 64}} for name in (
+    **{name: {"compression": {"method": name, "density": DENSITY, "rank": 64}} for name in (
         "fp16", "bf16", "powersgd", "topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "onebit",
     )},
+    **{f"{name} with momentum": {"compression": {"method": name, "density": DENSITY, "momentum": 0.9}} for name in (
+        "topk", "sketch",
+    )},
+    "threshold": {"compression": {"method": "threshold", "threshold": 1e-6}},
 }  # fmt: skip
+ELEMENT_BYTES = 4
+MOST = 0.1
+"""Of the elements that grow beyond a threshold, the share of all that travels in a step."""
 SHARE = 0.03
 """By how much headers of packets, acknowledgements and the waits between rounds may exceed what was announced."""
 FEW = 6_000
 """Bytes that this comes to, where a worker sends next to nothing."""
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Network]:
-    try:
-        with network(workers=MOST) as net:
-            net.enlarge_packets()
-            yield net
-    except NoNamespaces as error:
-        pytest.skip(f"the bytes of strategies are NOT measured here: {error}")
 
 
 @pytest.mark.parametrize("workers", [4, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 3, 5))])
@@ -46,4 +52,40 @@ def test_what_is_sent_is_what_was_announced(net: Network, workers: int) -> None:
     for name in STRATEGIES:
         for rank, answer in enumerate(answers):
             sent, announced = answer[name]["sent"], answer[name]["announced"]
+            if announced is None:  # it depends on the values, here so many that as much travels as may
+                assert name == "threshold"
+                announced = sent_bytes(Strategy("threshold", density=MOST), MODEL, workers)
             assert announced <= sent <= announced * (1 + SHARE) + FEW, f"{name}, rank {rank}: {answer[name]}"
+    assert len({answer["threshold"]["digest"] for answer in answers}) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machines", [(1, 1, 2, 2), (1, 1, 1, 2, 2), (1, 2, 1, 2), (1, 1, 2, 2, 3)])
+def test_between_machines_of_several_workers_only_the_largest_elements_travel(
+    net: Network, machines: Sequence[int]
+) -> None:
+    """The interface of a machine sends what all its workers do; within it a sum is dense."""
+    shapes, workers = [[1000, 1000], [500, 1000]], len(machines)
+    spec = AggregationSpec(compression=CompressionSpec("hierarchical_topk", density=DENSITY))
+    told = {"hierarchical": {"compression": {"method": "hierarchical_topk", "density": DENSITY}}}
+    answers = [one["hierarchical"] for one in exchange(net, workers, told, shapes, ROUNDS, machines=machines)]
+
+    layout = layout_of_shapes(shapes)
+    method, group = compressor_of(spec, layout, DENSITY, machines, seed=0), fake_group(workers)
+    assert isinstance(method, HierarchicalTopK)
+    for rank, machine in enumerate(machines):
+        here = [other for other, place in enumerate(machines) if place == machine]
+        announced = sum(method.bytes_between_nodes(other, ELEMENT_BYTES) for other in here)
+        sent = answers[rank]["sent"]
+        assert announced <= sent <= announced * (1 + SHARE) + FEW * len(here), (machines, rank, answers[rank])
+        dense = 2 * ELEMENT_BYTES * layout.numel * (workers - 1) / workers
+        assert sent < dense / 2
+
+    def alone(rank: int) -> int:
+        vector = vector_of(rank, layout)
+        state = method.start(vector)
+        for number in range(WARM + ROUNDS):
+            total, state = method.exchange(group[rank], vector, state, number)
+        return digest64([total])
+
+    assert {one["digest"] for one in answers} == set(on_ranks(workers, alone)), "the bits of threads of one process"
