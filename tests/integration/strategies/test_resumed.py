@@ -1,4 +1,7 @@
-"""A job that is resumed in the middle has the weights of one that never was, whatever of its gradients travels."""
+"""A job that is resumed in the middle has the weights of one that never was, whatever of its gradients travels.
+
+`test_worker_counts` asks the same of workers that are threads, which takes less.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ BODY = """
 def train(run):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=run.config["momentum"])
     run.prepare(model=model, optimizer=optimizer, dataset=DATA)
     for step in run.steps():
         time.sleep(Path(run.config["home"], "hold").exists() * (step.index >= run.config["every"]))
@@ -22,7 +25,7 @@ if __name__ == "__main__":
     rubato.main(train)
 """
 EVERY, STEPS = 4, 2 * 4
-METHODS: dict[str, dict[str, Any]] = {
+AGGREGATIONS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling")},
     "server": {"algorithm": "server", "servers": 2},
     **{name: {"compression": {"method": name}} for name in ("fp16", "bf16", "onebit")},
@@ -32,6 +35,19 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "powersgd": {"compression": {"method": "powersgd", "rank": 1}},
     "threshold": {"compression": {"method": "threshold", "threshold": 0.01}},
+    **{
+        f"{name} with momentum": {"compression": {"method": name, "density": 0.1, "momentum": 0.9}}
+        for name in ("topk", "sketch")
+    },
+}
+LOCAL: dict[str, dict[str, Any]] = {
+    **{name: {"method": name} for name in ("local_sgd", "diloco", "synchronous")},
+    "streaming_diloco": {"method": "streaming_diloco", "fragments": 3, "mix": 0.5},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    **{name: {"aggregation": one} for name, one in AGGREGATIONS.items()},
+    **{name: {"local_updates": {**one, "sync_every": 2}} for name, one in LOCAL.items()},
 }
 CASES = [
     pytest.param(name, workers, marks=() if (name, workers) == ("topk", 3) else pytest.mark.long)
@@ -53,10 +69,11 @@ def digest(home: Path, method: str, workers: int, *, interrupted: bool) -> str:
         home,
         write(home, BODY),
         workers={"initial": workers, "min": 1, "max": workers},
-        config={"steps": STEPS, "every": EVERY, "home": str(home)},
+        # Momentum that is gathered before the exchange is none of the optimizer's.
+        config={"steps": STEPS, "every": EVERY, "home": str(home), "momentum": 0.0 if "momentum" in method else 0.9},
         batch={"global_size": 24, "num_microbatches": workers},
         reproducible=False,
-        aggregation=METHODS[method],
+        **METHODS[method],
         checkpoint={"every_steps": EVERY},
     ) as run:
         if interrupted:
