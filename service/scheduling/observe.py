@@ -132,6 +132,12 @@ async def observe(
     return Seen(view, told, tuple(fallen), has_more, passed)
 
 
+async def observe_placed(session: AsyncSession, cluster: Cluster, now: datetime) -> tuple[Placed, ...]:
+    """The jobs that hold slots of a cluster, but for those that cannot be read."""
+    rows = (await session.execute(_placed_rows().where(Job.cluster_id == cluster.id))).all()
+    return tuple(_readable(rows, lambda row: _placed(row, cluster, now), True, []))
+
+
 def _readable(rows: Sequence[Row[Any]], read: Callable[[Row[Any]], T], is_placed: bool, passed: Passed) -> Iterator[T]:
     """The jobs of the rows; those that cannot be read are passed over."""
     for row in rows:

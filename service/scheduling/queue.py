@@ -14,6 +14,7 @@ from service.ids import is_id
 from service.jobs import find_visible
 from service.models import IS_QUEUED, Job, Moment
 from service.pages import bad_cursor, cut
+from service.scheduling.unplaced import why_unplaced
 from service.states import WITH_CONTROLLER
 
 _ORDER = (Job.ranked_at, Job.id)
@@ -77,12 +78,13 @@ async def explain(context: Context, reference: str, caller: Principal) -> dict[s
     async with context.database.read() as session:
         job = await find_visible(session, reference, caller)
         position = await position_of(session, job) if job.status == "queued" else None
+        unplaced = await why_unplaced(session, context, job, context.clock())
     return {
         "job_id": job.id,
         "name": job.name,
         "status": job.status,
         "reason": job.reason,
-        "because": job.scheduling or job.message,
+        "because": "; ".join(part for part in (job.scheduling or job.message, unplaced) if part),
         "position": position,
         "priority": job.priority,
         "autoscale": job.spec.get("workers", {}).get("autoscale", "off"),

@@ -268,6 +268,12 @@ def is_measuring() -> str:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
+def held_by_others(workers: int, held: float, slots: float, what: str) -> str:
+    """Granted workers have no place."""
+    theirs = f"others than Rubato hold {round(held, 2):g} of {round(slots, 2):g}"
+    return f"Ray has no place for {plural(workers, 'more worker')} yet: {theirs} {what}s"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 slot`, `2 slots`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"

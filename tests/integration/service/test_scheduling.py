@@ -199,6 +199,25 @@ async def test_goodput_gives_back_a_worker_that_brings_nothing(bench: Bench) -> 
     assert set(shown["rates"]) == {"1", "2"}
 
 
+async def test_what_others_hold_of_ray_is_told_and_not_counted(bench: Bench) -> None:
+    (node,) = bench.agent.nodes
+    controller = await bench.start("wide", workers={"initial": 4, "min": 1, "max": 4})
+    two = (worker(1), worker(2))
+    waiting = replace(worker(3), pid=None, rank=None, node="", state="starting")
+    await controller.report(workers=2, joining=1, worker_reports=(*two, waiting))
+    bench.agent.nodes = (replace(node, cpu_used=node.cpu),)
+    await bench.schedule()
+    assert (await controller.desired()).workers == 4, "Ray may have room in a moment"
+    kept = (await bench.job("wide"))["scheduling"]
+    told = (
+        f"Ray has no place for 2 more workers yet: others than Rubato hold {node.cpu - 2:g} of {node.cpu:g} CPU slots"
+    )
+    assert (await bench.get("/jobs/wide/explain"))["because"] == f"{kept}; {told}"
+    bench.agent.nodes = (replace(node, cpu_used=2),)
+    await bench.agent.sync()
+    assert (await bench.get("/jobs/wide/explain"))["because"] == kept
+
+
 async def test_lost_slots_are_not_granted_any_more_and_come_back_with_the_node(bench: Bench) -> None:
     two = (*one_node(2), NodeReport(node_id="node-2", address="127.0.0.2", cpu=2, hostname="node-2"))
     bench.agent.nodes = two
