@@ -1,7 +1,8 @@
 """How fast the page is where there is much to show: `python -m tests.e2e.speed [--lines 1000000]`, after `make web`.
 
-Times are printed: they are a matter of the machine. What is not is asserted: how much is loaded, and that the page
-holds a screenful of a log and not all there is.
+Fails where a view is beyond tests/e2e/speed_limits.py. Times are a matter of the machine: on one that has much else to
+do, `--no-limits` only prints them. How much is loaded, and that the page holds a screenful of a log and not all there
+is, is judged in any case.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.e2e.conftest import CHROMIUM, FLAGS, Service, missing, running_service
+from tests.e2e.speed_limits import Seen, judge
 from tests.simulated_controller import SimulatedAgent, SimulatedController, log_line, metric, worker
 
 JOBS = 1_000
 WORKERS = 256
 ALL = tuple(worker(number + 1) for number in range(WORKERS))
-LIMIT_BYTES = 150_000
-MAX_ELEMENTS = 1_500
-"""Of a log, however long it is. Lists grow with what was asked for."""
 LINES_A_REPORT = 2_000
 SETTLE_MS = 500
 WATCH = """() => {
@@ -118,36 +117,34 @@ def loaded_bytes(page: Page) -> int:
     return int(page.evaluate(f"{read}.reduce((sum, one) => sum + one.encodedBodySize, 0)"))
 
 
-def show(page: Page, name: str, selector: str | None = None) -> None:
-    """Print how it went; a box of its own holds no more than it shows."""
+def look(page: Page, name: str, selector: str | None = None, loaded: int | None = None) -> Seen:
+    """Scroll it, and print how that went."""
     page.wait_for_timeout(SETTLE_MS)
-    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null")
-    frames = page.evaluate(FRAMES, selector)
-    long_tasks = page.evaluate("window.long")
-    elements = page.evaluate("document.querySelectorAll('*').length")
-    print(
-        f"{name}: first paint {paint:.0f} ms; frames {frames[len(frames) // 2]:.0f} ms, "
-        f"95 of 100 within {frames[len(frames) * 95 // 100]:.0f} ms, longest {frames[-1]:.0f} ms; {len(long_tasks)} "
-        f"long tasks, longest {max(long_tasks, default=0):.0f} ms; {elements} elements",
-        flush=True,
+    seen = Seen(
+        name,
+        paint_ms=page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"),
+        frames_ms=tuple(page.evaluate(FRAMES, selector)),
+        tasks_ms=tuple(page.evaluate("window.long")),
+        elements=page.evaluate("document.querySelectorAll('*').length"),
+        is_box=selector is not None,
+        loaded_bytes=loaded,
     )
-    assert selector is None or elements <= MAX_ELEMENTS, f"{name}: {elements} elements, where {MAX_ELEMENTS} are borne"
+    print(seen, flush=True)
+    return seen
 
 
-def measure(browser: Browser, service: Service, lines: int) -> None:
+def measure(browser: Browser, service: Service, lines: int) -> Iterator[Seen]:
     """Each view with much in it."""
     with opened(browser, service, "/") as page:
         expect(page.locator(".empty")).to_be_visible()
-        size = loaded_bytes(page)
-        show(page, f"no jobs, {size / 1000:.1f} kB loaded")
-        assert 0 < size < LIMIT_BYTES, f"{size} bytes are loaded"
+        yield look(page, "no jobs", loaded=loaded_bytes(page))
     with BigJob(service, lines) as big:
         for tab, shown, box in (
             ("overview", ".lane canvas", None), ("workers", "[data-worker]", None), ("logs", ".log-row", ".log-box"),
         ):  # fmt: skip
             with opened(browser, service, f"/jobs/{big.job_id}#{tab}") as page:
                 expect(page.locator(shown).first).to_be_visible()
-                show(page, f"{tab} of {WORKERS} workers, {lines:,} lines", box)
+                yield look(page, f"{tab} of {WORKERS} workers, {lines:,} lines", box)
         for number in range(JOBS):
             service.submit(f"many-{number}")
         with opened(browser, service, "/") as page:
@@ -156,21 +153,25 @@ def measure(browser: Browser, service: Service, lines: int) -> None:
             while (shown_rows := rows.count()) <= JOBS:
                 page.get_by_role("button", name="Older jobs").click()
                 expect(rows).not_to_have_count(shown_rows)
-            show(page, f"{rows.count():,} jobs")
+            yield look(page, f"{rows.count():,} jobs")
 
 
 def main() -> None:
-    """Measure."""
+    """Measure, and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--no-limits", action="store_true", help="times are only printed")
     flags = parser.parse_args()
     if (reason := missing()) is not None:
         raise SystemExit(reason)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         with running_service(Path(scratch) / "home") as service:
-            measure(browser, service, flags.lines)
+            seen = list(measure(browser, service, flags.lines))
         browser.close()
+    wrong = [text for one in seen for text in judge(one, with_times=not flags.no_limits)]
+    if wrong:
+        raise SystemExit("\n".join(["too slow or too large:", *wrong]))
 
 
 if __name__ == "__main__":
