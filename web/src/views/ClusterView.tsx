@@ -3,6 +3,7 @@ import { useNow, useResource } from "../live/hooks";
 import { Heading } from "../parts/Heading";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
+import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
 import { formatAgo, formatCoarse, plural, sentence } from "../text/format";
 import type { Cluster, ClusterView as Clusters, Node, QueuedJob } from "../wire";
@@ -19,13 +20,6 @@ export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
   useEffect(() => {
     document.title = "Cluster · Rubato";
   }, []);
-  if (clusters.error && !clusters.value) {
-    return (
-      <main class="page">
-        <Unread error={clusters.error} onRetry={clusters.reload} />
-      </main>
-    );
-  }
   const found = clusters.value?.clusters;
   return (
     <main class="page machines">
@@ -33,7 +27,12 @@ export function ClusterView({ isAdmin }: { isAdmin: boolean }) {
       <div class="page-head">
         <Heading>Cluster</Heading>
       </div>
-      {found === undefined && <div class="card loading" role="status" aria-label="Loading the cluster" />}
+      {found === undefined &&
+        (clusters.error ? (
+          <Unread error={clusters.error} onRetry={clusters.reload} />
+        ) : (
+          <div class="card loading" role="status" aria-label="Loading the cluster" />
+        ))}
       {found?.length === 0 && <NoCluster />}
       {found?.map((cluster) => (
         <ClusterCard key={cluster.id} cluster={cluster} now={now} isAdmin={isAdmin} />
@@ -70,7 +69,7 @@ function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number;
         </span>
       </div>
       {nodes.error && !nodes.value && <Unread error={nodes.error} onRetry={nodes.reload} />}
-      <div class="scroll-x">
+      <Wide label={`Nodes of ${cluster.id}`}>
         <table class="plain nodes">
           <caption class="hidden">Nodes of {cluster.id}</caption>
           <thead>
@@ -90,7 +89,7 @@ function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number;
             ))}
           </tbody>
         </table>
-      </div>
+      </Wide>
     </section>
   );
 }

@@ -4,6 +4,7 @@ import { Stroke } from "../charts/Lane";
 import { styleOf } from "../charts/lines";
 import { Icon } from "../parts/Icon";
 import { StatusChip } from "../parts/StatusChip";
+import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
 import { readingOf, specDifferences } from "../state/compare";
 import { durationOf } from "../state/job";
@@ -32,8 +33,7 @@ interface CompareTableProps {
 export function CompareTable({ jobs, metrics, now }: CompareTableProps) {
   const each = (read: (one: JobCompared) => ComponentChildren) => jobs.map(read);
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <section class="card scroll-x" aria-label="What differs" tabIndex={0}>
+    <Wide label="What differs" isCard>
       <table class="compare-table">
         <thead>
           <tr>
@@ -59,7 +59,7 @@ export function CompareTable({ jobs, metrics, now }: CompareTableProps) {
         </tbody>
         {jobs.length > 1 && <SpecRows jobs={jobs} />}
       </table>
-    </section>
+    </Wide>
   );
 }
 

@@ -202,6 +202,7 @@ function NoJob({ id, message, onRetry }: { id: string; message: string; onRetry:
 function LoadingJob() {
   return (
     <main class="page loading" aria-busy="true" aria-label="Loading the job">
+      <h1 class="hidden">Loading the job</h1>
       <i class="bone bone-head" />
       <i class="bone bone-tiles" />
       <i class="bone bone-board" />

@@ -1,6 +1,7 @@
 import type { ComponentChildren, TargetedInputEvent } from "preact";
 import { useState } from "preact/hooks";
 import { dryRun, post } from "../live/api";
+import { Wide } from "../parts/Wide";
 import { FIRST_TYPED, type Inquiry, isSameInquiry, planRequest, type Typed } from "../state/inquiry";
 import { formatBytes, formatDuration } from "../text/format";
 import type { Plan, PlanOption } from "../wire";
@@ -219,11 +220,9 @@ interface FiguresProps {
   children: ComponentChildren;
 }
 
-/** A table that scrolls by itself where it is too wide. */
 function Figures({ caption, label = caption, columns, children }: FiguresProps) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <section class="scroll-x" tabIndex={0} aria-label={label}>
+    <Wide label={label}>
       <table>
         <caption>{caption}</caption>
         <thead>
@@ -237,7 +236,7 @@ function Figures({ caption, label = caption, columns, children }: FiguresProps) 
         </thead>
         <tbody>{children}</tbody>
       </table>
-    </section>
+    </Wide>
   );
 }
 

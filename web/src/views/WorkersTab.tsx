@@ -5,6 +5,7 @@ import { Confirm } from "../parts/Confirm";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
+import { Wide } from "../parts/Wide";
 import { slowness } from "../state/workers";
 import { formatBytes, formatCount, formatDuration, plural } from "../text/format";
 import { isFinal, type Job, type Worker } from "../wire";
@@ -24,7 +25,7 @@ export function WorkersTab({ job }: { job: Job }) {
   // Nothing is done to single workers of Ray Train: its group leaves as a whole.
   const hasActions = mayChange && !isFinal(job.status) && !job.scaling_restarts;
   return (
-    <div class="card scroll-x">
+    <Wide label={`Workers of ${job.name}`} isCard>
       <table class="plain">
         <caption class="hidden">Workers of {job.name}</caption>
         <thead>
@@ -101,7 +102,7 @@ export function WorkersTab({ job }: { job: Job }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Wide>
   );
 }
 
