@@ -2,7 +2,8 @@
 
 The service is the real one; only what runs on the cluster is played. A job's config is its script: `steps` and `pace`
 (seconds a step), `has_past` for a past of 1 -> 3 -> 2 workers with a kill, `fail_at` for a step that raises, `say` for
-a text that it prints, tells as an event, names a metric by, and fails with.
+a text that it prints, tells as an event, names a metric by, and fails with, `is_stuck` for workers that never begin,
+`lose_all_at` for a step in which all workers are lost and none comes back, `is_deaf` for one that hears no wish.
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ class SimulatedJob:
     # --- what may happen ---
 
     def begin(self) -> None:
+        if self.config.get("is_stuck"):
+            self.see(state="starting", phase="forming")
+            return
         has_past = bool(self.config.get("has_past")) and self.view.step == 0
         if has_past:
             self.desired = 1
@@ -121,6 +125,13 @@ class SimulatedJob:
         self.now += timedelta(seconds=paused)
         self.form("recovery", paused, redone=3)
         self.joined_at = self.now + self.join
+
+    def lose_all(self) -> None:
+        for rank, worker in enumerate(self.members):
+            self.say("worker.lost", f"w{worker} (rank {rank}) was lost with its node", worker_id=f"w{worker}",
+                     rank=rank, exit_code=None, signal=None, cause="node_lost")  # fmt: skip
+        self.members.clear()
+        self.see(state="recovering", phase="forming", workers=0, restarts=self.view.restarts + 1)
 
     def want(self, workers: int) -> None:
         if workers == self.desired:
@@ -189,11 +200,13 @@ class SimulatedJob:
                  bytes=sum(int(file["bytes"]) for file in files), seconds=0.038, metrics={}, files=files)  # fmt: skip
 
     def train_until(self, now: datetime) -> None:
-        while self.now < now and self.outcome is None:
+        while self.now < now and self.outcome is None and self.view.state == "running":
             self.settle()
             self.step()
             if self.view.step + 1 == self.config.get("fail_at"):
                 self.fail()
+            elif self.view.step == self.config.get("lose_all_at"):
+                self.lose_all()
             elif self.view.total_steps is not None and self.view.step >= self.view.total_steps:
                 self.save()
                 self.outcome = Outcome("succeeded", result=Result(self.view.step, "9f3c1b07d2a84e6f" * 4))
@@ -323,7 +336,7 @@ class SimulatedCluster:
         job.train_until(datetime.now(UTC))
         if desired.run == "run":
             job.want(desired.workers)
-        elif job.outcome is None:
+        elif job.outcome is None and not job.config.get("is_deaf"):
             job.outcome = Outcome("paused" if desired.run == "pause" else "cancelled")
         await self._report(job)
         if job.outcome is not None:
@@ -339,7 +352,8 @@ class SimulatedCluster:
         while not self._stop.is_set():
             with contextlib.suppress(httpx.TransportError):
                 response = await job.controller.send(report)
-                assert response.status_code == 200, response.text
-                break
+                if response.status_code != 503:  # its disk is busy: the same once more, as real controllers do
+                    assert response.status_code == 200, response.text
+                    break
             await asyncio.sleep(TICK_S)
         job.events, job.rows, job.lines = [], [], job.lines[MAX_LINES_A_BATCH:]

@@ -12,7 +12,15 @@ from tests.e2e.conftest import Service
 
 def open_job(page: Page, service: Service, job_id: str, tab: str = "") -> None:
     page.goto(f"{service.url}/jobs/{job_id}{tab}")
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator(".job-head")).to_be_visible()
+
+
+def of_person(service: Service, name: str, role: str | None) -> str:
+    """The token of somebody who has that role in the default project; None: in no project."""
+    service.call("POST", "/users", {"name": name})
+    if role is not None:
+        service.call("PUT", f"/projects/default/members/{name}", {"role": role})
+    return str(service.call("POST", "/tokens", {"name": f"{name}-page", "user": name})["token"])
 
 
 def step_of(page: Page) -> int:

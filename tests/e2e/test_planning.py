@@ -7,12 +7,10 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from rubato.planner.profile import Layer, Profile
 from rubato.wire.codec import to_json
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
-
-PROFILE = Profile((Layer("first", ((512, 256), (512,)), 1e-4, 2e-4), Layer("last", ((64, 512), (64,)), 5e-5, 1e-4)))
+from tests.e2e.ways import PROFILE
 
 
 def test_a_job_is_planned_before_it_is_submitted(

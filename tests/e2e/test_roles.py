@@ -6,15 +6,9 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
+from tests.e2e.steps import of_person
 
 CHANGES = {"Pause", "Checkpoint", "Clone", "Cancel", "Scale", "Drain", "Kill", "Stacks"}
-
-
-def of_person(service: Service, name: str, role: str) -> str:
-    """The token of somebody who has that role in the default project."""
-    service.call("POST", "/users", {"name": name})
-    service.call("PUT", f"/projects/default/members/{name}", {"role": role})
-    return str(service.call("POST", "/tokens", {"name": f"{name}-page", "user": name})["token"])
 
 
 def buttons(page: Page) -> list[str]:
