@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
+from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 import pytest
-from playwright.sync_api import Dialog, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import NodeReport, SyncRequest
 from rubato.wire.codec import to_json
-from tests.e2e.conftest import NewPage, Service
+from tests.e2e.conftest import NewPage, Service, running_service
 from tests.e2e.simulated_cluster import SimulatedCluster
+from tests.e2e.ways import PROFILE
 from tests.simulated_controller import bearer
 
 STRIKE = "window.struck = true"
@@ -58,10 +62,61 @@ def test_hostile_text_is_shown_and_not_run(
             expect(panel).to_contain_text("struck")
         expect(panel).to_be_visible()
         _assert_text_only(page, tab)
+    page.goto(f"{service.url}/jobs/{job_id}")
+    for title in ("Traceback", "Last lines"):
+        expect(page.locator("[data-failure] .output", has_text=title)).to_contain_text("struck")
+    page.get_by_role("group", name="Metrics shown").get_by_role("button").filter(has_text="struck").click()
+    expect(page.locator(".lane-title").filter(has_text="struck")).to_be_visible()
+    _assert_text_only(page, "a chart")
+    # Beside a job whose spec says nothing of it, and one that there is not.
+    service.submit(f"{name}-rival", pace=0.01, steps=5)
+    query = urlencode({"jobs": f"{name},{name}-rival,{text.replace(',', '')}", "metric": text[:60]})
+    page.goto(f"{service.url}/compare?{query}")
+    for place in ("[data-missing]", ".compare-table code", ".lane-title"):
+        expect(page.locator(place).filter(has_text="struck").first).to_be_visible()
+    _assert_text_only(page, "a comparison")
+
+
+def test_nor_is_what_a_plan_is_asked_with(service: Service, new_page: NewPage, tmp_path: Path) -> None:
+    page = new_page(service)
+    page.on("dialog", _refuse)
+    page.get_by_role("button", name="New job").click()
+    page.get_by_text("How many workers are worth it?").click()
+    alert = page.locator(".plan [role=alert]")
+    for number, text in enumerate(HOSTILE.values()):
+        profile = tmp_path / f"{number}.json"
+        profile.write_text(json.dumps({text: number}))
+        page.get_by_label("Profile").set_input_files(profile)
+        page.get_by_role("button", name="Predict").click()
+        expect(alert).to_contain_text("struck")
+        _assert_text_only(page, f"profile {number}")
+    profile.write_text(json.dumps(to_json(PROFILE)))
+    page.get_by_label("Profile").set_input_files(profile)
+    for text in HOSTILE.values():
+        page.get_by_label("Or the job that measured it").fill(text)
+        page.get_by_role("button", name="Predict").click()
+        expect(alert).to_contain_text("struck")
+        _assert_text_only(page, f"the plan after {text}")
+
+
+def test_nor_are_addresses_of_webhooks(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_page: NewPage
+) -> None:
+    monkeypatch.setenv("RUBATO_WEBHOOKS", "true")
+    with running_service(tmp_path / "home") as service:
+        for number, text in enumerate(_printable()):
+            address = f"https://hooks.example/?{text.replace(' = ', '=').replace(' ', '/')}"
+            service.call("POST", "/projects/default/webhooks", {"name": f"hook-{number}", "url": address})
+        page = new_page(service)
+        page.on("dialog", _refuse)
+        page.goto(f"{service.url}/settings")
+        page.get_by_role("button", name="Open default").click()
+        expect(page.locator("[data-webhook]").filter(has_text="struck")).to_have_count(len(HOSTILE))
+        _assert_text_only(page, "webhooks")
 
 
 def test_nor_is_what_projects_tokens_nodes_and_files_are_called(own_service: Service, new_page: NewPage) -> None:
-    texts = ["".join(letter for letter in text if letter.isprintable()) for text in HOSTILE.values()]
+    texts = _printable()
     own_service.call("POST", "/users", {"name": "ada"})
     for number, text in enumerate(texts):
         own_service.call("POST", "/projects", {"name": f"theirs-{number}", "description": text})
@@ -95,6 +150,10 @@ def test_nor_is_what_projects_tokens_nodes_and_files_are_called(own_service: Ser
         page.goto(own_service.url + path)
         expect(place.filter(has_text="struck")).to_have_count(count)
         _assert_text_only(page, path)
+
+
+def _printable() -> list[str]:
+    return ["".join(letter for letter in text if letter.isprintable()) for text in HOSTILE.values()]
 
 
 def _refuse(dialog: Dialog) -> None:
