@@ -30,8 +30,10 @@ EVERY_WAY: dict[str, dict[str, Any]] = {
     **WAYS,
     **{name: {"reproducible": False, "aggregation": {"compression": one}} for name, one in COMPRESSED.items()},
 }
+SHORT = {(way, 3) for way in ("asynchronous", "layer_separation", "streaming_diloco")}
+"""Not `long`: those whose bytes are sent in another way each."""
 CASES = [
-    pytest.param(way, workers, marks=() if workers == max(3, FEWEST.get(way, 2)) else pytest.mark.long)
+    pytest.param(way, workers, marks=() if (way, workers) in SHORT else pytest.mark.long)
     for way in EVERY_WAY
     for workers in (2, 3, 4)
     if workers >= FEWEST.get(way, 2)
