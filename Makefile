@@ -33,13 +33,9 @@ up: setup ## Start the service, Ray and the agent on this machine
 down: setup ## Stop what `make up` or `make demo` started
 	@$(BIN)/rubato down
 
-# No asynchronous test runs in a process in which a browser was.
-ASYNCHRONOUS := tests/chaos/test_database.py
-
 .PHONY: test
 test: setup ## All tests but the long ones: a chaos sample, browser, GPU, integration, unit; says what it skips
-	$(PYTEST) tests/e2e tests/chaos tests/gpu --ignore $(ASYNCHRONOUS) $(IN_ORDER) -rs -m "not long"
-	$(PYTEST) $(ASYNCHRONOUS) tests/integration tests/unit $(IN_ORDER) -m "not long"
+	$(PYTEST) tests/e2e tests/chaos tests/gpu tests/integration tests/unit $(IN_ORDER) -rs -m "not long"
 
 .PHONY: unit
 unit: setup ## Unit tests

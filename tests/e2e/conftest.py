@@ -46,10 +46,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.line(reason, red=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if (reason := missing()) is not None:
         pytest.skip(reason)
+    # It occupies the loop of its thread: no asynchronous test runs before it ends, with the last test of this folder.
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
@@ -134,14 +135,14 @@ def running_service(home: Path) -> Iterator[Service]:
         service.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Shared by the stories that leave it as it is; their jobs have names of their own."""
     with running_service(tmp_path_factory.mktemp("shared") / "home") as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(service: Service) -> Iterator[SimulatedCluster]:
     with SimulatedCluster(service.url, service.cluster_token) as running:
         yield running
