@@ -161,7 +161,10 @@ def install_packages() -> None:
 
 def compile_packages() -> None:
     """Write the bytecode of all packages; files that are no Python of this version, as some ship, stay as they are."""
-    compile_all = [PYTHON, "-W", "ignore", "-m", "compileall", "-qq", "--workers", "0", VENV / "lib"]
+    compile_all: list[str | Path] = [
+        *(PYTHON, "-W", "ignore", "-m", "compileall", "-qq", "--workers", "0"),
+        VENV / "lib",
+    ]
     subprocess.run(compile_all, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
 
 
