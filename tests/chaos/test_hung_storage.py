@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 WRITE = "call rubato.checkpoint.storage:LocalFolder.write"
 READ = "call rubato.checkpoint.storage:LocalFolder.read"
 SHORT = {"due_s": 1.0, "busy_s": 0.2}
+HANGS_AT = 6
 
 
 class Server:
@@ -44,7 +45,7 @@ def hanging(tmp_path: Path, row: str, **spec: Any) -> tuple[Chaos, Server, Path]
     """A run in which the writes of one worker hang from some step on."""
     chaos = Chaos(tmp_path, row, config=SHORT, checkpoint={"every_steps": 3}, **spec)
     server = Server(tmp_path)
-    marker = chaos.fault(WRITE, "block", str(server.pipe), always=True, step=6)
+    marker = chaos.fault(WRITE, "block", str(server.pipe), always=True, step=HANGS_AT)
     return chaos, server, marker
 
 
@@ -56,13 +57,18 @@ def failures(run: LocalJob) -> list[dict[str, Any]]:
     return run.events("checkpoint.failed")
 
 
+def given_up(run: LocalJob, marker: Path) -> int:
+    """Checkpoints of steps from which on writes hang, once one does: a slow machine may give up others before."""
+    return sum((failure["step"] or 0) >= HANGS_AT for failure in failures(run)) if marker.exists() else 0
+
+
 @pytest.mark.short
 def test_training_goes_on_and_saves_again_when_the_storage_does(tmp_path: Path) -> None:
     chaos, server, marker = hanging(tmp_path, "storage hangs")
     with chaos.start() as run:
-        run.wait(lambda: len(failures(run)) >= 2, "two checkpoints that are given up")
-        before, told = threads_of(run), len(failures(run))
-        run.wait(lambda: len(failures(run)) >= told + 3, "more of them")
+        run.wait(lambda: given_up(run, marker) >= 2, "two checkpoints that are given up")
+        before, told = threads_of(run), given_up(run, marker)
+        run.wait(lambda: given_up(run, marker) >= told + 3, "more of them")
         run.wait(lambda: threads_of(run) <= before + len(run.members()), "threads that do not pile up")
         server.come_back(marker)
         saved = len(run.events("checkpoint.committed"))
@@ -85,7 +91,7 @@ def test_the_end_does_not_wait_for_the_last_checkpoint(tmp_path: Path) -> None:
 def test_no_wish_waits_for_a_checkpoint_that_hangs(tmp_path: Path, verb: str, state: str) -> None:
     chaos, server, marker = hanging(tmp_path, f"storage hangs, {verb}", limits={"stop_grace": 60})
     with chaos.start() as run:
-        run.wait(lambda: bool(failures(run)), "a checkpoint that is given up")
+        run.wait(lambda: given_up(run, marker) > 0, "a checkpoint that is given up")
         run.run.answer({"verb": verb})
         outcome = run.wait_for_end()
         server.come_back(marker)
