@@ -435,7 +435,7 @@ def test_two_jobs_are_compared_from_the_list_and_by_their_address(
 
 def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_page: NewPage) -> None:
     page = new_page(service)
-    open_job(page, service, "job_none")
+    page.goto(f"{service.url}/jobs/job_none")
     expect(page.get_by_role("heading", name="Cannot show job_none")).to_be_visible()
 
 
