@@ -43,8 +43,9 @@ def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine() -> None:
     assert found == []
 
 
-def test_tests_are_no_packages() -> None:
-    assert [path for path in tracked_files() if path.name == "__init__.py" and "tests" in path.parts] == []
+def test_tests_are_packages_only_where_fixtures_end_with_their_folder() -> None:
+    packages = [path.parent for path in tracked_files() if path.name == "__init__.py" and "tests" in path.parts]
+    assert [one for one in packages if 'scope="package"' not in (one / "conftest.py").read_text()] == []
 
 
 def test_no_file_is_called_after_nothing() -> None:
