@@ -291,6 +291,7 @@ export interface User {
   is_admin: boolean;
   created_at: string;
   disabled_at: string | null;
+  etag: string;
 }
 
 /** `role` is the caller's. */
@@ -328,6 +329,7 @@ export interface Secret {
   created_at: string;
   updated_at: string;
   updated_by: string;
+  etag: string;
 }
 
 export interface Webhook {
