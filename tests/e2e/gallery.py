@@ -169,7 +169,7 @@ VIEWS = (
     View("job-queued-workers", "/jobs/{queued}#workers", "[role=tabpanel]"),
     View("job-queued-logs", "/jobs/{queued}#logs", "[role=tabpanel]"),
     View("job-queued-checkpoints", "/jobs/{queued}#checkpoints", "[role=tabpanel]"),
-    View("job-waiting", "/jobs/{waiting}", "#workers-note:has-text('Wants 8')"),
+    rare("job-waiting", "/jobs/{waiting}", "#workers-note:has-text('Wants 8')"),
     View("job-paused", "/jobs/{paused}", "[data-status=paused]"),
     View("job-starting", "/jobs/{starting}", "[data-status=starting]"),
     View("job-recovering", "/jobs/{recovering}", "[data-status=recovering]"),
