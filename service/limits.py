@@ -67,11 +67,10 @@ class Limits:
         bucket = self._buckets.setdefault(caller, TokenBucket(self.requests_per_s, self.burst, self.burst, now_s))
         wait_s = bucket.take(now_s)
         if wait_s > 0:
-            raise ServiceError(
-                ErrorKind.RATE_LIMITED,
+            raise _refusal(
                 f"This token makes more than {self.requests_per_s:g} requests a second; come again in {wait_s:.2g} s. "
                 "Streams and `wait` tell of changes without asking again and again.",
-                extra={"retry_after": round(wait_s, 3)},
+                wait_s,
             )
 
     @contextmanager
@@ -92,11 +91,10 @@ class Limits:
             del self._sign_ins[next(iter(self._sign_ins))]
         wait_s = bucket.take(now_s)
         if wait_s > 0:
-            raise ServiceError(
-                ErrorKind.RATE_LIMITED,
+            raise _refusal(
                 f"More than {per_minute:g} sign-ins a minute failed from your address; try again in {wait_s:.2g} s. "
                 "A token that was copied whole signs in at once; `rubato login` makes a fresh link.",
-                extra={"retry_after": round(wait_s, 3)},
+                wait_s,
             )
         was_refused = False
         try:
@@ -115,10 +113,9 @@ class Limits:
             ServiceError: rate_limited.
         """
         if self._streams[caller] >= self.max_streams:
-            raise ServiceError(
-                ErrorKind.RATE_LIMITED,
+            raise _refusal(
                 f"You have {self.max_streams} open streams, which is as many as one may have; close one first.",
-                extra={"retry_after": STREAM_RETRY_S},
+                STREAM_RETRY_S,
             )
 
     @contextmanager
@@ -131,6 +128,11 @@ class Limits:
             self._streams[caller] -= 1
             if not self._streams[caller]:
                 del self._streams[caller]
+
+
+def _refusal(detail: str, wait_s: float) -> ServiceError:
+    """Of who has used up what one may have for now."""
+    return ServiceError(ErrorKind.RATE_LIMITED, detail, extra={"retry_after": round(wait_s, 3)})
 
 
 def _place_of(address: str) -> str:
