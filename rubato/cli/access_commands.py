@@ -216,13 +216,15 @@ def audit(
         return
     rows = [
         {
-            **one,
             "time": str(one["time"]).replace("T", " ")[:19],
+            "user": one["actor"],
+            "action": one["action"],
+            "job": one["job_id"],
             "detail": json.dumps(one["detail"], ensure_ascii=False),
         }
         for one in found
     ]
-    put_table([{**row, "user": row["actor"], "job": row["job_id"]} for row in rows], AUDIT)
+    put_table(rows, AUDIT)
 
 
 AUDIT = ("time", "user", "action", "job", "detail")
