@@ -15,10 +15,11 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.e2e.conftest import CHROMIUM, FLAGS, ROOT, missing, running_service
-from tests.e2e.gallery import PICTURES, View, take_picture, walk
+from tests.e2e.gallery import View, walk
 from tests.e2e.real_home import real_home, scale_and_kill, wait_for_step
 from tests.e2e.simulated_cluster import SimulatedCluster
 
+PICTURES = ROOT / "build" / "screenshots"
 IMAGES = ROOT / "docs" / "images"
 IN_DOCUMENTS = ("jobs", "job-loss", "job-failed", "job-waiting", "job-checkpoints")
 """Views of which the documents show the wide and light picture."""
@@ -32,7 +33,7 @@ def shoot_all(browser: Browser, scratch: Path) -> None:
 
     def look(page: Page, view: View, width: str, scheme: str) -> None:
         page.wait_for_timeout(SETTLE_MS)
-        take_picture(page, view, width, scheme)
+        page.screenshot(path=PICTURES / f"{view.name}-{width}-{scheme}.png", full_page="dialog" not in view.shown)
         if view.name in IN_DOCUMENTS and (width, scheme) == ("wide", "light"):
             page.screenshot(path=IMAGES / f"{view.name}.png")
 

@@ -1,7 +1,4 @@
-"""axe-core finds nothing to complain about in any view and state, wide and narrow, light and dark.
-
-A picture of each is left in build/screenshots, to be looked at.
-"""
+"""axe-core finds nothing to complain about in any view and state, wide and narrow, light and dark."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.e2e.conftest import ROOT, Service
-from tests.e2e.gallery import SCHEMES, Scheme, View, take_picture, walk
+from tests.e2e.gallery import SCHEMES, Scheme, View, walk
 from tests.e2e.simulated_cluster import SimulatedCluster
 
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -44,7 +41,6 @@ def test_axe_finds_no_violation_in_any_view(
         too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if too_wide > 0:
             complaints.append(f"the page is {too_wide} px wider than the window")
-        take_picture(page, view, width, scheme)
         if complaints:
             found[f"{view.name} {width} {scheme}"] = complaints
 
