@@ -116,6 +116,7 @@ class Run:
                 raise ModelError(
                     f"{_called('optimizer', name)} is a {type(some).__name__}, not a torch.optim.Optimizer"
                 )
+        _check_device(models, self.device)
         if not isinstance(dataset, ShardedStream):
             validate_dataset(dataset)
         elif prefetch:
@@ -416,6 +417,17 @@ def _advice(forgotten: list[str]) -> str:
 
 def _called(kind: str, name: str) -> str:
     return f"{kind} {name!r}" if name else kind
+
+
+def _check_device(models: Mapping[str, nn.Module], device: torch.device) -> None:
+    """One parameter on the device is enough: a model may be split over several, or leave a part on the CPU."""
+    found = {parameter.device for model in models.values() for parameter in model.parameters()}
+    if found and device not in found:
+        there = ", ".join(sorted(map(str, found)))
+        raise ModelError(
+            f"microbatches come on {device}, and the model has its parameters on {there}: "
+            "write model = model.to(run.device) before the optimizer is made"
+        )
 
 
 def _check_prefetch(count: Any) -> None:

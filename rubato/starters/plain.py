@@ -27,7 +27,7 @@ def make_data(samples: int = 4096) -> torch.utils.data.TensorDataset:
 def train(run: rubato.Run) -> None:
     """Rubato calls this on every worker."""
     config = run.config
-    model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.get("lr", 0.01))
     run.prepare(model=model, optimizer=optimizer, dataset=make_data())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -431,6 +432,28 @@ def test_a_mistake_is_told_with_advice(name: str) -> None:
 
     with pytest.raises(ModelError, match=advice):
         launch()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize(
+    ("here", "device", "is_told"),
+    [
+        (["cpu"], "cpu", False),
+        (["cpu"], "meta", True),
+        (["meta"], "cpu", True),  # never filled in
+        (["cpu", "cpu"], "meta", True),
+        (["cpu", "meta"], "meta", False),  # split over devices, or with a part that stays on the CPU
+        ([], "meta", False),  # that there is nothing to train is told by the steps
+    ],
+)
+def test_a_model_that_lies_elsewhere_is_told(here: list[str], device: str, is_told: bool, is_named: bool) -> None:
+    run = AloneRun()
+    run.device = torch.device(device)  # as where a job asks for a GPU
+    parts = {f"part_{index}": nn.Linear(3, 1, device=one) for index, one in enumerate(here)}
+    optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.01)
+    where = f"come on {device}, .* on {here[0]}: .* model.to.run.device. before" if is_told else ""
+    with pytest.raises(ModelError, match=where) if is_told else contextlib.nullcontext():
+        run.prepare(model=parts if is_named else nn.ModuleDict(parts), optimizer=optimizer, dataset=ROWS)
 
 
 def test_a_plain_backward_is_told_once_and_gives_the_same_gradients() -> None:

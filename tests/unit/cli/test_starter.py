@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from alone import AloneRun, own_generators
 
 from rubato.cli.app import run
 from rubato.cli.specfile import read_draft
 from rubato.cli.starter import Template
 from rubato.wire.spec import parse_spec
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_starter_is_a_valid_spec_and_a_valid_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,3 +48,29 @@ def test_files_are_not_replaced_without_force(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "job.yaml").exists()
     assert run(["init", str(tmp_path), "--force", "--name", "other"]) == 0
     assert read_draft(str(tmp_path / "job.yaml")).data["name"] == "other"
+
+
+class PreparedOnly(AloneRun):
+    """A run on another device than the CPU that ends where training would begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("meta")
+
+    def steps(self, epochs: int | None = None, steps: int | None = None) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("program", ["plain", "stream", "README"])
+def test_programs_put_their_model_where_the_microbatches_come(program: str) -> None:
+    if program == "README":
+        (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    else:
+        text = (ROOT / f"rubato/starters/{program}.py").read_text()
+    names: dict[str, Any] = {"__name__": program}
+    exec(compile(text, program, "exec"), names)
+    run = PreparedOnly()
+    with own_generators():
+        names["train"](run)
+    assert run._prepared is not None
+    assert {one.device.type for one in run._prepared["models"][""].parameters()} == {"meta"}
