@@ -10,7 +10,7 @@ import typer
 
 from rubato.cli.checkpoint_commands import bring
 from rubato.cli.local_runs import source_of
-from rubato.cli.options import JsonOption, UrlOption, connect, is_local_run
+from rubato.cli.options import JsonOption, UrlOption, complete_jobs_and_runs, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
 from rubato.errors import CheckpointError, UserError
 from rubato.home import Home
@@ -19,12 +19,23 @@ if TYPE_CHECKING:
     from rubato.checkpoint.manifest import Manifest
 
 
+def complete_sources(incomplete: str) -> list[str]:
+    """Jobs, runs and folders for the shell's completion."""
+    parent, slash, begun = incomplete.rpartition("/")
+    there = Path(parent + slash)
+    names = [one.name for one in there.iterdir() if one.is_dir()] if there.is_dir() else []
+    folders = [f"{parent}{slash}{name}/" for name in sorted(names) if name.startswith(begun)]
+    return folders if slash else [*complete_jobs_and_runs(incomplete), *folders]
+
+
 def export(
     source: Annotated[
         str,
         typer.Argument(
             metavar="CHECKPOINT|JOB",
-            help="Folder or URI of a checkpoint or of a job's checkpoints, run_... of a `rubato run`, or a job.",
+            help="Folder or URI of a checkpoint or of a job's checkpoints, run_... of a `rubato run`, or a job. A name "
+            "without a / is a folder only where that holds checkpoints.",
+            autocompletion=complete_sources,
         ),
     ],
     *,
@@ -103,14 +114,31 @@ def _export_model(source: str, out: Path, model: str, step: int | None, url: str
 
 
 def _storage_of(source: str) -> str | None:
-    """Path or URI; None: it is a job of the service."""
-    if "://" in source or "/" in source or Path(source).is_dir():
+    """Path or URI; None: it is a job of the service. A name alone is a folder only where that holds checkpoints:
+    `rubato init NAME` makes one that does not.
+    """
+    if "://" in source or "/" in source:
         return source
     if is_local_run(source):
         from rubato.launch.records import read_record
 
         return read_record(Home.from_environment().path, source).checkpoints
+    if not Path(source).is_dir():
+        return None
+    if holds_checkpoints(source):
+        note(f"{source} is taken as the folder of that name here; a job of that name is exported by its id (job_...).")
+        return source
+    note(f"{source} is taken as a job: the folder of that name here holds no checkpoint (./{source} would mean it).")
     return None
+
+
+def holds_checkpoints(path: str) -> bool:
+    """Whether a folder of this machine is one of a checkpoint, or of a job's checkpoints."""
+    from rubato.checkpoint.manifest import MANIFEST_NAME, checkpoint_folders
+    from rubato.checkpoint.storage import open_folder
+
+    folder = open_folder(path)
+    return folder.exists(MANIFEST_NAME) or bool(checkpoint_folders(folder))
 
 
 def _download(job: str, folder: Path, step: int | None, url: str | None) -> Path:

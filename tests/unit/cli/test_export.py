@@ -11,6 +11,7 @@ from rubato.checkpoint.manifest import JobTerms, commit_manifest
 from rubato.checkpoint.storage import LocalFolder
 from rubato.checkpoint.stripes import copy_stripe, write_document
 from rubato.checkpoint.tree import encode
+from rubato.cli.export import complete_sources
 from rubato.wire.codec import to_json
 from tests.unit.cli.fake_service import FakeService, Reply, Rubato
 
@@ -58,6 +59,39 @@ def test_a_job_is_exported_through_the_service(
     assert rubato("export", str(stored), "--out", str(again)).code == 0
     assert again.read_bytes() == out.read_bytes()
     assert all(torch.isfinite(value).all() for value in load_file(out).values())
+
+
+def test_a_name_alone_is_a_folder_only_where_that_holds_checkpoints(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rubato init digits` makes a folder of the name that its job has."""
+    monkeypatch.chdir(tmp_path)
+    serve(service, stored)
+    assert rubato("init", "digits").code == 0
+    done = rubato("export", "digits")
+    assert (done.code, Path("model.safetensors").is_file()) == (0, True), done.err
+    assert "digits is taken as a job" in done.err
+    assert "./digits would mean it" in done.err
+    meant = rubato("export", "./digits")
+    assert (meant.code, "no whole checkpoint in" in meant.err) == (1, True)
+    asked = len(service.requests)
+    for parent, name in ((tmp_path, "stored"), (stored.path.parent, "2-30")):
+        monkeypatch.chdir(parent)
+        folder = rubato("export", name, "--out", f"{name}.safetensors")
+        assert folder.code == 0, folder.err
+        assert f"{name} is taken as the folder" in folder.err
+        assert "by its id (job_...)" in folder.err
+    assert len(service.requests) == asked
+
+
+def test_completion_knows_jobs_and_folders(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    service.on("GET", "/jobs", {"items": [{"id": "job_1", "name": "stars", "status": "running"}]})
+    assert complete_sources("st") == ["stars", "stored/"]
+    assert complete_sources("stored/") == ["stored/2-30/"]
+    assert complete_sources("run_0") == []
 
 
 def test_what_was_damaged_on_the_way_is_not_exported(
