@@ -10,6 +10,7 @@ import typer
 from rubato.cli.job_commands import read_timeout
 from rubato.cli.options import JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, put_table, tell
+from rubato.cli.render import format_time
 
 token = typer.Typer(name="token", help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 project = typer.Typer(
@@ -216,7 +217,7 @@ def audit(
         return
     rows = [
         {
-            "time": str(one["time"]).replace("T", " ")[:19],
+            "time": format_time(one["time"]),
             "user": one["actor"],
             "action": one["action"],
             "job": one["job_id"],

@@ -14,6 +14,7 @@ from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_f
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import source_of
 from rubato.cli.options import (
+    SINCE,
     JobOrRunArgument,
     JsonOption,
     UrlOption,
@@ -44,9 +45,7 @@ def ps(
         typer.Option("--status", metavar="STATUS", help="Only in this status, finished ones too; repeatable."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Only where the name holds this.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only submitted since then: 5m, 2h, or 2026-01-31T12:00:00Z.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only submitted since then: {SINCE}")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     label: Annotated[
@@ -117,9 +116,7 @@ def logs(
         int | None,
         typer.Option(min=1, show_default="100, with --since all", help="Begin with so many of the newest lines."),
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what is newer: 5m, 2h, or 2026-01-31T12:00:00Z.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only what is newer: {SINCE}")] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt.")] = None,
     text: Annotated[str | None, typer.Option("--grep", help="Only lines that hold this text.")] = None,
     as_json: JsonOption = False,

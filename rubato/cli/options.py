@@ -34,6 +34,7 @@ RecipeOption = Annotated[
     typer.Option("--recipe", help="A program that ships with Rubato, such as image-classifier, instead of FILE."),
 ]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
+SINCE = "5m, 2h, or a time: 2026-01-31 12:00 is local, as `rubato events` shows it, 2026-01-31T12:00:00Z is UTC."
 KNOWN_JOBS = 200
 """So many of the newest jobs are looked through for a name that is like the one that was typed."""
 
@@ -165,7 +166,7 @@ def parse_assignments(pairs: list[str], option: str) -> dict[str, str]:
 
 
 def parse_since(text: str | None, now: datetime) -> datetime | None:
-    """`"5m"` as that long ago, or an RFC 3339 time.
+    """`"5m"` as that long ago, or a time; without an offset a local one, as those that are printed.
 
     Raises:
         typer.BadParameter: neither.
@@ -177,10 +178,11 @@ def parse_since(text: str | None, now: datetime) -> datetime | None:
     except (ValueError, OverflowError):
         pass
     try:
-        return datetime.fromisoformat(text).astimezone()  # without an offset: local time, as in the user's other logs
+        return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"{text!r} is no time; write how long ago (90s, 5m, 2h) or a time such as 2026-01-31T12:00:00Z",
+            f"{text!r} is no time; write how long ago (90s, 5m, 2h) or a time such as 2026-01-31 12:00 (local) or "
+            "2026-01-31T12:00:00Z",
             param_hint="--since",
         ) from None
 

@@ -15,7 +15,16 @@ from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import source_of
 from rubato.cli.options import JobOrRunArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
-from rubato.cli.render import USUAL, format_number, format_steps, format_workers, job_table, node_table, styled_status
+from rubato.cli.render import (
+    USUAL,
+    format_number,
+    format_steps,
+    format_time,
+    format_workers,
+    job_table,
+    node_table,
+    styled_status,
+)
 from rubato.wire.status import FINAL, Status
 
 if TYPE_CHECKING:
@@ -71,10 +80,9 @@ def events(
 
 
 def format_event(event: Event) -> str:
-    """`2026-01-31 12:00:00  worker.lost           step 12      w1.2 was killed by SIGKILL.`"""
-    moment = event.time.replace("T", " ")[:19]
+    """`2026-01-31 12:00:00  worker.lost           step 12      w1.2 was killed by SIGKILL.`, in local time."""
     step = "" if event.step is None else f"step {event.step}"
-    return f"{moment}  {event.kind:<20}  {step:<10}  {sentence_of(event)}"
+    return f"{format_time(event.time)}  {event.kind:<20}  {step:<10}  {sentence_of(event)}"
 
 
 def metrics(

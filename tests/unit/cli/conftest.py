@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +24,16 @@ def service() -> Iterator[FakeService]:
         yield found
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(params=["America/New_York", "Europe/Berlin"])
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A time zone west and one east of UTC, as the one that the user lives in."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", request.param)
+        time.tzset()
+        yield request.param
+    time.tzset()
 
 
 @pytest.fixture

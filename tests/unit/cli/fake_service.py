@@ -127,7 +127,8 @@ def job(**changes: Any) -> dict[str, Any]:
 
 def event(position: int, kind: str, message: str = "it happened", **changes: Any) -> dict[str, Any]:
     """An event as the service shows it."""
-    return {"position": position, "time": "t", "kind": kind, "message": message, "step": None, "data": {}, **changes}
+    one = {"position": position, "time": "2026-01-02T03:04:05Z", "kind": kind, "message": message}
+    return {**one, "step": None, "data": {}, **changes}
 
 
 def formed(position: int, before: int, after: int, step: int, **changes: Any) -> dict[str, Any]:

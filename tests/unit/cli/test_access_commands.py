@@ -56,13 +56,14 @@ ENTRY = {
 }
 
 
-def test_who_changed_what_is_listed(service: FakeService, rubato: Rubato) -> None:
+def test_who_changed_what_is_listed_in_local_time(service: FakeService, rubato: Rubato, zone: str) -> None:
     service.on("GET", "/audit", {"items": [ENTRY, {**ENTRY, "job_id": None}], "next_cursor": None})
     lines = rubato("audit").out.splitlines()
     assert lines[0].split() == ["TIME", "USER", "ACTION", "JOB", "DETAIL"]
+    clock = {"America/New_York": "07:00:00", "Europe/Berlin": "13:00:00"}[zone]
     assert [line.split(maxsplit=5) for line in lines[1:]] == [
-        ["2026-01-31", "12:00:00", "ada", "job.deleted", "job_1", '{"name": "digits"}'],
-        ["2026-01-31", "12:00:00", "ada", "job.deleted", "-", '{"name": "digits"}'],
+        ["2026-01-31", clock, "ada", "job.deleted", "job_1", '{"name": "digits"}'],
+        ["2026-01-31", clock, "ada", "job.deleted", "-", '{"name": "digits"}'],
     ]
     assert service.requests[-1].query["limit"] == "50"
 

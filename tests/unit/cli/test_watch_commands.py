@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -33,11 +34,22 @@ def happened(service: FakeService) -> FakeService:
     return service
 
 
-def test_events_are_a_line_each_with_time_kind_and_step(happened: FakeService, rubato: Rubato) -> None:
+def test_events_are_a_line_each_with_local_time_kind_and_step(happened: FakeService, rubato: Rubato, zone: str) -> None:
     lines = rubato("events", "digits").out.splitlines()
-    assert lines[0].split(maxsplit=3) == ["2026-01-02", "03:04:05", "job.submitted", "Submitted by ada."]
+    moment = {"America/New_York": ["2026-01-01", "22:04:05"], "Europe/Berlin": ["2026-01-02", "04:04:05"]}[zone]
+    assert lines[0].split(maxsplit=3) == [*moment, "job.submitted", "Submitted by ada."]
     assert lines[1].endswith("1 → 3 workers at step 7, paused 41 ms (scale up)")
-    assert lines[2].split(maxsplit=4)[1:] == ["worker.lost", "step", "12", "w1.2 was killed by SIGKILL."]
+    assert lines[2].split(maxsplit=5)[2:] == ["worker.lost", "step", "12", "w1.2 was killed by SIGKILL."]
+
+
+def test_a_time_that_was_shown_is_read_as_the_same_one(happened: FakeService, rubato: Rubato, zone: str) -> None:
+    shown = rubato("events", "digits").out[:19]
+    told = rubato("events", "digits", "--json").out.splitlines()[0]
+    assert '"2026-01-02T03:04:05.678Z"' in told, "programs are told as the service does"
+    happened.on("GET", "/jobs/digits/logs", {"items": []})
+    assert rubato("logs", "digits", "--since", shown).code == 0
+    asked = datetime.fromisoformat(happened.requests[-1].query["since"])
+    assert asked == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def test_events_of_a_kind_or_of_all_that_begin_so(happened: FakeService, rubato: Rubato) -> None:
