@@ -13,7 +13,8 @@ RubatoError
 |  `- StaleAttempt           the sender's attempt was superseded; it must stop without touching anything
 |- Diverged                  members that must be byte-equal are not
 |- ApiError                  the service refused a request; carries its problem document
-|  |- ApiUnauthenticated     no token, or one that the service does not know (401, 403)
+|  |- ApiUnauthenticated     no token, or one that the service does not know (401)
+|  |- ApiForbidden           the token is known, and may not do this (403)
 |  `- ApiNotFound            there is no such job, checkpoint, ... (404)
 |- ServiceUnreachable        nothing answers at the service's address
 |- KeeperError               the processes of a RUBATO_HOME cannot be started or ended
@@ -128,7 +129,11 @@ class ApiError(RubatoError):
 
 
 class ApiUnauthenticated(ApiError):
-    """The service knows no such token, or the token may not do this."""
+    """The service knows no such token, or was given none."""
+
+
+class ApiForbidden(ApiError):
+    """Who asks is known, and may not do this."""
 
 
 class ApiNotFound(ApiError):

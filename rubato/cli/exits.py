@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from rubato.errors import ApiNotFound, ApiUnauthenticated, RubatoError, RunNotFound, ServiceUnreachable
+from rubato.errors import ApiForbidden, ApiNotFound, ApiUnauthenticated, RubatoError, RunNotFound, ServiceUnreachable
 from rubato.wire.status import FINAL
 
 
@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
 
 def code_for_error(error: RubatoError) -> ExitCode:
     """The exit code for an error."""
-    if isinstance(error, ApiUnauthenticated):
+    if isinstance(error, ApiUnauthenticated | ApiForbidden):
         return ExitCode.AUTH
     if isinstance(error, ApiNotFound | RunNotFound):
         return ExitCode.NOT_FOUND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from rubato.cli.options import JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json
-from rubato.errors import ApiUnauthenticated, UserError
+from rubato.errors import ApiForbidden, ApiUnauthenticated, UserError
 from rubato.home import Home, Login, complete_url, find_url, is_loopback
 
 
@@ -76,11 +77,32 @@ def _sign_in(address: str, *, as_json: bool) -> None:
                 status=error.status,
                 problem=error.problem,
             ) from error
+        except ApiForbidden as error:
+            raise ApiForbidden(
+                f"{address} knows this token, but not as a person's ({error}); nothing was kept. Sign in with a token "
+                "of a user: an admin makes one with `rubato token create NAME --user USER`",
+                status=error.status,
+                problem=error.problem,
+            ) from error
     home.write_login(Login(address, token))
     if as_json:
         put_json({"url": address, **me})
         return
-    note(f"Signed in to {address} as {describe_user(me)}; all commands go there. `rubato logout` ends that.")
+    signed_in = f"Signed in to {address} as {describe_user(me)}"
+    if not (first := _before_login(Login(address, token), home)):
+        note(f"{signed_in}; all commands go there. `rubato logout` ends that.")
+        return
+    go = f"commands go to {find_url(None, home)}{' with another token' if 'RUBATO_TOKEN' in first else ''}"
+    names, are = " and ".join(first), "are" if len(first) > 1 else "is"
+    note(f"{signed_in}. But {names} {are} set in this shell, and what is set comes first: {go}.")
+    note(f"`unset {' '.join(first)}` ends that.")
+
+
+def _before_login(login: Login, home: Home) -> list[str]:
+    """Variables of the environment by which commands go elsewhere, or with another token."""
+    names = ["RUBATO_URL"] if find_url(None, home) != login.url else []
+    is_other = os.environ.get("RUBATO_TOKEN", "") not in ("", login.token)
+    return [*names, "RUBATO_TOKEN"] if is_other else names
 
 
 def describe_user(me: dict[str, Any]) -> str:

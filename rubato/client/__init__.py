@@ -26,10 +26,11 @@ from rubato.client.models import (
     Standing,
     Worker,
 )
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
+from rubato.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnauthenticated, ServiceUnreachable
 
 __all__ = [
     "ApiError",
+    "ApiForbidden",
     "ApiNotFound",
     "ApiUnauthenticated",
     "AsyncClient",

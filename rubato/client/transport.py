@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
+from rubato.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
 from rubato.tls import trusted
 
 CONNECT_TIMEOUT_S = 5.0
@@ -29,6 +29,8 @@ RATE_ATTEMPTS = 4
 RATE_WAIT_MAX_S = 10.0
 AWAY_STATUSES = (502, 503, 504)
 """Replies of a proxy whose service is away, or of a service that starts."""
+KINDS: dict[int, type[ApiError]] = {401: ApiUnauthenticated, 403: ApiForbidden, 404: ApiNotFound}
+"""Of refusals, by status."""
 RETRY_INITIAL_S = 0.25
 RETRY_MAX_S = 5.0
 
@@ -339,8 +341,7 @@ def refusal(response: httpx.Response) -> ApiError:
     status = response.status_code
     fallback = f"{response.reason_phrase or 'error'} ({status})"
     message = describe_problem(problem) or fallback
-    kind = ApiUnauthenticated if status in (401, 403) else ApiNotFound if status == 404 else ApiError
-    return kind(message, status=status, problem=problem)
+    return KINDS.get(status, ApiError)(message, status=status, problem=problem)
 
 
 def describe_problem(problem: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rubato.home import Home, RunRecord
-from tests.unit.cli.fake_service import FakeService, Rubato, job
+from tests.unit.cli.fake_service import FakeService, Reply, Rubato, job
 
 LINE = {"id": "0:1", "time": "2026-01-02T03:04:05Z", "stream": "stdout", "line": "hello", "rank": 0}
 
@@ -47,6 +47,14 @@ def test_a_reader_that_has_enough_is_no_error(service: FakeService, tmp_path: Pa
     )  # fmt: skip
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_only_who_is_not_known_is_told_to_sign_in(service: FakeService, rubato: Rubato) -> None:
+    for status, is_told in ((401, True), (403, False)):
+        service.on("POST", "/jobs/digits/checkpoint", Reply({"detail": "You are a viewer."}, status=status))
+        done = rubato("checkpoint", "digits")
+        assert (done.code, "You are a viewer." in done.err) == (4, True)
+        assert ("rubato login" in done.err) == is_told
 
 
 def test_a_service_that_is_gone_is_started_by_hand_or_comes_back_by_its_keeper(rubato: Rubato, tmp_path: Path) -> None:

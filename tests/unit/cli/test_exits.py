@@ -3,13 +3,22 @@ from __future__ import annotations
 import pytest
 
 from rubato.cli.exits import ExitCode, code_for_error, code_for_status
-from rubato.errors import ApiError, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable, UserError
+from rubato.errors import (
+    ApiError,
+    ApiForbidden,
+    ApiNotFound,
+    ApiUnauthenticated,
+    RubatoError,
+    ServiceUnreachable,
+    UserError,
+)
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (ApiUnauthenticated("x"), 4),
+        (ApiForbidden("x"), 4),
         (ServiceUnreachable("x"), 5),
         (ApiNotFound("x"), 102),
         (ApiError("x"), 1),

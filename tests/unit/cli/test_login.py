@@ -53,6 +53,51 @@ def test_a_token_that_is_refused_is_not_kept(
     assert not (tmp_path / "home" / "login.json").exists()
 
 
+def test_a_token_of_no_person_is_told_as_that(
+    service: FakeService, signed_out: Rubato, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"detail": "This needs the role admin or user; yours is cluster."}
+    service.on("GET", "/me", Reply(refused, status=403))
+    type_in(monkeypatch, "rbt_agent")
+    done = signed_out("login", service.url)
+    told = " ".join(done.err.split())
+    assert done.code == ExitCode.AUTH
+    assert "yours is cluster" in told
+    assert "rubato token create NAME --user USER" in told
+    assert "does not know" not in told
+    assert "Sign in with `rubato login" not in told, "that advice is for those without a token"
+    assert not (tmp_path / "home" / "login.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("set_here", "unset"),
+    [
+        ({}, None),
+        ({"RUBATO_TOKEN": "rbt_ada"}, None),
+        ({"RUBATO_URL": "http://other:1"}, "RUBATO_URL"),
+        ({"RUBATO_TOKEN": "rbt_other"}, "RUBATO_TOKEN"),
+        ({"RUBATO_URL": "other:1", "RUBATO_TOKEN": "rbt_other"}, "RUBATO_URL RUBATO_TOKEN"),
+    ],
+)
+def test_what_comes_before_a_login_is_told(
+    service: FakeService,
+    signed_out: Rubato,
+    monkeypatch: pytest.MonkeyPatch,
+    set_here: dict[str, str],
+    unset: str | None,
+) -> None:
+    service.on("GET", "/me", ME)
+    for name, value in set_here.items():
+        monkeypatch.setenv(name, value)
+    type_in(monkeypatch, "rbt_ada")
+    told = signed_out("login", service.url).err
+    assert ("all commands go there" in told) == (unset is None)
+    assert (f"`unset {unset}`" in told) == (unset is not None)
+    url = "http://other:1" if "RUBATO_URL" in set_here else service.url
+    assert (f"commands go to {url}" in told) == (unset is not None)
+    assert ("with another token" in told) == ("rbt_other" in set_here.values())
+
+
 @pytest.mark.parametrize(("text", "advice"), [("", "stdin is empty"), ("two words", "rubato token create")])
 def test_what_is_no_token_is_not_sent(
     service: FakeService, signed_out: Rubato, monkeypatch: pytest.MonkeyPatch, text: str, advice: str

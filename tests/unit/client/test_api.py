@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from rubato.client import ApiError, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
+from rubato.client import ApiError, ApiForbidden, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
 from rubato.client.transport import describe_problem
 from rubato.errors import PackageError, UserError
 from rubato.home import Home
@@ -90,7 +90,7 @@ def test_a_reply_of_another_shape_is_told_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, ApiUnauthenticated), (403, ApiUnauthenticated), (404, ApiNotFound), (409, ApiError), (500, ApiError)],
+    [(401, ApiUnauthenticated), (403, ApiForbidden), (404, ApiNotFound), (409, ApiError), (500, ApiError)],
 )
 def test_refusals_by_status(tmp_path: Path, status: int, kind: type[ApiError]) -> None:
     problem = {"title": "T", "detail": "what happened", "code": "some_code", "status": status}
