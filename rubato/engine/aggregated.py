@@ -1,6 +1,7 @@
 """The reductions of a generation where the job's `aggregation` says how: in place of the engine's own.
 
-    tell      all tell each other which microbatches their vectors cover, and whether these are finite (`labels`)
+    tell      all tell each other which microbatches their vectors cover, what these weigh, and whether they are finite
+              (`labels`)
     exchange  the strategy's messages; at its end everybody has the sum, and what is kept if the step counts
     close     headers and integer buffers, of all to all
 
@@ -10,6 +11,7 @@ interrupted here that the step counts.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -25,6 +27,9 @@ from rubato.engine.labels import tell_nodes
 from rubato.engine.reduction import Reduced, Reduction, frontiers, is_finite
 from rubato.engine.tree import Order, Partials
 from rubato.strategies.peers import Alone
+
+_REMARK = struct.Struct("<?7xd")
+"""What a worker says of its vector before it is exchanged: whether it is finite, and what it weighs."""
 
 
 class AggregatedExchange(Exchange):
@@ -73,6 +78,7 @@ class AggregatedExchange(Exchange):
         are_finite = is_finite(vector[: self._gradients])
         if self._comm is None:
             partials.root()
+            self._aggregation.whole = self._aggregation.share
             alone = Alone(vector.device)
             total, are_finite = self._aggregation.exchange(alone, vector, header.step, are_finite=are_finite)
             return Reduced((total,), (self._closed(header, are_finite),), integers)
@@ -92,14 +98,16 @@ class AggregatedExchange(Exchange):
         header: Header,
         is_finite: bool,
     ) -> bool:
-        """Whether the vectors of all are finite."""
+        """All tell of their vectors. Returns: whether those of all are finite."""
         held = frontiers(partials.order, partials.present, owners, comm.world)
         memory = torch.zeros(ALIGNMENT, dtype=torch.uint8), torch.zeros(comm.world * ALIGNMENT, dtype=torch.uint8)
         stamp = header.attempt, header.generation, header.step
-        remarks = tell_nodes(
-            comm, partials.order, partials.present, held, stamp, partials.nodes, memory, int(is_finite)
-        )
-        return all(remarks)
+        aggregation = self._aggregation
+        remark = _REMARK.pack(is_finite, aggregation.weight)
+        remarks = tell_nodes(comm, partials.order, partials.present, held, stamp, partials.nodes, memory, remark)
+        told = [_REMARK.unpack(one) for one in remarks]
+        aggregation.whole = sum(weight for _, weight in told) / aggregation.unit
+        return all(is_finite for is_finite, _ in told)
 
     def _closed(self, header: Header, are_finite: bool) -> Header:
         return replace(header, is_finite=are_finite, kept=self._aggregation.kept)

@@ -4,7 +4,8 @@ What is kept (see `rubato.strategies.compressor`) belongs to the training state 
 its own, until it is settled (`keeping`): from there to the next step everybody has the sum. Each takes its share of it
 when the next step is exchanged, by the members there are then.
 
-What is kept is in the units of the gradients, whatever a GradScaler makes of them. What is kept of a parameter that no
+What is kept is in the units of the mean gradient, whatever a GradScaler makes of it and whatever the program weighs its
+microbatches by. What is kept of a parameter that no
 microbatch of a step has touched, and a gradient that is not finite, are left out of the step's exchange.
 """
 
@@ -117,8 +118,9 @@ class Aggregation(Keeping):
         if not are_finite:
             self._pending = step, before
             return sum_over(comm, vector_L), False
-        total, after = self._method.exchange(comm, self._scaled(vector_L, 1 / self.scale), before, step)
-        total = self._scaled(total, self.scale)
+        factor = self.scale * (self.whole or 1.0)  # of a step in which nothing counts, what was kept may travel
+        total, after = self._method.exchange(comm, self._scaled(vector_L, 1 / factor), before, step)
+        total = self._scaled(total, factor)
         assert self._flat is not None
         if not is_finite(total[: self._flat.gradients]):
             self._pending = step, before
@@ -128,7 +130,7 @@ class Aggregation(Keeping):
         return total, True
 
     def _scaled(self, vector_L: torch.Tensor, factor: float) -> torch.Tensor:
-        """With its gradients multiplied; by a power of two that changes no digit of them."""
+        """With its gradients multiplied; the power of two of a GradScaler changes no digit of them."""
         if factor == 1.0:
             return vector_L
         assert self._flat is not None

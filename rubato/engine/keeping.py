@@ -45,8 +45,17 @@ class Keeping(ABC):
         """Whether members were lost, or moved, since what is kept was shared out."""
         self.scale = 1.0
         """What a GradScaler has multiplied the gradients of the present step by; equal on all workers."""
-        self.share = 0.0
+        self.unit = 1
+        """A part of the present step of this weight is in its vector as it is, and others in proportion."""
+        self.weight = 0.0
+        """Of this worker's part of the present step."""
+        self.whole = 1.0
+        """Of all workers' parts together, in that unit: the mean is the sum of the vectors, divided by it."""
+
+    @property
+    def share(self) -> float:
         """What this worker's part of the present step counts, in the unit of the vectors."""
+        return self.weight / self.unit
 
     def check_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Raises:  ModelError: they do not go with it."""

@@ -15,7 +15,6 @@ from rubato.errors import ProtocolError
 
 _LABEL = struct.Struct("<6q")
 """What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
-_REMARK = struct.Struct("<q")
 
 Stamp = tuple[int, int, int]
 """Attempt, generation, step."""
@@ -29,8 +28,8 @@ def tell_nodes(
     stamp: Stamp,
     nodes: Collection[Node],
     memory: tuple[torch.Tensor, torch.Tensor],
-    remark: int = 0,
-) -> list[int]:
+    remark: bytes = b"",
+) -> list[bytes]:
     """Compare what each is about to send with what the owners of the step say.
 
     Args:
@@ -38,8 +37,8 @@ def tell_nodes(
         frontiers: by rank, the nodes it should hold.
         nodes: those that this worker holds.
         memory: uint8, of `ALIGNMENT` bytes, and of so many for each member.
-        remark: told along.
-    Returns: by rank, its remark.
+        remark: told along, 16 bytes at most; as long on all members.
+    Returns: by rank, its remark, with zeros behind it.
     Raises:
         GenerationLost: a member was lost.
         ProtocolError: a node is missing or doubled, or a member is at another step.
@@ -56,7 +55,7 @@ def tell_nodes(
         return _LABEL.pack(*stamp, sender, len(frontiers[sender]), covered & (2**63 - 1))
 
     source, out = memory
-    told = label(comm.rank) + _REMARK.pack(remark)
+    told = label(comm.rank) + remark
     source[: len(told)].copy_(bytes_tensor(told))
     comm.all_gather(out, source)
     remarks = []
@@ -64,5 +63,5 @@ def tell_nodes(
         said = bytes(row.cpu().numpy())
         if said[: _LABEL.size] != label(rank):
             raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
-        remarks.append(_REMARK.unpack_from(said, _LABEL.size)[0])
+        remarks.append(said[_LABEL.size :])
     return remarks

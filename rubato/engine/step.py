@@ -167,8 +167,8 @@ class Step:
             self._restore(before_float, before_other)  # digests compare the state of the step's start
             if session.aggregation is not None:
                 session.aggregation.scale = self._scale
-                weight = sum(weight for _, weight in self._slots.values())
-                session.aggregation.share = weight / session.sums.unit(self.index)
+                session.aggregation.unit = session.sums.unit(self.index)
+                session.aggregation.weight = sum(weight for _, weight in self._slots.values())
             result = session.reduce(self._slots, integers)
             if result is not None:
                 break

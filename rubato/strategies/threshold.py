@@ -27,7 +27,7 @@ class Threshold(Compressor):
     """Strom's threshold, with what is left over kept.
 
     Args:
-        threshold: t, in the units of the sum of the step's weighted gradients, > 0.
+        threshold: t, in the units of the vectors, > 0.
         most: at most this share of the elements travels in a step.
     """
 

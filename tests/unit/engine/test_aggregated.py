@@ -37,14 +37,19 @@ def header(rank: int, step: int = STEP) -> Header:
     return Header(1, 1, step, 1, 1, Leaving.NO, 0, is_finite=True, digest=None, compute_ns=rank, slots=slots)
 
 
-def reduce(told: torch.Tensor, steps: Sequence[int] = (STEP,) * WORLD) -> list[Reduced | BaseException]:
-    """One step of all ranks, density 1: nothing is left out."""
+def reduce(
+    told: torch.Tensor,
+    steps: Sequence[int] = (STEP,) * WORLD,
+    weights: Sequence[float] = (4.0, 4.0, 8.0),
+    chosen: CompressionSpec = CompressionSpec("topk", density=1.0),  # noqa: B008 - frozen
+) -> list[Reduced | BaseException]:
+    """One step of all ranks, of 16 samples; density 1: nothing is left out."""
     group = fake_group(WORLD)
 
     def play(rank: int) -> Reduced:
-        spec = AggregationSpec(compression=CompressionSpec("topk", density=1.0))
-        made = aggregation_of(spec, seed=0)
+        made = aggregation_of(AggregationSpec(compression=chosen), seed=0)
         assert made is not None
+        made.unit, made.weight = 16, weights[rank]
         made.prepare(FLAT, BatchPlan(32, 16, MICROBATCHES, 0))
         exchange = AggregatedExchange(group[rank], made, FLAT, header_bytes(MICROBATCHES), len(INTEGERS))
         partials: Partials[torch.Tensor] = Partials(AnyOrder(), range(MICROBATCHES), lambda left, right: left + right)
@@ -89,6 +94,22 @@ def test_a_sum_that_overflows_is_told() -> None:
 def test_who_is_at_another_step_is_found_before_anything_is_exchanged() -> None:
     results = reduce(vectors(WORLD), steps=(STEP, STEP, STEP + 1))
     assert all(isinstance(result, ProtocolError) for result in results)
+
+
+def test_a_threshold_is_in_units_of_the_mean_where_the_program_weighs_by_something_else() -> None:
+    """By tokens, say, of which this step has 40 times as many as samples."""
+    told, chosen = 1e-3 * vectors(WORLD), CompressionSpec("threshold", threshold=1e-3)
+    tokens = [160.0, 160.0, 320.0]
+    weighed = told.clone()
+    weighed[:, : FLAT.gradients] *= 40
+    results = zip(reduce(told, chosen=chosen), reduce(weighed, weights=tokens, chosen=chosen), strict=True)
+    for by_sample, by_token in results:
+        assert isinstance(by_sample, Reduced)
+        assert isinstance(by_token, Reduced)
+        expected = by_sample.chunks[0][: FLAT.gradients]
+        assert 0 < (expected == 0).sum() < FLAT.gradients
+        torch.testing.assert_close(by_token.chunks[0][: FLAT.gradients] / 40, expected)
+        assert [one.kept for one in by_token.headers] == pytest.approx([one.kept for one in by_sample.headers])
 
 
 def test_alone_there_is_nobody_to_tell() -> None:

@@ -37,7 +37,8 @@ class Job:
     """Some workers, and how often each part of their gradients has counted."""
 
     def __init__(self, method: Method, world: int, **more: Any) -> None:
-        self.spec, self.flat, self.step, self.scale = spec_of(method, **more), flat(), 0, 1.0
+        self.spec, self.flat, self.step = spec_of(method, **more), flat(), 0
+        self.scale = self.whole = 1.0
         self.workers = [self.new() for _ in range(world)]
         self.given = torch.zeros(self.flat.length, dtype=torch.float64)
         self.applied = torch.zeros_like(self.given)
@@ -48,7 +49,7 @@ class Job:
         made = aggregation_of(self.spec, seed=3)
         assert made is not None
         made.prepare(self.flat, PLAN)
-        made.scale = self.scale
+        made.scale, made.whole = self.scale, self.whole
         return made
 
     @property
@@ -71,7 +72,7 @@ class Job:
         """
         vectors = self.vectors(untouched)
         scaled = vectors.clone()
-        scaled[:, : self.flat.gradients] *= self.scale
+        scaled[:, : self.flat.gradients] *= self.scale * self.whole
         group = fake_group(self.world)
         results = on_ranks(
             self.world,
@@ -86,7 +87,7 @@ class Job:
             self.count(range(self.world))
             self.given += vectors.sum(0)
             total = totals[0].clone()
-            total[: self.flat.gradients] /= self.scale
+            total[: self.flat.gradients] /= self.scale * self.whole
             for (name, _), piece in zip(self.flat.parameters, self.flat.pieces, strict=False):
                 if name in untouched:
                     total[piece.start : piece.start + piece.numel] = 0  # what the model makes of it
@@ -137,6 +138,12 @@ class Job:
         self.scale = scale
         for worker in self.workers:
             worker.scale = scale
+
+    def reweigh(self, whole: float) -> None:
+        """The microbatches of a step weigh so many times their samples from now on."""
+        self.whole = whole
+        for worker in self.workers:
+            worker.whole = whole
 
     def lose(self) -> None:
         """One dies."""
@@ -377,6 +384,37 @@ def test_another_scale_of_the_loss_changes_nothing(method: Method) -> None:
         job.settle()
     assert torch.equal(plain.applied, scaled.applied)
     assert plain.workers[0].state_dict()["settled"].keys() == scaled.workers[0].state_dict()["settled"].keys()
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_what_is_kept_has_the_unit_of_the_mean_whatever_the_weights(method: Method) -> None:
+    """And `threshold` the same meaning, where steps have other numbers of tokens."""
+    plain, weighed = Job(method, 2), Job(method, 2)
+    for job in (plain, weighed):
+        job.begin()
+        for whole in (128.0, 32.0, 0.25, 64.0):  # powers of two, so that no digit changes
+            if job is weighed:
+                job.reweigh(whole)
+            job.exchange(counts=True)
+        job.settle()
+    assert torch.equal(plain.applied, weighed.applied)
+    assert plain.told == weighed.told
+    settled = [job.workers[0].state_dict()["settled"] for job in (plain, weighed)]
+    assert all(torch.equal(settled[0][name], settled[1][name]) for name in settled[0])
+
+
+def test_where_nothing_counts_what_was_kept_travels_on() -> None:
+    job = Job("threshold", 2)
+    job.begin()
+    job.exchange(counts=True)
+    job.reweigh(0.0)
+    group, flags = fake_group(2), job.flat.empty()
+    flags[job.flat.flags.start :] = 1.0
+    for total, stays_finite in on_ranks(
+        2, lambda rank: job.workers[rank].exchange(group[rank], flags.clone(), 1, are_finite=True)
+    ):
+        assert stays_finite
+        assert total[: job.flat.gradients].any()
 
 
 def test_gradients_that_are_huge_for_once_are_forgotten() -> None:

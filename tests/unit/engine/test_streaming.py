@@ -74,7 +74,7 @@ class Party:
             self.flat.pack(vector, before, share)
         for place, value in zip(self.flat.float_buffers, before, strict=True):
             place.put(value)
-        self.streaming.share = share
+        self.streaming.weight = share
         total, is_finite = self.streaming.exchange(comm, vector, index, are_finite=True)
         assert is_finite
         self.kept = self.streaming.kept
@@ -194,7 +194,7 @@ def test_parameters_that_nobody_trains_stand_still() -> None:
             one.grad = piece.view(one.shape).clone()
         vector = party.flat.empty()
         party.flat.pack(vector, before, 1.0)
-        party.streaming.share = 1.0
+        party.streaming.weight = 1.0
         total, _ = party.streaming.exchange(comm, vector, 1, are_finite=True)
         party.streaming.count(1, follows=False)
         party.flat.deliver(total, before)
@@ -291,7 +291,7 @@ def test_of_a_step_that_is_not_finite_nothing_is_shared(bad: float) -> None:
     with gloo_group(1) as (comm,):
         vector = party.flat.empty()
         vector[0] = bad
-        party.streaming.share = 1.0
+        party.streaming.weight = 1.0
         for are_finite in (False, True):
             _, is_finite = party.streaming.exchange(comm, vector, 0, are_finite=are_finite)
             assert not is_finite
