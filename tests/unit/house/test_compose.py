@@ -1,5 +1,6 @@
 """docker-compose.yml and deploy/ agree with the code: no container is needed to see that."""
 
+import ipaddress
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
 SHELL_SCRIPTS = (
     "deploy/make-secrets",
+    "deploy/ray-alive",
     "deploy/ray-head",
     "deploy/ray-leave",
     "deploy/service-entrypoint",
@@ -141,6 +143,19 @@ def test_links_and_cookies_are_for_https_only_where_a_proxy_speaks_it(
     settings = Settings()
     assert settings.behind_tls_proxy is has_proxy
     assert not settings.is_loopback
+
+
+def test_hosts_and_proxies_can_be_named_without_a_change_of_the_file() -> None:
+    environment = SERVICES["service"]["environment"]
+    agent = re.fullmatch(r"http://(\w+):8642", SERVICES["ray-head"]["environment"]["RUBATO_URL"])
+    assert agent is not None
+    assert environment["RUBATO_ALLOWED_HOSTS"] == f'${{RUBATO_ALLOWED_HOSTS:-["{agent[1]}"]}}'
+    default = re.fullmatch(r"\$\{FORWARDED_ALLOW_IPS:-(.*)\}", environment["FORWARDED_ALLOW_IPS"])
+    assert default is not None
+    bridge, stranger = ipaddress.ip_address("172.18.0.1"), ipaddress.ip_address("203.0.113.7")
+    networks = [ipaddress.ip_network(one) for one in default[1].split(",")]
+    assert any(bridge in network for network in networks), "the proxy's requests come from there"
+    assert not any(stranger in network for network in networks)
 
 
 def test_every_secret_file_that_is_named_is_mounted() -> None:

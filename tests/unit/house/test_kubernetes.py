@@ -1,11 +1,13 @@
-"""deploy/kubernetes holds together: no cluster and no kustomize is needed to see that.
+"""deploy/kubernetes holds together: no cluster is needed to see that.
 
-A small reading of kustomize: resources, generators, JSON patches. What it finds is checked as the API server would, as
-far as names go: everything that is referred to exists.
+A small reading of kustomize: resources, generators with their suffixes, JSON patches. What it finds is checked as the
+API server would, as far as names go: everything that is referred to exists. Where there is a kubectl, its kustomize
+must find the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.settings import Settings
 
@@ -24,6 +27,27 @@ ROOT = Path(__file__).resolve().parents[3]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 VARIANTS = ("base", "overlays/gpu")
+SUFFIX = "-hash"
+"""In place of the ten characters that kustomize adds to the names of generated ConfigMaps and Secrets."""
+KNOWN_REFERENCES = {
+    "StatefulSet": (
+        ("Secret", "spec/template/spec/volumes/secret/secretName"),
+        ("ConfigMap", "spec/template/spec/containers/envFrom/configMapRef/name"),
+    )
+}
+"""Fields that kustomize rewrites by itself: those of kinds that are built into Kubernetes."""
+
+
+def places_at(one: Any, path: list[str]) -> Iterator[dict[str, Any]]:
+    """What holds the last step of a path; lists are gone through."""
+    if isinstance(one, list):
+        for element in one:
+            yield from places_at(element, path)
+    elif isinstance(one, dict) and path[0] in one:
+        if len(path) == 1:
+            yield one
+        else:
+            yield from places_at(one[path[0]], path[1:])
 
 
 class Build:
@@ -34,12 +58,21 @@ class Build:
         self.config_maps: dict[str, dict[str, str]] = {}
         self.secrets: dict[str, set[str]] = {}
         self.namespace = ""
+        self._references = [(kind, *field) for kind, fields in KNOWN_REFERENCES.items() for field in fields]
         self._read(folder)
+        self._add_suffixes()
 
     def _read(self, folder: Path) -> None:
         kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-        known = {"apiVersion", "kind", "namespace", "resources", "configMapGenerator", "secretGenerator", "patches"}
+        known = {"apiVersion", "kind", "namespace", "resources", "configurations", "patches"}
+        known |= {"configMapGenerator", "secretGenerator"}
         assert set(kustomization) <= known, "this test does not know more of kustomize"
+        for name in kustomization.get("configurations", []):
+            configuration = yaml.safe_load((folder / name).read_text())
+            assert set(configuration) == {"nameReference"}, "this test does not know more of kustomize"
+            for target in configuration["nameReference"]:
+                for field in target["fieldSpecs"]:
+                    self._references.append((field["kind"], target["kind"], field["path"]))
         for name in kustomization.get("resources", []):
             path = folder / name
             if path.is_dir():
@@ -58,6 +91,17 @@ class Build:
         for patch in kustomization.get("patches", []):
             self._patch(patch["target"], yaml.safe_load((folder / patch["path"]).read_text()))
         self.namespace = kustomization.get("namespace", self.namespace)
+
+    def _add_suffixes(self) -> None:
+        self.config_maps = {name + SUFFIX: values for name, values in self.config_maps.items()}
+        self.secrets = {name + SUFFIX: files for name, files in self.secrets.items()}
+        generated: dict[str, Any] = {"ConfigMap": self.config_maps, "Secret": self.secrets}
+        for kind, target, path in self._references:
+            for one in self.of_kind(kind).values():
+                for place in places_at(one, path.split("/")):
+                    key = path.rpartition("/")[2]
+                    if place[key] + SUFFIX in generated[target]:
+                        place[key] += SUFFIX
 
     def _patch(self, target: dict[str, str], operations: list[dict[str, Any]]) -> None:
         found = [
@@ -92,6 +136,25 @@ class Build:
                 yield name, template, container
 
 
+def built_by_kubectl(folder: Path) -> list[dict[str, Any]]:
+    """What the real kustomize makes of a folder; skips where there is none."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl here")
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The manifests with secrets, which the repository does not hold."""
+    folder = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, folder, ignore=shutil.ignore_patterns("secrets"))
+    subprocess.run([ROOT / "deploy" / "make-secrets", folder / "base" / "secrets"], check=True, capture_output=True)
+    return folder
+
+
 @pytest.fixture(params=VARIANTS)
 def build(request: pytest.FixtureRequest) -> Build:
     return Build(KUBERNETES / request.param)
@@ -100,8 +163,56 @@ def build(request: pytest.FixtureRequest) -> Build:
 def test_every_manifest_is_used() -> None:
     used = {"base/kustomization.yaml", "overlays/gpu/kustomization.yaml", "overlays/gpu/gpu-workers.yaml"}
     base = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text())
-    used |= {f"base/{name}" for name in base["resources"]}
+    used |= {f"base/{name}" for name in base["resources"] + base["configurations"]}
     assert {str(path.relative_to(KUBERNETES)) for path in KUBERNETES.rglob("*.yaml")} == used
+
+
+def specs_of(objects: list[dict[str, Any]], namespace: str) -> dict[tuple[str, str], Any]:
+    """By kind and name; of the namespaces that kustomize adds, those in the objects' own metadata are checked here."""
+    for one in objects:
+        if one["kind"] != "Namespace":
+            assert one["metadata"].get("namespace", namespace) == namespace
+    return {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in objects}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kustomize_builds_what_is_checked_here(copied: Path, variant: str) -> None:
+    build = Build(KUBERNETES / variant)
+    real = built_by_kubectl(copied / variant)
+    generated = {one["metadata"]["name"]: one for one in real if one["kind"] in ("ConfigMap", "Secret")}
+    as_here = {name: re.sub(r"-[a-z0-9]{10}$", SUFFIX, name) for name in generated}
+    assert set(as_here.values()) == set(build.config_maps) | set(build.secrets)
+    for name, one in generated.items():
+        if one["kind"] == "ConfigMap":
+            assert one["data"] == build.config_maps[as_here[name]]
+        else:
+            assert set(one["data"]) == build.secrets[as_here[name]]
+    text = json.dumps([one for one in real if one["metadata"]["name"] not in generated])
+    for name, here in as_here.items():
+        text = text.replace(f'"{name}"', f'"{here}"')
+    assert specs_of(json.loads(text), build.namespace) == specs_of(build.objects, build.namespace)
+
+
+def overlay_of_the_manual() -> str:
+    text = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    (found,) = re.findall(r"```yaml\n(apiVersion: kustomize.*?)```", text, flags=re.DOTALL)
+    return str(found)
+
+
+def test_the_overlay_of_the_manual_names_registry_and_host(copied: Path) -> None:
+    folder = copied / "overlays" / "yours"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(overlay_of_the_manual())
+    real = built_by_kubectl(folder)
+    images = set(re.findall(r'"image": "([^"]+)"', json.dumps(real)))
+    assert {image for image in images if "rubato" in image} == {
+        f"REGISTRY/{image}" for image in (one["image"] for one in COMPOSE["services"].values()) if "rubato" in image
+    }
+    (settings,) = (one["data"] for one in real if one["metadata"]["name"].startswith("rubato-service-"))
+    base = Build(KUBERNETES / "base").config_maps[f"rubato-service{SUFFIX}"]
+    own = [name for name in json.loads(base["RUBATO_ALLOWED_HOSTS"]) if name.startswith("service")]
+    assert json.loads(settings["RUBATO_ALLOWED_HOSTS"]) == [*own, "rubato.your.domain"]
+    assert settings["FORWARDED_ALLOW_IPS"] == base["FORWARDED_ALLOW_IPS"]
 
 
 def test_every_object_has_a_kind_and_a_name_of_its_own(build: Build) -> None:
@@ -165,9 +276,9 @@ def test_secret_files_that_are_named_are_mounted_and_no_variable_holds_a_secret(
 
 
 def test_the_service_takes_its_settings(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = build.config_maps["rubato-service"]
+    values = build.config_maps[f"rubato-service{SUFFIX}"]
     unknown = {key for key in values if key.removeprefix("RUBATO_").lower() not in Settings.model_fields}
-    assert unknown == set()
+    assert unknown == {"FORWARDED_ALLOW_IPS"}, "which uvicorn reads"
     for key, value in values.items():
         monkeypatch.setenv(key, value)
     settings = Settings()
@@ -178,23 +289,55 @@ def test_the_service_takes_its_settings(build: Build, monkeypatch: pytest.Monkey
     assert {str(settings.home), settings.storage_uri.path} <= places
     assert container["ports"] == [{"name": "http", "containerPort": settings.port}]
     # An address within the cluster: its host must be one that the service answers to.
-    url = re.fullmatch(r"http://([a-z-]+):(\d+)", build.config_maps["rubato-agent"]["RUBATO_URL"])
+    url = re.fullmatch(r"http://([a-z-]+):(\d+)", build.config_maps[f"rubato-agent{SUFFIX}"]["RUBATO_URL"])
     assert url is not None
     assert url[1] in settings.allowed_hosts
     assert url[1] in build.of_kind("Service")
     assert int(url[2]) in {port["port"] for port in build.of_kind("Service")[url[1]]["spec"]["ports"]}
+    # So it is called from other namespaces, which the network policy lets in.
+    elsewhere = f"{url[1]}.{build.namespace}"
+    assert {elsewhere, f"{elsewhere}.svc", f"{elsewhere}.svc.cluster.local"} <= set(settings.allowed_hosts)
     database = re.search(r"@([a-z-]+):(\d+)/", settings.database_url)
     assert database is not None
     assert database[1] in build.of_kind("Service")
+
+
+def test_strangers_behind_the_ingress_have_addresses_of_their_own(build: Build) -> None:
+    """Else one of them, with bad tokens, would keep all others from signing in."""
+    trusted = build.config_maps[f"rubato-service{SUFFIX}"]["FORWARDED_ALLOW_IPS"]
+    seen = {}
+    for said in ("203.0.113.7", "198.51.100.9", "203.0.113.7, 198.51.100.9"):
+        scope: Any = {
+            "type": "http",
+            "client": ("10.244.3.17", 40000),
+            "headers": [(b"x-forwarded-for", said.encode())],
+        }
+        asyncio.run(ProxyHeadersMiddleware(no_app, trusted)(scope, no_app, no_app))
+        seen[said] = scope["client"][0]
+    assert seen == {
+        "203.0.113.7": "203.0.113.7",
+        "198.51.100.9": "198.51.100.9",
+        # What a client says itself stands before what the ingress adds, and does not count.
+        "203.0.113.7, 198.51.100.9": "198.51.100.9",
+    }
+    stranger: Any = {"type": "http", "client": ("203.0.113.7", 1), "headers": [(b"x-forwarded-for", b"192.0.2.1")]}
+    asyncio.run(ProxyHeadersMiddleware(no_app, trusted)(stranger, no_app, no_app))
+    assert stranger["client"][0] == "203.0.113.7"
+
+
+async def no_app(*_: Any) -> Any:
+    """Of what stands behind the proxy's headers nothing is needed."""
 
 
 def test_variables_of_the_agent_are_known_to_the_code(build: Build) -> None:
     known = (ROOT / "deploy" / "ray-head").read_text() + "".join(
         path.read_text() for path in (ROOT / "jobs").rglob("*.py")
     )
-    assert all(key in known for key in build.config_maps["rubato-agent"] if key.startswith("RUBATO_"))
+    assert all(key in known for key in build.config_maps[f"rubato-agent{SUFFIX}"] if key.startswith("RUBATO_"))
     composed = COMPOSE["services"]["ray-head"]["environment"]
-    assert {key: composed.get(key) for key in build.config_maps["rubato-agent"]} == build.config_maps["rubato-agent"]
+    assert {key: composed.get(key) for key in build.config_maps[f"rubato-agent{SUFFIX}"]} == build.config_maps[
+        f"rubato-agent{SUFFIX}"
+    ]
 
 
 def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
@@ -244,6 +387,26 @@ def test_training_leaves_a_pod_before_it_is_stopped(build: Build) -> None:
         assert int(seconds) < spec["terminationGracePeriodSeconds"]
 
 
+def test_a_worker_is_alive_while_its_raylet_is(tmp_path: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no processes of its own can be had here")
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
+    script = """
+        "$0" && exit 10
+        "$1" 60 &
+        for _ in {1..100}; do "$0" 2>/dev/null && break; sleep 0.05; done
+        "$0" || exit 11
+        kill -KILL $!; wait $!
+        "$0" && exit 12
+        exit 0
+    """
+    command = ["bash", "-c", script, str(ROOT / "deploy" / "ray-alive"), str(tmp_path / "raylet")]
+    done = subprocess.run([*alone, *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "no raylet runs here" in done.stderr
+
+
 def test_the_network_is_closed_but_for_what_is_named(build: Build) -> None:
     policies = build.of_kind("NetworkPolicy").values()
     assert any(policy["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]} for policy in policies)
@@ -290,13 +453,19 @@ def test_the_ray_cluster_is_that_of_our_ray_with_token_and_without_dashboard(bui
             environment = environment_of(build, container)
             assert environment["RAY_AUTH_MODE"] == "token", name
             assert environment["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token", name
+            # KubeRay sets one where it is missing, which asks a dashboard that does not run, and kills the pod by it.
+            assert {"livenessProbe", "readinessProbe"} <= set(container), name
             commands = [container[key]["exec"]["command"] for key in container if key.endswith("Probe")]
-            assert all(command[:2] == ["ray", "health-check"] for command in commands), name
-            addresses = {command[-1] for command in commands}
+            asked = [command for command in commands if command != ["deploy/ray-alive"]]
+            assert all(command[:2] == ["ray", "health-check"] for command in asked), name
+            addresses = {command[-1] for command in asked}
             # KubeRay calls the head's service so.
             assert addresses == {
                 "127.0.0.1:6379" if name == "ray-head" else f"{cluster['metadata']['name']}-head-svc:6379"
             }
+            if name != "ray-head":
+                # Its own raylet: a head that is away for a while must not cost the workers.
+                assert container["livenessProbe"]["exec"]["command"] == ["deploy/ray-alive"], name
     for group in cluster["spec"]["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         assert all(isinstance(value, str) for value in group["rayStartParams"].values()), "KubeRay takes texts"
@@ -326,4 +495,4 @@ def test_secrets_are_made_where_kustomize_looks_and_never_committed(tmp_path: Pa
 
 
 def test_lists_in_settings_are_json(build: Build) -> None:
-    assert json.loads(build.config_maps["rubato-service"]["RUBATO_ALLOWED_HOSTS"])
+    assert json.loads(build.config_maps[f"rubato-service{SUFFIX}"]["RUBATO_ALLOWED_HOSTS"])
