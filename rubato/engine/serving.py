@@ -35,7 +35,7 @@ from rubato.engine.replicas import Replicas
 from rubato.engine.served import Push, Served
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointError, ModelError
-from rubato.strategies.parameter_server import ShardServer, Todo
+from rubato.strategies.parameter_server import ShardServer
 from rubato.wire.spec import JobSpec
 from rubato.wire.storage import parse_storage
 
@@ -65,6 +65,8 @@ class UpdateLog:
     def __init__(self, most: int) -> None:
         self.own = torch.empty((most, 2), dtype=torch.int32, device="meta")
         self.now = torch.full((most, 2), _OVER, dtype=torch.int32)
+        self.first = 0
+        """The step of the first round: another method may have trained before."""
         self.rounds: list[torch.Tensor] = []
         """(updates, 2) each: ticket and version."""
 
@@ -83,18 +85,28 @@ class UpdateLog:
         """Of the last round."""
         return [Update(ticket, version) for ticket, version in self.now.tolist() if ticket != _OVER]
 
-    def count(self) -> None:
-        """The round counts."""
+    def count(self, step: int) -> None:
+        """The round counts, as this step."""
+        if not self.rounds:
+            self.first = step
         self.rounds.append(self.now[: len(self.last)].clone())
 
     def state_dict(self) -> dict[str, Any]:
         """All rounds, one behind the other."""
         updates = torch.cat(self.rounds) if self.rounds else torch.empty((0, 2), dtype=torch.int32)
-        return {"updates": updates, "lengths": torch.tensor([len(one) for one in self.rounds], dtype=torch.int64)}
+        lengths = torch.tensor([len(one) for one in self.rounds], dtype=torch.int64)
+        return {"updates": updates, "lengths": lengths, "first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind them."""
         self.rounds = [one.clone() for one in torch.split(state["updates"].cpu(), state["lengths"].tolist())]
+        self.first = state["first"]
+
+    @property
+    def by_step(self) -> dict[int, list[Update]]:
+        """The updates of all rounds, in their order."""
+        rounds = [[Update(ticket, version) for ticket, version in one.tolist()] for one in self.rounds]
+        return dict(enumerate(rounds, self.first))
 
 
 class Serving(Served):
@@ -158,7 +170,12 @@ class Serving(Served):
         """
         if self._replayed is None:
             return [Update(ticket, ticket) for ticket in range(tickets)]
-        found = self._replayed[step] if step < len(self._replayed) else []
+        found = self._replayed.get(step, [])
+        if step < min(self._replayed, default=0):
+            raise ModelError(
+                f"the log of local_updates.replay begins at step {min(self._replayed)}, as another method has trained "
+                "before: go on from the checkpoint of that step"
+            )
         if sorted(update.ticket for update in found) != list(range(tickets)):
             raise ModelError(
                 f"step {step} makes {tickets} updates, and the log of local_updates.replay has {len(found)}: "
@@ -196,48 +213,31 @@ class Serving(Served):
 
     def serve(self, comm: Communicator, helpers: Sequence[int], count: int) -> None:
         """See `Served`. They have begun with a ticket each, in the order of their ranks."""
-        protocol: ShardServer[Push] = ShardServer(
-            "asp" if self._staleness is None else "ssp", staleness=self._staleness or 0, damps=self._damps
-        )
+        protocol = ShardServer(self._staleness, damps=self._damps)
         dealt = iter(range(count))
         awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]] = {}
-        pulled: dict[int, int] = {}
-        """By rank, the version of the weights it computes with."""
         for rank in helpers:
-            protocol.join(_name(rank))
+            protocol.join(rank)
         for rank, _ in zip(helpers, dealt, strict=False):
-            protocol.pull(_name(rank))
-            pulled[rank] = 0
+            protocol.pull(rank)
             awaited[rank] = self._await(comm, rank)
         for rank in helpers:
             if rank not in awaited:  # fewer tickets than workers
-                protocol.leave(_name(rank))
-        clocks = dict.fromkeys(awaited, 0)
+                protocol.leave(rank)
         while awaited:
             rank = first_of({rank: one[0] for rank, one in awaited.items()})
             _, head, vector = awaited.pop(rank)
-            push = self._read(head, vector)
-            answers = self._do(protocol.push(_name(rank), clocks[rank], push), pulled)
-            clocks[rank] += 1
-            answers += self._do(protocol.pull(_name(rank)), pulled)
+            update, answers = protocol.push(rank)
+            self._apply(self._read(head, vector), update.version, update.scale)
+            answers += protocol.pull(rank)
             while answers:
                 other = answers.pop(0)
                 ticket = next(dealt, _OVER)
                 self._answer(comm, other, ticket)
                 if ticket == _OVER:
-                    answers += self._do(protocol.leave(_name(other)), pulled)
+                    answers += protocol.leave(other)
                 else:
-                    pulled[other] = len(self._updates)
                     awaited[other] = self._await(comm, other)
-
-    def _do(self, todo: Todo[Push], pulled: dict[int, int]) -> list[int]:
-        """Apply what is to be applied; the ranks that are to be answered."""
-        if todo.update is not None:
-            update, pushes = todo.update
-            assert len(pushes) == len(update.pushes)
-            for (name, _), push in zip(update.pushes, pushes, strict=True):
-                self._apply(push, pulled[_rank(name)], update.scale)
-        return [_rank(name) for name in todo.answers]
 
     def _apply(self, push: Push, version: int, scale: float) -> None:
         self._update([push], scale)
@@ -257,7 +257,7 @@ def serving_of(spec: JobSpec, state: TrainingState, replicas: Replicas | None) -
     return serving
 
 
-def read_log(checkpoint: str) -> list[list[Update]]:
+def read_log(checkpoint: str) -> dict[int, list[Update]]:
     """The order in which a checkpoint's updates were made, by step.
 
     Raises:
@@ -271,12 +271,4 @@ def read_log(checkpoint: str) -> list[list[Update]]:
         raise CheckpointError(f"{folder} tells of no asynchronous updates: name a checkpoint of a job that made some")
     log = UpdateLog(0)
     log.load_state_dict(registered[REGISTERED])
-    return [[Update(ticket, version) for ticket, version in one.tolist()] for one in log.rounds]
-
-
-def _name(rank: int) -> str:
-    return f"{rank:06}"  # sorts as ranks do
-
-
-def _rank(name: str) -> int:
-    return int(name)
+    return log.by_step

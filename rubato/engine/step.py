@@ -174,7 +174,7 @@ class Step:
                 break
         counts = self._deliver(result.integers, before_float)
         if isinstance(self._rounds, Serving):
-            self._rounds.log.count()
+            self._rounds.log.count(self.index)
         if self._replicas is not None:
             if not counts:
                 self._restore(before_float, before_other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,23 @@ def last_checkpoint(run: Any) -> str:
     return str(found[0])
 
 
-def check_replay(run: Any, home: Path, **local: Any) -> list[list[Any]]:
-    """Every ticket of every round once; and one worker that makes the updates again has the same digest."""
+def check_replay(run: Any, home: Path, *, first: int = 0, begins: Path | None = None, **local: Any) -> list[list[Any]]:
+    """Every ticket of every round once; and one worker that makes the updates again has the same digest.
+
+    Args:    first: the step at which they begin.  begins: the checkpoints that it goes on from, where there are any.
+    """
     step, digest = run.result()
     assert step == STEPS
     checkpoint = last_checkpoint(run)
     log = read_log(checkpoint)
-    assert [sorted(one.ticket for one in made) for made in log] == [list(range(6))] * STEPS
+    assert {index: sorted(one.ticket for one in made) for index, made in log.items()} == {
+        index: list(range(6)) for index in range(first, STEPS)
+    }
     home.mkdir()
-    with job(home, PROGRAM, workers=1, **spec(replay=checkpoint, **local)) as again:
+    begins = None if begins is None else str(begins)
+    with job(home, PROGRAM, workers=1, checkpoint_dir=begins, **spec(replay=checkpoint, **local)) as again:
         assert again.result() == (step, digest)
-    return log
+    return list(log.values())
 
 
 @pytest.mark.short
@@ -98,6 +105,27 @@ def test_a_job_goes_on_from_a_checkpoint_with_its_log(tmp_path: Path) -> None:
         run.wait_for_end()
     with job(second, PROGRAM, workers=2, checkpoint_dir=str(kept), **spec()) as run:
         check_replay(run, tmp_path / "again")
+
+
+def test_a_job_begins_and_ends_with_another_method(tmp_path: Path) -> None:
+    """The log begins where the updates became asynchronous, and is left out where they no longer are."""
+    kept, before = tmp_path / "kept", tmp_path / "before"
+    others = {**spec(), "local_updates": {"method": "local_sgd", "sync_every": 6}}
+    homes = [tmp_path / name for name in ("first", "second", "third")]
+    for home in homes:
+        home.mkdir()
+    with job(homes[0], PROGRAM, workers=2, checkpoint_dir=str(kept), config=SLOW, **others) as run:
+        run.wait_step(4)
+        run.run.answer({"verb": "pause"})
+        run.wait_for_end()
+        first = run.step
+    assert 4 <= first < STEPS
+    shutil.copytree(kept, before)
+    with job(homes[1], PROGRAM, workers=3, checkpoint_dir=str(kept), **spec()) as run:
+        check_replay(run, tmp_path / "again", first=first, begins=before)
+        ended = run.result()
+    with job(homes[2], PROGRAM, workers=1, checkpoint_dir=str(kept), **others) as run:
+        assert run.result() == ended, "it goes on from the last step, behind which there is nothing to do"
 
 
 def test_reading_ahead_is_left_out_and_hurts_nothing(tmp_path: Path) -> None:

@@ -212,17 +212,28 @@ def test_damping_makes_old_gradients_count_less() -> None:
 def test_the_log_travels_as_integers_and_is_saved_round_by_round() -> None:
     log, other = UpdateLog(4), UpdateLog(4)
     rounds = [[Update(1, 0), Update(0, 0), Update(2, 1)], [Update(0, 0)]]
-    for one in rounds:
+    for step, one in enumerate(rounds, 5):
         log.write(one)
         other.put(log.now)
         assert other.last == one
-        log.count()
-        other.count()
+        log.count(step)
+        other.count(step)
     third = UpdateLog(4)
     third.load_state_dict(copy.deepcopy(log.state_dict()))
     assert [one.tolist() for one in third.rounds] == [[[1, 0], [0, 0], [2, 1]], [[0, 0]]]
     assert [one.tolist() for one in other.rounds] == [one.tolist() for one in third.rounds]
+    assert third.by_step == other.by_step == dict(zip((5, 6), rounds, strict=True))
     assert UpdateLog(4).state_dict()["updates"].shape == (0, 2)
+
+
+def test_a_log_that_begins_behind_another_method_is_gone_through_from_there() -> None:
+    serving = Party(LocalUpdatesSpec("asynchronous", UPDATES)).serving
+    serving._replayed = {5: [Update(1, 0), Update(0, 0)]}
+    assert serving.order(5, 2) == [Update(1, 0), Update(0, 0)]
+    with pytest.raises(ModelError, match=r"begins at step 5.*go on from the checkpoint of that step"):
+        serving.order(4, 2)
+    with pytest.raises(ModelError, match="has 0: it is of a shorter job"):
+        serving.order(6, 2)
 
 
 def test_fewer_tickets_than_workers() -> None:
