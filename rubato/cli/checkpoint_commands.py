@@ -68,7 +68,7 @@ def bring(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(files, start=1):
         note(f"Downloading {file['name']} ({number} of {len(files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
-        client.download(checkpoint.id, str(file["name"]), folder)
+        client.download(checkpoint.id, str(file["name"]), folder, sha256=file.get("sha256") or None)
 
 
 @app.command("pin")

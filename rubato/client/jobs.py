@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from rubato.client import absence
 from rubato.client.conversation import Call, Flow, Sleep, call, each, flow
 from rubato.client.models import Explanation, Job, Standing, decode
 from rubato.client.paths import path_of
-from rubato.client.transport import Transport, is_away
+from rubato.client.transport import Transport
 from rubato.errors import ApiError, ServiceUnreachable
 from rubato.wire.status import FINAL
 
@@ -18,10 +19,6 @@ WAIT_S = 25.0
 
 LOOK_S = 5.0
 """The same where the job is shown meanwhile."""
-
-AWAY_S = 60.0
-"""A wait goes on while the service is away for no longer: it starts again within some seconds."""
-AWAY_POLL_S = 1.0
 
 
 class Jobs:
@@ -233,20 +230,19 @@ class Jobs:
         """
         wanted = {*statuses, *(str(status) for status in FINAL)}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        away_since: float | None = None
+        away = absence.Absence()
         most = WAIT_S if on_look is None else LOOK_S
         while True:
             left = most if deadline is None else min(most, deadline - time.monotonic())
             try:
                 found = yield from _read(self._transport, job, wanted if left > 0 else set(), left)
             except (ServiceUnreachable, ApiError) as error:
-                now = time.monotonic()
-                away_since = away_since or now
-                if not is_away(error) or left <= 0 or now - away_since > AWAY_S:
+                if left <= 0:
                     raise
-                yield Sleep(AWAY_POLL_S)
+                away.bear(error)
+                yield Sleep(absence.AWAY_POLL_S)
                 continue
-            away_since = None
+            away.end()
             if found.status in wanted or left <= 0:
                 return found
             if on_look is not None:

@@ -77,6 +77,8 @@ class Records:
     ) -> Call[dict[str, dict[str, list[float]]]]:
         """Each metric as `x` and `y`, thinned out to `max_points` in which the extremes stay.
 
+        `means` and `weights` of the points make a mean over several of them: `y` alone would weigh the extremes only.
+
         Args:
             job: id or name.
             names: only these metrics; empty: all.
@@ -173,16 +175,27 @@ class Records:
         yield from self._transport.send("DELETE", path_of("checkpoints", checkpoint_id), timeout_s=90.0)
 
     @call
-    def download(self, checkpoint_id: str, name: str, folder: Path) -> Call[Path]:
-        """Bring a file of a checkpoint here. `checkpoint_id` is the id, not the folder's name.
+    def download(self, checkpoint_id: str, name: str, folder: Path, *, sha256: str | None = None) -> Call[Path]:
+        """Bring a file of a checkpoint here, whole or not at all.
+
+        Args:
+            checkpoint_id: the id, not the folder's name.
+            name: of the file, as `Checkpoint.files` has it.
+            folder: where to; it must be there.
+            sha256: what `Checkpoint.files` says of it; what comes is compared with it.
 
         Raises:
             UserError: the name is no plain file name, or the folder cannot be written to.
+            CheckpointCorrupt: what came has another digest.
+            ServiceUnreachable: nothing answers, or what came was cut off.
         """
         if name in ("", ".", "..") or "/" in name or "\\" in name:
             raise UserError(f"the service names a file {name!r}, which is not a plain name")
         target = folder / name
-        yield from self._transport.download(path_of("checkpoints", checkpoint_id, "files", name), target)
+        try:
+            yield from self._transport.download(path_of("checkpoints", checkpoint_id, "files", name), target, sha256)
+        except OSError as error:
+            raise UserError(f"cannot write {target}: {error.strerror or error}; mend that, or name another") from error
         return target
 
 

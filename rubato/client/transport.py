@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
 import ssl
@@ -15,7 +17,15 @@ from typing import Any
 import httpx
 
 from rubato.client.conversation import Call, Close, Flow, Item, NextLine, NextPiece, Open, Request, Sleep
-from rubato.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnauthenticated, RubatoError, ServiceUnreachable
+from rubato.errors import (
+    ApiError,
+    ApiForbidden,
+    ApiNotFound,
+    ApiUnauthenticated,
+    CheckpointCorrupt,
+    RubatoError,
+    ServiceUnreachable,
+)
 from rubato.tls import trusted
 
 CONNECT_TIMEOUT_S = 5.0
@@ -163,22 +173,38 @@ class Transport:
             if not cursor:
                 return found
 
-    def download(self, path: str, target: Path) -> Call[None]:
-        """One reply into a file, without holding it in memory.
+    def download(self, path: str, target: Path, sha256: str | None = None) -> Call[None]:
+        """One reply into a file, without holding it in memory; what is cut off or damaged leaves no file.
+
+        Args:
+            sha256: of the bytes, in hex; None: it is not known.
 
         Raises:
             ServiceUnreachable: nothing answers, or the reply was cut off.
             ApiError: the service refused it.
+            CheckpointCorrupt: it has another digest.
+            OSError: the file cannot be written.
         """
+        part, digest = target.with_name(f"{target.name}.part"), hashlib.sha256()
         try:
             response = yield Open(Request("GET", self.root + path, timeout_s=READ_TIMEOUT_S))
             if response.status_code >= 300:
                 raise refusal(response)
-            with target.open("wb") as file:
+            with part.open("wb") as file:
                 while (piece := (yield NextPiece())) is not None:
                     file.write(piece)
+                    digest.update(piece)
+            if sha256 is not None and digest.hexdigest() != sha256:
+                raise CheckpointCorrupt(
+                    f"{target.name} came with other bytes than its checkpoint names (SHA-256 {digest.hexdigest()}, "
+                    f"expected {sha256}); download it again, and where that does not help take another checkpoint"
+                )
+            part.replace(target)
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def stream(
         self,

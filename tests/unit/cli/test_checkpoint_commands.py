@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def test_download_brings_every_file(service: FakeService, rubato: Rubato, tmp_pa
     done = rubato("checkpoints", "download", "ckpt_20", str(tmp_path / "new" / "folder"))
     assert done.code == 0, done.err
     assert (tmp_path / "new" / "folder" / "a.safetensors").read_bytes() == b"abc"
+
+
+def test_what_came_damaged_is_not_kept(service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
+    files = [{"name": "a.safetensors", "bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}]
+    service.on("GET", "/checkpoints/ckpt_20", checkpoint(20, files=files))
+    for content, code in ((b"abd", 1), (b"abc", 0)):
+        service.on("GET", "/checkpoints/ckpt_20/files/a.safetensors", Reply(content=content))
+        done = rubato("checkpoints", "download", "ckpt_20", str(tmp_path / "new"))
+        assert (done.code, "other bytes than its checkpoint names" in done.err) == (code, bool(code))
+        assert len(list((tmp_path / "new").iterdir())) == 1 - code
 
 
 def test_pin_by_id_goes_through_the_service(service: FakeService, rubato: Rubato) -> None:

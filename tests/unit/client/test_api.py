@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from rubato.client import ApiError, ApiForbidden, ApiNotFound, ApiUnauthenticated, Client, ServiceUnreachable
 from rubato.client.transport import describe_problem
-from rubato.errors import PackageError, UserError
+from rubato.errors import CheckpointCorrupt, PackageError, UserError
 from rubato.home import Home
 from rubato.packaging import pack_folder
 
@@ -168,6 +169,35 @@ def test_a_redirect_is_no_success_and_names_the_address_to_use(tmp_path: Path) -
         client.cancel("x")
 
 
+def test_a_download_is_whole_or_not_there(tmp_path: Path) -> None:
+    content = b"weights" * 1000
+    digest = hashlib.sha256(content).hexdigest()
+
+    class Cut(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield content[:700]
+            raise httpx.RemoteProtocolError("peer closed connection")
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=Cut()) if "cut" in request.url.path else httpx.Response(200, content=content)
+
+    with client_of(handler, tmp_path) as client:
+        (tmp_path / "cut").write_bytes(b"of before")
+        with pytest.raises(ServiceUnreachable):
+            client.download("ckpt_1", "cut", tmp_path, sha256=digest)
+        assert (tmp_path / "cut").read_bytes() == b"of before"
+        with pytest.raises(CheckpointCorrupt, match=f"other bytes than its checkpoint names.*{digest}.*again"):
+            client.download("ckpt_1", "damaged", tmp_path, sha256="0" * 64)
+        assert [one.name for one in tmp_path.iterdir()] == ["cut"]
+        for known in (digest, None):
+            assert client.download("ckpt_1", "a.safetensors", tmp_path, sha256=known).read_bytes() == content
+        with pytest.raises(UserError, match=r"cannot write .*No such file"):
+            client.download("ckpt_1", "a.safetensors", tmp_path / "nowhere")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
+            client.download("ckpt_1", "a.safetensors", tmp_path / "file")
+
+
 def test_nothing_there_says_how_to_start_it(tmp_path: Path) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
@@ -229,7 +259,7 @@ def test_wait_asks_again_until_the_status_is_there(tmp_path: Path) -> None:
 
 
 def test_wait_goes_on_where_a_reply_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rubato.client.jobs.AWAY_POLL_S", 0.0)
+    monkeypatch.setattr("rubato.client.absence.AWAY_POLL_S", 0.0)
     replies: list[Any] = [httpx.ReadTimeout(""), httpx.ConnectError("refused"), 502, 503, 504, 200]
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -243,7 +273,7 @@ def test_wait_goes_on_where_a_reply_is_lost(tmp_path: Path, monkeypatch: pytest.
         replies[:] = [500]
         with pytest.raises(ApiError):
             client.wait("job_1")
-        monkeypatch.setattr("rubato.client.jobs.AWAY_S", -1.0)
+        monkeypatch.setattr("rubato.client.absence.AWAY_S", -1.0)
         replies[:] = [httpx.ConnectError("refused")]
         with pytest.raises(ServiceUnreachable, match="nothing answers"):
             client.wait("job_1")
