@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import rubato.wire
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, not_found
 from service.jobs import find
-from service.packages import PackageStore
+from service.packages import PackageStore, check_method
 from service.threads import DOWNLOADS, run_in
 
 MAX_SHOWN_BYTES = 512 * 1024
@@ -99,10 +98,6 @@ def _sizes(packages: PackageStore, code: Code) -> dict[str, int]:
         return {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
 
 
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""What damaged zips, and streams in them, are found by; in those of bzip2 it is an OSError."""
-
-
 def _read(packages: PackageStore, code: Code, path: str) -> bytes:
     """One byte more than is shown, so that it can be told that there is more."""
     if code.recipe:
@@ -110,11 +105,12 @@ def _read(packages: PackageStore, code: Code, path: str) -> bytes:
             return stream.read(MAX_SHOWN_BYTES + 1)
     assert code.package is not None
     try:
-        with zipfile.ZipFile(packages.path(code.package)) as archive, archive.open(path) as stream:
-            return stream.read(MAX_SHOWN_BYTES + 1)
-    except (*_UNREADABLE, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk, not of the package
+        with zipfile.ZipFile(packages.path(code.package)) as archive:
+            entry = archive.getinfo(path)
+            check_method(entry)  # a release before this one stored others, too
+            with archive.open(entry) as stream:
+                return stream.read(MAX_SHOWN_BYTES + 1)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
         raise ServiceError(ErrorKind.PACKAGE_INVALID, f"{path} cannot be read from its package: {error}.") from None
 
 

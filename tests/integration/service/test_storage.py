@@ -100,6 +100,8 @@ EVIL: dict[str, Callable[[], bytes]] = {
     "cut": lambda: GOOD[:-30],
     "name of 2000 bytes": lambda: _zip(("x" * 2000, b"x")),
     "bomb": lambda: _zip(("zeros", b"\0" * 200_000_000)),
+    "LZMA": lambda: _zip(("train.py", b"x"), method=zipfile.ZIP_LZMA),
+    "bzip2": lambda: _zip(("train.py", b"x"), method=zipfile.ZIP_BZIP2),
 }
 
 
