@@ -1,21 +1,29 @@
 """What each strategy learns, beside whole gradients, on the same samples in the same order.
 
-python -m benchmarks.parity [--workers 2] [--seeds 5] [--recipes image-classifier,char-lm] [--strategies auto,diloco]
+python -m benchmarks.parity [--seeds 5] [--recipes image-classifier,char-lm] [--strategies auto,diloco] [--json FILE]
     [--write]
 
-Each recipe is trained by each strategy with each seed, on as many samples. A strategy is at parity where the
-mean of its measure is worse than that of whole gradients by less than MARGIN standard deviations (pooled over both):
-declared here, before anything is measured. How fast anything is, is not asked.
+Each recipe is trained by each strategy with each seed: as many updates of as many samples each, of the same epochs, at
+the same learning rate (a constant one, as schedulers step once a round where workers make several updates in it). A
+strategy is at parity where the mean of its measure is worse than that of whole gradients by less than MARGIN standard
+deviations (pooled over both): declared here, before anything is measured. How fast anything is, is not asked.
+
+The workers are on two machines, which are two addresses of this one, so that what is told between machines is. What is
+normalised over a batch is over a worker's own samples: 32 of an update, and where one worker leads those that the
+others have. `--json FILE` keeps each value as it is measured, and what it has already is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -24,18 +32,19 @@ from typing import Any
 from benchmarks.document import publish
 from benchmarks.flags import words
 from benchmarks.machine import machine, today, versions
-from benchmarks.processes import nothing_left_behind
-from rubato.recipes import find_recipe
+from benchmarks.processes import PROGRAMS, nothing_left_behind
+from benchmarks.programs.parity import MACHINES, ROUND
+from rubato.launch.environment import child_environment
+from rubato.launch.forkserver import ForkServer
 from rubato.testing import LocalJob
-from rubato.wire.local_updates import LocalUpdatesSpec
 
 MARGIN = 1.0
+WORKERS = 4
+UPDATES, UPDATE = 256, 128
+"""Updates of a run, and samples of one: of all workers together, where they make theirs by themselves, too."""
+LOCAL_UPDATES = ROUND // UPDATE
+"""Updates of a step where there are several in it."""
 START: dict[str, Any] = {"start_step": 20}
-BATCH = 256
-LOCAL_BATCH = 1024
-"""Samples of a step in which every worker makes LOCAL_UPDATES updates of its own, so of 64 samples with two; as many
-and as large ones are made where one worker leads."""
-LOCAL_UPDATES = 8
 STRATEGIES: dict[str, dict[str, Any]] = {
     "auto": {},
     "fp16": {"compression": {"method": "fp16"}},
@@ -63,8 +72,6 @@ LOCAL: dict[str, dict[str, Any]] = {
     "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
 }
 """By name, the `local_updates` of a spec."""
-MORE = 2
-"""So many workers more take part where one leads: of two only one would compute, and nothing would be late."""
 
 
 @dataclass(frozen=True)
@@ -72,63 +79,107 @@ class Task:
     """What a recipe is asked for."""
 
     config: dict[str, Any]
+    """With the learning rate constant."""
     measure: str
     """Of its metrics, the last value."""
     is_better_high: bool
     cut: str
     """Where its layers are separated."""
 
+    def better_by(self, value: float, other: float) -> float:
+        """How much better a value is than another."""
+        return value - other if self.is_better_high else other - value
 
-COUNTED = ("steps", "evaluate_every")
-"""Of a configuration, what is counted in steps."""
+
 TASKS = {
-    "image-classifier": Task({"steps": 400, "evaluate_every": 100}, "accuracy", is_better_high=True, cut="8"),
+    "image-classifier": Task({"width": 16, "decay": 1.0}, "accuracy", is_better_high=True, cut="8"),
     "char-lm": Task(
-        {"steps": 300, "evaluate_every": 100, "max_characters": 300_000}, "val_loss", is_better_high=False, cut="blocks"
+        {"layers": 1, "warmup_steps": 1, "epochs": 4, "max_characters": 276_000},
+        "val_loss",
+        is_better_high=False,
+        cut="blocks",
     ),
 }
 
 
-def spec_of(name: str, task: Task, workers: int) -> dict[str, Any]:
-    """The fields of a spec in which strategies differ; as many samples with each."""
-    if name not in LOCAL:
-        return {"aggregation": STRATEGIES[name], "config": task.config, "batch": {"global_size": BATCH}}
-    rounds = {key: value * BATCH // LOCAL_BATCH for key, value in task.config.items() if key in COUNTED}
-    local = {**LOCAL[name], **({"cut": task.cut} if LOCAL[name]["method"] == "layer_separation" else {})}
-    is_led = LocalUpdatesSpec(**local).is_led
-    count = workers + MORE if is_led else workers
-    return {
-        "local_updates": {**local, "sync_every": LOCAL_UPDATES * (workers if is_led else 1)},
-        "config": {**task.config, **rounds},
-        "batch": {"global_size": LOCAL_BATCH, "num_microbatches": count},
-        "workers": {"initial": count, "min": count, "max": count},
+def spec_of(name: str, task: Task) -> dict[str, Any]:
+    """The fields of a spec but the seed; as many updates of as many samples with each strategy."""
+    is_local = name in LOCAL
+    steps = UPDATES // LOCAL_UPDATES if is_local else UPDATES
+    common = {
+        "config": {**task.config, "steps": steps, "evaluate_every": steps},
+        "reproducible": False,
+        "workers": {"initial": WORKERS, "min": WORKERS, "max": WORKERS},
+        "batch": {"global_size": ROUND if is_local else UPDATE, "num_microbatches": WORKERS},
     }
+    if not is_local:
+        return {**common, "aggregation": STRATEGIES[name]}
+    cut = {"cut": task.cut} if LOCAL[name]["method"] == "layer_separation" else {}
+    return {**common, "local_updates": {**LOCAL[name], **cut, "sync_every": LOCAL_UPDATES}}
 
 
-def train(recipe: str, name: str, workers: int, seed: int) -> float:
+def train(forkserver: ForkServer, recipe: str, name: str, seed: int) -> float:
     """The measure at the end of one run."""
     task = TASKS[recipe]
     with (
         tempfile.TemporaryDirectory() as home,
         LocalJob(
             Path(home),
-            find_recipe(recipe).path,
+            PROGRAMS / "parity.py",
+            forkserver=forkserver,
             patience_s=3600.0,
+            entrypoint=f"parity.py:{recipe.replace('-', '_')}",
             seed=seed,
-            reproducible=False,
-            **{"workers": {"initial": workers, "min": workers, "max": workers}, **spec_of(name, task, workers)},
+            **spec_of(name, task),
         ) as job,
     ):
         job.result()
-        told: list[float | None] = [row["values"].get(task.measure) for row in job.rows()]
-    return next(value for value in reversed(told) if value is not None)
+        told = job.rows()[-1]["values"]
+    assert told["machines"] == MACHINES, told
+    value: float = told[task.measure]
+    return value
 
 
-def table(recipe: str, found: Mapping[str, list[float]]) -> str:
+class Values:
+    """What was measured, by recipe and strategy, in the order of the seeds.
+
+    Args:    file: keeps it; what it has already is taken over.
+    Raises:  ValueError: the file is of other runs.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._terms = {"updates": UPDATES, "update": UPDATE, "workers": WORKERS}
+        self._found: dict[str, dict[str, list[float]]] = {}
+        if file is not None and file.exists():
+            kept = json.loads(file.read_text())
+            if kept["terms"] != self._terms:
+                raise ValueError(f"{file} has runs of {kept['terms']}, these are of {self._terms}: name another file")
+            self._found = kept["values"]
+
+    def of(self, recipe: str, name: str) -> list[float]:
+        """To look at or to read, not to change."""
+        return self._found.get(recipe, {}).get(name, [])
+
+    def add(self, recipe: str, name: str, value: float) -> None:
+        """That of the next seed."""
+        self._found.setdefault(recipe, {}).setdefault(name, []).append(value)
+        if self._file is not None:
+            self._file.write_text(json.dumps({"terms": self._terms, "values": self._found}, indent=1))
+
+    def missing(self, recipes: Sequence[str], names: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
+        """What is still to be measured: recipe, strategy, seed."""
+        for recipe in recipes:
+            for name in names:
+                for seed in range(len(self.of(recipe, name)), seeds):
+                    yield recipe, name, seed
+
+
+def table(recipe: str, found: Mapping[str, Sequence[float]]) -> str:
     """By strategy: mean, spread, and how much worse that is than whole gradients."""
     task = TASKS[recipe]
     lines = [
-        f"`{recipe}`, {task.measure.replace('_', ' ')} after {task.config['steps']} steps:",
+        f"`{recipe}`, {task.measure.replace('_', ' ')} after {UPDATES} updates of {UPDATE} samples:",
         "",
         "| strategy | mean | standard deviation | worse by, in standard deviations | parity |",
         "|---|---|---|---|---|",
@@ -136,31 +187,51 @@ def table(recipe: str, found: Mapping[str, list[float]]) -> str:
     whole = found["auto"]
     for name, values in found.items():
         spread = sqrt((statistics.variance(values) + statistics.variance(whole)) / 2)
-        difference = statistics.fmean(whole) - statistics.fmean(values)
-        worse = (difference if task.is_better_high else -difference) / spread if spread else 0.0
+        difference = task.better_by(statistics.fmean(whole), statistics.fmean(values))
+        worse = difference / spread if spread else 0.0
         cells = f"{statistics.fmean(values):.4f} | {statistics.stdev(values):.4f} | {worse:+.1f}"
         lines.append(f"| {name} | {cells} | {'yes' if worse < MARGIN else 'no'} |")
     return "\n".join(lines)
 
 
-def main() -> None:
+def several(text: str) -> int:
+    """A number of seeds: of one there is no deviation."""
+    if (count := int(text)) < 2:
+        raise argparse.ArgumentTypeError(f"{count}: at least 2, or there is no standard deviation to compare with")
+    return count
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
     parser = argparse.ArgumentParser(description="What each strategy learns, beside whole gradients.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=several, default=5)
     parser.add_argument("--recipes", type=words(list(TASKS)), default=list(TASKS))
     everything = [*STRATEGIES, *LOCAL]
     parser.add_argument("--strategies", type=words(everything), default=everything, help="beside auto")
+    parser.add_argument("--json", type=Path, default=None, help="keep each value here, and go on with those it has")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
-    flags = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    flags = parser().parse_args()
     load = os.getloadavg()[0]
-    parts = [f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {flags.seeds} seeds."]
+    names = list(dict.fromkeys(["auto", *flags.strategies]))
+    values = Values(flags.json)
+    missing = list(values.missing(flags.recipes, names, flags.seeds))
+    began = time.monotonic()
     with nothing_left_behind():
-        for recipe in flags.recipes:
-            found: dict[str, list[float]] = {}
-            for name in dict.fromkeys(["auto", *flags.strategies]):
-                found[name] = [train(recipe, name, flags.workers, seed) for seed in range(flags.seeds)]
-                print(f"{recipe}, {name}: {found[name]}", file=sys.stderr, flush=True)
-            parts.append(table(recipe, found))
+        environment = child_environment(os.environ, working_dir=PROGRAMS)
+        with closing(ForkServer(PROGRAMS, environment)) as forkserver:
+            for number, (recipe, name, seed) in enumerate(missing, 1):
+                values.add(recipe, name, value := train(forkserver, recipe, name, seed))
+                left = (time.monotonic() - began) / number * (len(missing) - number)
+                run = f"{number} of {len(missing)}, {recipe}, {name}, seed {seed}"
+                print(f"{run}: {value:.4f}; about {left / 60:.0f} min left", file=sys.stderr, flush=True)
+    head = f"{today()}, {machine(load)}; {versions(['torch'])}. {WORKERS} workers on {MACHINES} emulated machines"
+    parts = [f"{head}, {flags.seeds} seeds, a constant learning rate."]
+    for recipe in flags.recipes:
+        parts.append(table(recipe, {name: values.of(recipe, name)[: flags.seeds] for name in names}))
     publish("parity", "\n\n".join(parts), writes=flags.write)
 
 

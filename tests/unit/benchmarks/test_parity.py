@@ -1,0 +1,77 @@
+"""Strategies are compared on the same updates of the same samples; nothing is trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.parity import LOCAL, STRATEGIES, TASKS, UPDATE, UPDATES, WORKERS, Values, parser, spec_of, table
+from benchmarks.programs.parity import ROUND
+from rubato.data.order import BatchPlan, RoundPlan
+from rubato.recipes import char_lm, image_classifier
+from rubato.wire.spec import parse_spec
+
+
+def samples_of(recipe: str) -> int:
+    """Of the recipe's data, what rounds divide."""
+    if recipe == "image-classifier":
+        count = len(image_classifier.Digits(train=True))
+    else:
+        config = char_lm.Config(**TASKS[recipe].config)
+        text = char_lm.read_text(config.max_characters)
+        count = len(char_lm.Windows(text[: len(text) * 19 // 20], config.context))
+    return count // ROUND * ROUND
+
+
+@pytest.mark.parametrize("recipe", sorted(TASKS))
+def test_each_strategy_makes_as_many_updates_of_as_many_samples_in_the_same_order(recipe: str) -> None:
+    count = samples_of(recipe)
+    assert count >= ROUND
+    expected = None
+    for name in [*STRATEGIES, *LOCAL]:
+        fields = spec_of(name, TASKS[recipe])
+        spec = parse_spec({"name": "job", "entrypoint": "x.py:train", **fields})
+        assert isinstance(spec.batch.num_microbatches, int)
+        updates = spec.local_updates.sync_every if name in LOCAL else 1
+        cut = count, spec.batch.global_size, spec.batch.num_microbatches, 0
+        plan = BatchPlan(*cut) if updates == 1 else RoundPlan(*cut, updates)
+        leaves = range(spec.batch.num_microbatches)
+        seen = [plan.part_size(step, part) for step in range(spec.config["steps"]) for part in plan.parts(step, leaves)]
+        assert seen == [UPDATE] * UPDATES, name
+        first = sorted(
+            sample for step in range(ROUND // spec.batch.global_size) for sample in plan.samples(step, 0, WORKERS)
+        )
+        assert first == (expected := expected or first), name
+        assert spec.config["steps"] <= spec.config.get("epochs", 100) * plan.steps_per_epoch
+        assert spec.config["evaluate_every"] == spec.config["steps"]
+        assert UPDATE % WORKERS == 0
+
+
+def test_of_one_seed_there_is_no_deviation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--seeds", "1"])
+    assert "at least 2" in capsys.readouterr().err
+
+
+def test_what_was_kept_is_not_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "values.json"
+    values = Values(file)
+    values.add("char-lm", "auto", 2.5)
+    again = Values(file)
+    assert again.of("char-lm", "auto") == [2.5]
+    assert list(again.missing(["char-lm"], ["auto", "fp16"], 2)) == [
+        ("char-lm", "auto", 1),
+        ("char-lm", "fp16", 0),
+        ("char-lm", "fp16", 1),
+    ]
+    file.write_text(file.read_text().replace(f'"updates": {UPDATES}', '"updates": 1'))
+    with pytest.raises(ValueError, match="name another file"):
+        Values(file)
+
+
+def test_who_is_worse_by_a_deviation_is_not_at_parity() -> None:
+    told = table("char-lm", {"auto": [2.0, 2.2], "near": [2.1, 2.2], "far": [2.3, 2.5]})
+    assert [line.split(" | ")[-1] for line in told.splitlines()[4:]] == ["yes |", "yes |", "no |"]
+    told = table("image-classifier", {"auto": [0.9, 0.92], "far": [0.8, 0.82]})
+    assert [line.split(" | ")[-1] for line in told.splitlines()[4:]] == ["yes |", "no |"]
