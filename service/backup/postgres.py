@@ -28,6 +28,11 @@ TOOLS = "RUBATO_PG_BIN"
 NAMES = (APPLICATION_NAME, LISTENER_NAME)
 """How connections of services call themselves."""
 CONNECT_S = 10
+TRANSACTION_TIMEOUT = b"\nSET transaction_timeout = 0;\n"
+"""What pg_restore of 17 and later writes for every server; one before it stops the script there."""
+KNOWS_TRANSACTION_TIMEOUT = 170_000
+HEAD_BYTES = 4096
+"""Of a script: its settings stand at the very beginning."""
 TELL_EVERY_S = 1.0
 
 
@@ -133,6 +138,8 @@ def restore_database(url: str, dump: Path, *, raise_attempts_by: int, folder: Pa
     script, before, after = folder / "dump.sql", folder / "before.sql", folder / "after.sql"
     arguments = ("--no-owner", "--no-privileges", f"--file={script}", str(dump))
     _run(tools, "pg_restore", arguments, lambda: tell("reading the dump", _size(script), _size(dump)))
+    with tools.connect() as connection:
+        fit_script(script, connection.info.server_version)
     living = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name IN {NAMES}"
     before.write_text(
         # A service that starts now waits here, before it migrates; one that came meanwhile is found.
@@ -147,6 +154,18 @@ def restore_database(url: str, dump: Path, *, raise_attempts_by: int, folder: Pa
     quiet = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", f"--output={os.devnull}")
     _run(tools, "psql", (*quiet, *files, f"--dbname={tools.uri}"), lambda: tell("writing the database", 0, 1))
     tell("writing the database", 1, 1)
+
+
+def fit_script(script: Path, server_version: int) -> None:
+    """Take out of a script of pg_restore, in its place, what a server of this version does not know (160014: 16.14)."""
+    if server_version >= KNOWS_TRANSACTION_TIMEOUT:
+        return
+    with script.open("r+b") as stream:
+        head = stream.read(HEAD_BYTES)
+        at = head.find(TRANSACTION_TIMEOUT)
+        if at >= 0:
+            stream.seek(at + 1)
+            stream.write(b"-- ")  # over "SET", and not a byte longer: what follows may be gigabytes
 
 
 def _tables() -> list[str]:
