@@ -23,6 +23,7 @@ from rubato.errors import UserError
 from service.database import HomeInUse
 from service.database_file import DatabaseFile, DatabaseLost
 from service.settings import Settings
+from service.startup import ADMIN_TOKEN_FILE, Running
 
 GRACE_S = 10
 IDLE_CONNECTION_S = 75
@@ -45,14 +46,27 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Tell where the page is, once somebody can connect."""
         await super().startup(sockets)
-        running = getattr(self.app.state, "running", None)
+        running: Running | None = getattr(self.app.state, "running", None)
         if self.should_exit or running is None:
             return
         cut_off_stalled(self.servers, self.app.state.context.settings.stalled_after)
         port = self.servers[0].sockets[0].getsockname()[1]
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         print(f"Rubato listens on http://{host}:{port}", flush=True)
-        print(f"Sign in once by http://{host}:{port}/login?code={running.login_code}", flush=True)
+        settings = running.context.settings
+        if shows_login_link(settings):
+            print(f"Sign in once by http://{host}:{port}/login?code={await running.make_login_code()}", flush=True)
+        else:
+            print(f"Sign in with the token in {settings.home / ADMIN_TOKEN_FILE}", flush=True)
+
+
+def shows_login_link(settings: Settings) -> bool:
+    """Whether a link that signs in as admin is only seen by who started the service.
+
+    What a container or a server prints is a log, which more people read than may be admins; and the link leads to the
+    page only where no proxy stands before it.
+    """
+    return not settings.behind_tls_proxy and (settings.is_loopback or sys.stdout.isatty())
 
 
 def cut_off_stalled(servers: Iterable[asyncio.Server], after: timedelta) -> None:

@@ -62,8 +62,13 @@ class Running:
     dispatcher: Dispatcher
     sweeper: Sweeper
     examiner: Examiner
-    login_code: str
-    """Good for one sign-in of the page."""
+    admin_token_id: str
+    """Of the token in the home."""
+
+    async def make_login_code(self) -> str:
+        """A code that signs a browser in as the home's admin, once; for whoever may read the home only."""
+        async with self.context.database.write() as session:
+            return await self.context.authority.make_login_code(session, self.admin_token_id, self.context.clock())
 
 
 @asynccontextmanager
@@ -109,14 +114,14 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
             clock=clock,
             holder=secrets.token_hex(8),
         )
-        login_code = await _prepare(context)
+        admin_token_id = await _prepare(context)
         scheduling = WatchedLoop(context)
         dispatcher = Dispatcher(context, Sender(settings.webhook_networks, settings.webhook_ca_file))
         sweeper = Sweeper(context)
         loops = [scheduling.run, sweeper.run, *([dispatcher.run] if settings.webhooks else [])] if with_loop else []
         tasks = [asyncio.create_task(run()) for run in loops]
         try:
-            yield Running(context, scheduling, dispatcher, sweeper, Examiner(context), login_code)
+            yield Running(context, scheduling, dispatcher, sweeper, Examiner(context), admin_token_id)
         finally:
             hub.close()
             for task in tasks:
@@ -141,14 +146,13 @@ async def _release_roles(context: Context) -> None:
 
 
 async def _prepare(context: Context) -> str:
-    """Tokens, and what a crash may have left; gives a one-time login code."""
+    """Tokens, and what a crash may have left; gives the id of the admin's token."""
     now = context.clock()
     home = context.settings.home
     async with context.database.write() as session:
         admin = await context.authority.ensure_token(session, home / ADMIN_TOKEN_FILE, Role.ADMIN, now)
         await context.authority.ensure_token(session, home / CLUSTER_TOKEN_FILE, Role.CLUSTER, now)
         await context.authority.ensure_token(session, home / SCRAPER_TOKEN_FILE, Role.SCRAPER, now)
-        code = await context.authority.make_login_code(session, admin, now)
         await seal_anew(session, context.vault)
         if context.settings.is_sqlite:
             await release_leases(session)  # the process before this one is dead, however it ended
@@ -157,7 +161,7 @@ async def _prepare(context: Context) -> str:
     if context.settings.is_sqlite:
         # Elsewhere another replica may be writing just there; whoever appends next cuts the file himself.
         await _cut_log_tails(context)
-    return code
+    return admin
 
 
 async def _cut_log_tails(context: Context) -> None:

@@ -28,7 +28,8 @@ class ServiceProcess:
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
-        self.login_link = ""
+        self.sign_in = ""
+        """The line that says how to sign in."""
 
     def spawn(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a process without waiting for it."""
@@ -58,7 +59,7 @@ class ServiceProcess:
         line = self._process.stdout.readline()
         assert line.startswith("Rubato listens on "), (line, (self.home.parent / "service.log").read_text())
         self.url = line.split()[-1]
-        self.login_link = self._process.stdout.readline().split()[-1]
+        self.sign_in = self._process.stdout.readline()
 
     def kill(self) -> None:
         """SIGKILL, as a power cut for the process."""

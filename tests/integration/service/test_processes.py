@@ -171,12 +171,25 @@ async def leave_in_the_middle(service: ServiceProcess, kind: str) -> None:
 async def test_the_printed_link_signs_in(service: ServiceProcess) -> None:
     service.start()
     async with httpx.AsyncClient() as browser:
-        response = await browser.get(service.login_link)
+        response = await browser.get(service.sign_in.split()[-1])
         assert response.status_code == 303
         page = await browser.get(service.url)
         assert page.status_code == 200
         assert "text/html" in page.headers["content-type"]
         assert (await browser.get(f"{service.url}/api/v1/me")).json()["user"] == "admin"
+
+
+@pytest.mark.parametrize("told", [{"RUBATO_PUBLISHED_ON_LOOPBACK": "true"}, {"RUBATO_BEHIND_TLS_PROXY": "true"}])
+async def test_no_login_is_written_into_the_log_of_a_server(tmp_path: Path, told: dict[str, str]) -> None:
+    """Whoever reads a container's log is not its admin."""
+    service = ServiceProcess(tmp_path / "home", RUBATO_HOST="0.0.0.0", **told)
+    try:
+        service.start()
+        assert service.sign_in == f"Sign in with the token in {service.home / 'token'}\n"
+        with contextlib.closing(sqlite3.connect(service.home / "rubato.db")) as database:
+            assert database.execute("SELECT count(*) FROM sessions").fetchone() == (0,), "no code that nobody needs"
+    finally:
+        service.end()
 
 
 async def test_wrong_settings_are_refused_with_advice(tmp_path: Path) -> None:
