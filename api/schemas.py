@@ -159,7 +159,7 @@ class MetricPage(BaseModel):
 
 
 class ChartLine(BaseModel):
-    """One metric: as many of `x` as of `y`, in order of steps."""
+    """One metric: as many of each as of `x`, in order of steps."""
 
     x: list[float]
     y: list[float]
@@ -167,6 +167,10 @@ class ChartLine(BaseModel):
     """Of each point, whatever `x` is."""
     times: list[float]
     """Seconds since 1970 of each point."""
+    means: list[float]
+    """Of each point, the mean of all values of its stretch."""
+    weights: list[float]
+    """Of each point in a mean over several: the points of a stretch share one."""
 
 
 class Chart(BaseModel):

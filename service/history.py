@@ -34,7 +34,7 @@ def level_of(step: int) -> int:
 async def courses(session: AsyncSession, jobs: Sequence[Job], name: str = "loss") -> dict[str, Course]:
     """The course of a metric by job, up to the newest step; empty where it was never measured.
 
-    A bucket counts with the middle of its least and its greatest value.
+    A bucket counts with its mean, one from before totals were kept with the middle of its least and its greatest value.
     """
     found: dict[str, Course] = {job.id: [] for job in jobs}
     steps = {job.id: job.step for job in jobs if job.step > 0}
@@ -87,9 +87,14 @@ async def _read_buckets(
     session: AsyncSession, ids: list[str], name: str, level: int, last: int
 ) -> list[tuple[str, int, float]]:
     table = MetricRollup
-    low, high = (table.extremes[(name, which, 0)].as_float() for which in (0, 1))
-    statement = select(table.job_id, table.bucket, low, high).where(
+    places = ((0, 0), (1, 0), (2, 0), (2, 1))
+    numbers = [table.extremes[(name, *place)].as_float() for place in places]
+    statement = select(table.job_id, table.bucket, *numbers).where(
         table.job_id.in_(ids), table.level == level, table.bucket <= last
     )
     found = await session.execute(statement.order_by(table.job_id, table.bucket))
-    return [(job_id, bucket, (least + most) / 2) for job_id, bucket, least, most in found if least is not None]
+    return [
+        (job_id, bucket, total / count if count else (least + most) / 2)
+        for job_id, bucket, least, most, total, count in found
+        if least is not None
+    ]

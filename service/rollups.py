@@ -1,4 +1,4 @@
-"""Extremes of metric values over stretches of steps, so that a chart of a million steps reads a thousand rows.
+"""Extremes and sums of metrics over stretches of steps, so that a chart of a million steps reads a thousand rows.
 
 A bucket of level 0 covers BASE steps, one of level k covers FACTOR buckets of level k - 1. A bucket is written when its
 last step was ingested, so a step costs FACTOR / (FACTOR - 1) / BASE buckets on average. Steps that are trained again
@@ -8,6 +8,7 @@ the older attempt. What no bucket covers (the newest steps, jobs older than this
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,28 +32,38 @@ MOST_ROWS = 5_000
 Axis = Literal["step", "time"]
 Extreme = tuple[float, int, float]
 """A value, its step, and its time in seconds since 1970."""
+Total = tuple[float, int]
+"""The sum of some values, and how many they are."""
 
 
 @dataclass
 class Stretch:
-    """The least and the greatest value of each metric over some steps."""
+    """The least and the greatest value of each metric over some steps, and the sum of all."""
 
     first: int
     """The first step that it covers."""
     low: dict[str, Extreme] = field(default_factory=dict)
     high: dict[str, Extreme] = field(default_factory=dict)
+    total: dict[str, Total] = field(default_factory=dict)
 
-    def add(self, name: str, low: Extreme, high: Extreme) -> None:
+    def add(self, name: str, low: Extreme, high: Extreme, total: Total) -> None:
         """Take in values. Of equal ones the earlier step stays."""
         if name not in self.low or (low[0], low[1]) < (self.low[name][0], self.low[name][1]):
             self.low[name] = low
         if name not in self.high or (-high[0], high[1]) < (-self.high[name][0], self.high[name][1]):
             self.high[name] = high
+        added, count = self.total.get(name, (0.0, 0))
+        self.total[name] = (added + total[0], count + total[1])
 
     def take_in(self, other: Stretch) -> None:
         """Take in another stretch."""
         for name, low in other.low.items():
-            self.add(name, low, other.high[name])
+            self.add(name, low, other.high[name], other.total[name])
+
+    def mean(self, name: str) -> float:
+        """Of all values of a metric; between its extremes, also where their sum is more than a float holds."""
+        added, count = self.total[name]
+        return min(self.high[name][0], max(self.low[name][0], added / count))
 
 
 def width(level: int) -> int:
@@ -73,7 +84,7 @@ def of_rows(rows: Iterable[Row], steps: int) -> list[Stretch]:
             bucket = step // steps
             end = (bucket + 1) * steps
             buckets.append(Stretch(bucket * steps))
-            low, high = buckets[-1].low, buckets[-1].high
+            low, high, total = buckets[-1].low, buckets[-1].high, buckets[-1].total
         at = time.timestamp()
         for name, value in values.items():
             if value is None:
@@ -82,7 +93,11 @@ def of_rows(rows: Iterable[Row], steps: int) -> list[Stretch]:
             # Rows come in order: of equal values the earlier step stays.
             if name not in low:
                 low[name] = high[name] = (number, step, at)
-            elif number < low[name][0]:
+                total[name] = (number, 1)
+                continue
+            added, count = total[name]
+            total[name] = (added + number, count + 1)
+            if number < low[name][0]:
                 low[name] = (number, step, at)
             elif number > high[name][0]:
                 high[name] = (number, step, at)
@@ -142,6 +157,8 @@ async def chart(
 ) -> dict[str, Any]:
     """For each metric at most `max_points` points in order of steps: the least and the greatest of each stretch.
 
+    Each point knows the mean of its stretch and its weight in a mean over several: the points of a stretch share one.
+
     Args:
         session: a reading one.
         job_id: of the job.
@@ -174,18 +191,21 @@ async def chart(
     series: dict[str, dict[str, list[float]]] = {}
     for stretch in stretches:
         for name in stretch.low.keys() & names if names else stretch.low.keys():
-            line = series.setdefault(name, {"x": [], "y": [], "steps": [], "times": []})
-            for value, step, time in _points(stretch.low[name], stretch.high[name]):
+            line = series.setdefault(name, {"x": [], "y": [], "steps": [], "times": [], "means": [], "weights": []})
+            points = _points(stretch.low[name], stretch.high[name])
+            for value, step, time in points:
                 line["x"].append(step if axis == "step" else time)
                 line["y"].append(value)
                 line["steps"].append(step)
                 line["times"].append(round(time, 3))
+            line["means"] += [stretch.mean(name)] * len(points)
+            line["weights"] += [1 / len(points)] * len(points)
     return {"bucket_steps": steps, "series": dict(sorted(series.items()))}
 
 
-def _points(low: Extreme, high: Extreme) -> Iterator[Extreme]:
+def _points(low: Extreme, high: Extreme) -> list[Extreme]:
     """Both, in order of steps; one where they are the same."""
-    yield from sorted({low, high}, key=lambda extreme: extreme[1])
+    return sorted({low, high}, key=lambda extreme: extreme[1])
 
 
 async def _cover(session: AsyncSession, job_id: str, level: int, first: int, last: int) -> list[Stretch]:
@@ -265,7 +285,7 @@ async def _read_level(session: AsyncSession, job_id: str, level: int, start: int
     table = MetricRollup
     columns = select(table.bucket, table.extremes).where(table.job_id == job_id, table.level == level)
     found = await session.execute(columns.where(table.bucket >= start, table.bucket < stop).order_by(table.bucket))
-    return [_decode(bucket * width(level), extremes) for bucket, extremes in found]
+    return [_decode(bucket, level, extremes) for bucket, extremes in found]
 
 
 async def _store(session: AsyncSession, job_id: str, level: int, stretches: list[Stretch]) -> None:
@@ -283,11 +303,22 @@ async def _store(session: AsyncSession, job_id: str, level: int, stretches: list
 
 
 def _encode(stretch: Stretch) -> dict[str, list[list[float]]]:
-    return {name: [list(low), list(stretch.high[name])] for name, low in stretch.low.items()}
+    return {
+        name: [list(low), list(stretch.high[name]), *_told(stretch.total[name])] for name, low in stretch.low.items()
+    }
 
 
-def _decode(first: int, extremes: dict[str, Any]) -> Stretch:
-    stretch = Stretch(first)
-    for name, (low, high) in extremes.items():
-        stretch.add(name, tuple(low), tuple(high))
+def _told(total: Total) -> list[list[float]]:
+    """Nothing where it is more than a float holds, which JSON has no number for."""
+    return [list(total)] if math.isfinite(total[0]) else []
+
+
+def _decode(bucket: int, level: int, extremes: dict[str, Any]) -> Stretch:
+    steps = width(level)
+    stretch = Stretch(bucket * steps)
+    for name, (low, high, *total) in extremes.items():
+        # Of a bucket from before totals were kept the middle is all that is known of its mean.
+        stretch.add(
+            name, tuple(low), tuple(high), tuple(total[0]) if total else ((low[0] / 2 + high[0] / 2) * steps, steps)
+        )
     return stretch

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,7 +113,7 @@ def _metrics_of(client: Source, job_id: str, wanted: tuple[str, ...]) -> Picture
         remarks.append("It has committed no step yet.")
     parts: list[RenderableType] = [_headline(found)]
     if chart:
-        parts.append(metric_table(chart, terminal_columns()))
+        parts.append(metric_table(chart, terminal_columns(), found.metrics or {}))
     return Picture(parts, remarks, is_last=found.is_final or found.finished_at is not None)
 
 
@@ -178,12 +179,17 @@ def _cluster_line(cluster: Cluster) -> Text:
     return line
 
 
-def metric_table(chart: dict[str, dict[str, list[float]]], columns: int | None = None) -> Table:
+def metric_table(
+    chart: dict[str, dict[str, list[float]]],
+    columns: int | None = None,
+    newest: Mapping[str, float | None] = MappingProxyType({}),
+) -> Table:
     """A line a metric: name, curve, last, least and greatest value.
 
     Args:
-        chart: `x` and `y` of each metric.
+        chart: `x` and `y` of each metric; of one thinned out, `means` and `weights`, too.
         columns: width of the terminal; on a narrow one least and greatest are left out. None: there is none.
+        newest: values of the last step, of which a chart that is thinned out may have none.
     """
     from rich.table import Table
 
@@ -200,8 +206,10 @@ def metric_table(chart: dict[str, dict[str, list[float]]], columns: int | None =
         if not known:
             table.add_row(name, "", "not finite", *("-",) * (len(titles) - 3))
             continue
-        values = (known[-1], min(known), max(known))[: len(titles) - 2]
-        table.add_row(name, curve(known, width), *(format_number(float(one)) for one in values))
+        told = newest.get(name)
+        values = (known[-1] if told is None else told, min(known), max(known))[: len(titles) - 2]
+        drawn = curve(chart[name].get("means", known), width, chart[name].get("weights"))
+        table.add_row(name, drawn, *(format_number(float(one)) for one in values))
     return table
 
 
@@ -209,11 +217,19 @@ def _place(name: str) -> tuple[int, str]:
     return (0 if name == "loss" else 2 + _LAST.index(name) if name in _LAST else 1), name
 
 
-def curve(values: Sequence[float], width: int = WIDTH) -> str:
-    """A curve in one line of text, the mean of as many values in each of at most `width` characters."""
+def curve(values: Sequence[float], width: int = WIDTH, weights: Sequence[float] | None = None) -> str:
+    """A curve in one line of text, the mean of as many values in each of at most `width` characters.
+
+    Args:
+        values: in order.
+        width: of the text, > 0.
+        weights: of each value in a mean; None: all the same.
+    """
+    weights = weights or [1.0] * len(values)
     count = min(width, len(values))
     cuts = [round(index * len(values) / count) for index in range(count + 1)] if count else []
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+    weighted = [value * weight for value, weight in zip(values, weights, strict=True)]
+    means = [sum(weighted[a:b]) / sum(weights[a:b]) for a, b in itertools.pairwise(cuts)]
     if not means:
         return ""
     least, spread = min(means), max(means) - min(means)

@@ -305,7 +305,7 @@ class Metric(Base):
 
 
 class MetricRollup(Base):
-    """Least and greatest values of a job's metrics over a bucket of steps; see `service.rollups`."""
+    """Least, greatest and summed values of a job's metrics over a bucket of steps; see `service.rollups`."""
 
     __tablename__ = "metric_rollups"
 

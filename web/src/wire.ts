@@ -116,14 +116,30 @@ export interface MetricRow {
   workers: number;
   attempt: number;
   values: Record<string, number | null>;
+  /** Of a row that the service thinned out: what its values count with in a mean. Not of the wire: see `rowsOfChart`. */
+  means?: Record<string, Mean>;
 }
+
+/** The mean of the stretch that a value was kept of, and its weight: the values of a stretch share one. */
+export type Mean = readonly [mean: number, weight: number];
 
 /** Metrics thinned out; points of a line stand at the same index in all its columns. */
 export interface MetricChart {
   bucket_steps: number;
-  series: Record<string, { x: number[]; y: number[]; steps: number[]; times: number[] }>;
+  series: Record<string, ChartLine>;
   /** Behind this the stream of rows goes on. */
   position: number;
+}
+
+export interface ChartLine {
+  x: number[];
+  y: number[];
+  steps: number[];
+  times: number[];
+  /** Of each point, the mean of all values of its stretch. */
+  means: number[];
+  /** Of each point in a mean over several. */
+  weights: number[];
 }
 
 export interface LogLine {

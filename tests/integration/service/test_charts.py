@@ -159,6 +159,34 @@ async def test_no_peak_is_lost_between_rows_and_buckets(bench: Bench, monkeypatc
         assert (min(points.values()), max(points.values())) == (min(losses.values()), max(losses.values()))
 
 
+async def test_a_mean_is_of_all_values_not_of_the_extremes(bench: Bench) -> None:
+    """One slow step in fifty makes the middle between the extremes a line that no step has."""
+    losses = {step: 200.0 if step % 50 == 0 else 1000.0 for step in range(STEPS)}
+    mean = sum(losses.values()) / STEPS
+    controller = await bench.start()
+    await train(controller, losses)
+    for max_points in (40, 100):
+        found = await bench.get("/jobs/digits/metrics/chart", names="loss", max_points=max_points)
+        loss = found["series"]["loss"]
+        assert {len(column) for column in loss.values()} == {len(loss["x"])}
+        assert sum(loss["y"]) / len(loss["y"]) < 750
+        assert weighted(loss) == pytest.approx(mean, rel=0.005)
+        for step, value in zip(loss["steps"], loss["means"], strict=True):
+            first = int(step) // found["bucket_steps"] * found["bucket_steps"]
+            part = [losses[one] for one in range(first, min(STEPS, first + found["bucket_steps"]))]
+            assert value == pytest.approx(sum(part) / len(part))
+    few = (await bench.get("/jobs/digits/metrics/chart", names="loss", max_points=STEPS))["series"]["loss"]
+    assert (few["means"], set(few["weights"])) == (few["y"], {1.0}), "of one step it is what was measured"
+    [job] = (await bench.get("/jobs", history="true"))["items"]
+    assert [loss for _, loss in job["loss_history"]] == pytest.approx([mean] * len(job["loss_history"]), rel=0.03)
+
+
+def weighted(line: dict[str, list[float]]) -> float:
+    """The mean over all stretches."""
+    pairs = zip(line["means"], line["weights"], strict=True)
+    return sum(mean * weight for mean, weight in pairs) / sum(line["weights"])
+
+
 async def test_steps_trained_again_replace_what_was_shown(bench: Bench) -> None:
     losses = noise(2, STEPS)
     controller = await bench.start()
@@ -242,10 +270,11 @@ async def test_a_million_steps_cost_a_thousand_rows(bench: Bench) -> None:
     engine = bench.context.database._reader.sync_engine
     event.listen(engine, "after_cursor_execute", count)
     try:
-        width, _ = await line(bench, max_points=1000)
+        width, points = await line(bench, max_points=1000)
     finally:
         event.remove(engine, "after_cursor_execute", count)
     assert width % bucket == 0
+    assert points[width] == 0.1, "buckets from before totals were kept are read, too"
     assert fetched < 15, "a few statements, whatever the number of steps"
     async with bench.context.database.read() as session:
         stored = await session.scalar(select(func.count()).select_from(MetricRollup).where(MetricRollup.level == 2))

@@ -81,6 +81,20 @@ def test_metrics_of_a_name_that_is_not_there_yet(charts: FakeService, rubato: Ru
     assert done.out.splitlines()[2].split()[:3] == ["loss", "not", "finite"]
 
 
+def test_a_curve_of_what_was_thinned_out_is_of_means_not_of_extremes(charts: FakeService, rubato: Rubato) -> None:
+    """Each stretch has one slow step, which is its least value; only the third one is slower as a whole."""
+    means = [996, 996, 996, 996, 600, 600, 1000]
+    line = {"x": list(range(7)), "y": [200, 1000] * 3 + [1000], "means": means, "weights": [0.5] * 6 + [1.0]}
+    charts.on("GET", "/jobs/job_1/metrics/chart", {"series": {"samples_per_second": line}})
+    shown = rubato("metrics", "job_1").out.splitlines()[2].split()
+    assert shown == ["samples_per_second", "████▁▁█", "512", "200", "1000"], "the last value is the job's newest"
+
+
+def test_a_mean_of_several_points_goes_by_their_weights() -> None:
+    assert curve([0, 1, 0, 0], 2, [1, 3, 1, 1]) == curve([0.75, 0.0])
+    assert curve([8, 4, 8, 2, 8, 0], 3, [1e-9, 1, 1e-9, 1, 1e-9, 1]) == curve([4, 2, 0])
+
+
 def test_metrics_as_json_are_the_series(charts: FakeService, rubato: Rubato) -> None:
     assert rubato("metrics", "job_1", "--json").json["loss"] == LOSS
 

@@ -49,6 +49,7 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
           range,
           maxPoints: Math.max(200, width * 2),
           isSmooth,
+          meanOf: (row) => row.means?.[name],
         }),
       })),
     [tracks, metrics.join("\n"), range[0], range[1], width, isSmooth],

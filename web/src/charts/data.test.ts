@@ -37,6 +37,26 @@ describe("buildLane", () => {
     expect(buildLane(rows, (row) => row.step, { ...choice, range: [2.5, 3.5] }).x).toEqual([2, 3, 4]);
   });
 
+  it("makes the trend of means where rows stand for several, each stretch counting once", () => {
+    // Of each stretch the least and the greatest; every fourth one is of equal values and has one point.
+    const points = Array.from({ length: 90 }, (_, stretch) =>
+      stretch % 4 === 3
+        ? [{ value: 1000, mean: [1000, 1] as const }]
+        : [200, 1000].map((value) => ({ value, mean: [996, 0.5] as const })),
+    ).flat();
+    const thinned = points.map(({ value, mean }, step) =>
+      makeRow(step + 1, { values: { loss: value }, means: { loss: mean } }),
+    );
+    const read = (row: (typeof thinned)[number]) => row.values.loss;
+    const how = { ...choice, range: [0, 200], hasTrend: true } as const;
+    const lane = buildLane(thinned, read, { ...how, meanOf: (row) => row.means?.loss });
+    expect(lane.y).toEqual(points.map((point) => point.value));
+    const middle = lane.trend?.slice(20, -20) ?? [];
+    expect(middle.length).toBeGreaterThan(100);
+    for (const value of middle) expect(value).toBeCloseTo(997, 0);
+    expect(buildLane(thinned, read, how).trend?.[75]).toBeLessThan(700);
+  });
+
   it("begins the trend anew where the worker count changes, when asked to", () => {
     const speeds = [...Array(30).keys()].map((step) =>
       makeRow(step + 1, {

@@ -1,6 +1,6 @@
 /** From metric rows to what a lane draws. Pure: rows in, columns out. */
 
-import type { Job, MetricRow } from "../wire";
+import type { Job, Mean, MetricRow } from "../wire";
 import type { Column } from "./lines";
 
 export type XAxis = "step" | "time" | "samples";
@@ -99,7 +99,11 @@ export interface LaneChoice {
   hasTrend: boolean;
   /** Begin the trend anew where the worker count changes: throughput jumps there, and a tail would hide it. */
   isTrendByWorkers?: boolean;
+  meanOf?: MeanOf;
 }
+
+/** What a row counts with in the trend, where it stands for several: a trend of extremes would be no mean. */
+export type MeanOf = (row: MetricRow) => Mean | undefined;
 
 /** The columns of one metric inside the visible range, thinned without losing a peak. */
 export function buildLane(
@@ -109,15 +113,22 @@ export function buildLane(
 ): LaneData {
   const x: number[] = [];
   const y: (number | null)[] = [];
+  const means: (number | null)[] = [];
+  const weights: number[] = [];
   const workers: number[] = [];
   for (const row of rows) {
     const value = read(row);
     if (value === undefined) continue;
+    const measured = value === null || Number.isFinite(value) ? value : null;
+    const [mean, weight] = choice.meanOf?.(row) ?? [measured, 1];
     x.push(xOf(row, choice.axis, choice.origin, choice.batch));
-    y.push(value === null || Number.isFinite(value) ? value : null);
+    y.push(measured);
+    means.push(mean);
+    weights.push(weight);
     workers.push(row.workers);
   }
-  const trend = choice.hasTrend ? movingAverage(y, choice.isTrendByWorkers ? workers : undefined) : null;
+  const groups = choice.isTrendByWorkers ? workers : undefined;
+  const trend = choice.hasTrend ? movingAverage(means, groups, weights) : null;
   const [from, to] = visibleSpan(x, choice.range);
   const kept = thin(y, from, to, choice.maxPoints);
   return {
@@ -167,26 +178,35 @@ function extreme(y: readonly (number | null)[], start: number, end: number, sign
 /**
  * Mean over a window around each value. The window grows with the length of the run and shrinks symmetrically at the
  * ends, so that the trend neither lags behind a falling loss nor ends anywhere but at the newest value. It never looks
- * across a change of `groups`.
+ * across a change of `groups`. A value counts with its weight; without weights once.
  */
-export function movingAverage(y: readonly (number | null)[], groups?: readonly unknown[]): (number | null)[] {
+export function movingAverage(
+  y: readonly (number | null)[],
+  groups?: readonly unknown[],
+  weights?: readonly number[],
+): (number | null)[] {
   const reach = Math.min(100, Math.max(3, Math.floor(y.length / 60)));
   const trend: (number | null)[] = [];
   for (let start = 0; start < y.length; ) {
     let end = groups ? start + 1 : y.length;
     while (end < y.length && groups?.[end] === groups?.[start]) end += 1;
-    trend.push(...averageWithin(y.slice(start, end), reach));
+    trend.push(...averageWithin(y.slice(start, end), reach, weights?.slice(start, end)));
     start = end;
   }
   return trend;
 }
 
-function averageWithin(y: readonly (number | null)[], reach: number): (number | null)[] {
+function averageWithin(
+  y: readonly (number | null)[],
+  reach: number,
+  weights?: readonly number[],
+): (number | null)[] {
   const sums = [0];
   const counts = [0];
   for (const [index, value] of y.entries()) {
-    sums.push((sums[index] ?? 0) + (value ?? 0));
-    counts.push((counts[index] ?? 0) + (value === null ? 0 : 1));
+    const weight = value === null ? 0 : (weights?.[index] ?? 1);
+    sums.push((sums[index] ?? 0) + weight * (value ?? 0));
+    counts.push((counts[index] ?? 0) + weight);
   }
   return y.map((value, index) => {
     if (value === null) return null;

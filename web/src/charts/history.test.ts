@@ -5,12 +5,13 @@ import { fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history
 import { buildSplit } from "./split";
 
 const start = Date.parse(at(0)) / 1000;
+const half = (mean: number) => ({ means: [mean, mean], weights: [0.5, 0.5] });
 const chart = {
   bucket_steps: 64,
   position: 900,
   series: {
-    loss: { x: [], steps: [3, 60], times: [start + 3, start + 60], y: [2, 9] },
-    accuracy: { x: [], steps: [60, 70], times: [start + 60, start + 70], y: [0.5, 0.6] },
+    loss: { x: [], steps: [3, 60], times: [start + 3, start + 60], y: [2, 9], ...half(4) },
+    accuracy: { x: [], steps: [60, 70], times: [start + 60, start + 70], y: [0.5, 0.6], ...half(0.5) },
   },
 };
 const formed = (position: number, step: number, workers: number) =>
@@ -22,6 +23,14 @@ describe("rowsOfChart", () => {
       [3, at(3), { loss: 2 }],
       [60, at(60), { loss: 9, accuracy: 0.5 }],
       [70, at(70), { accuracy: 0.6 }],
+    ]);
+  });
+
+  it("tells what each value counts with in a mean", () => {
+    expect(rowsOfChart(chart).map((row) => row.means)).toEqual([
+      { loss: [4, 0.5] },
+      { loss: [4, 0.5], accuracy: [0.5, 0.5] },
+      { accuracy: [0.5, 0.5] },
     ]);
   });
 
@@ -105,5 +114,16 @@ describe("buildSplit", () => {
     );
     expect(lane?.y).toEqual([4, 3]);
     expect(buildSplit([makeRow(1)], choice)).toBeNull();
+  });
+
+  it("smooths what was thinned out by its means, not by its extremes", () => {
+    const values = { compute_seconds: 0.5, data_seconds: 0.25 };
+    const means = { step_seconds: [1, 0.5], compute_seconds: [0.5, 0.5], data_seconds: [0.25, 0.5] } as const;
+    const rows = Array.from({ length: 100 }, (_, step) =>
+      makeRow(step + 1, { values: { ...values, step_seconds: step % 2 ? 9 : 1 }, means }),
+    );
+    const lane = buildSplit(rows, { ...choice, range: [0, 2000], hasTrend: true });
+    expect(lane?.y.every((value) => value === 1)).toBe(true);
+    expect(lane?.below).toEqual([Array(100).fill(0.75), Array(100).fill(0.25)]);
   });
 });

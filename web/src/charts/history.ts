@@ -1,6 +1,6 @@
 /** A long job's past as the service thins it out: few points, and no peak lost. Pure: charts in, rows out. */
 
-import type { JobEvent, MetricChart, MetricRow } from "../wire";
+import type { JobEvent, Mean, MetricChart, MetricRow } from "../wire";
 
 /** More steps than this are not read one by one. */
 export const MOST_ROWS = 5000;
@@ -13,20 +13,21 @@ const THINNED = 0;
 
 /** The points of all metrics as rows, one a step; a row has only those metrics that the service kept there. */
 export function rowsOfChart(chart: MetricChart): MetricRow[] {
-  const rows = new Map<number, MetricRow>();
+  const rows = new Map<number, ReturnType<typeof emptyRow>>();
   for (const [name, line] of Object.entries(chart.series)) {
     for (const [index, step] of line.steps.entries()) {
       const row = rows.get(step) ?? emptyRow(step, line.times[index] ?? 0);
       row.values[name] = line.y[index] ?? null;
+      row.means[name] = [line.means[index] ?? 0, line.weights[index] ?? 0];
       rows.set(step, row);
     }
   }
   return [...rows.values()].sort((a, b) => a.step - b.step);
 }
 
-function emptyRow(step: number, seconds: number): MetricRow {
+function emptyRow(step: number, seconds: number): MetricRow & { means: Record<string, Mean> } {
   const time = new Date(seconds * 1000).toISOString();
-  return { position: THINNED, step, time, generation: 0, workers: 0, attempt: 0, values: {} };
+  return { position: THINNED, step, time, generation: 0, workers: 0, attempt: 0, values: {}, means: {} };
 }
 
 /** What a thinned row does not say, who trained it, from the events that tell of each generation. */

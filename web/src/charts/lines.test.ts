@@ -5,7 +5,16 @@ import { buildLines, isPositive, joinLines, rangeOf, readingAt, trackOf } from "
 
 const chart = (steps: number[], y: number[], name = "loss"): MetricChart => ({
   bucket_steps: 1,
-  series: { [name]: { x: steps, y, steps, times: steps.map((step) => Date.parse(at(step)) / 1000) } },
+  series: {
+    [name]: {
+      x: steps,
+      y,
+      steps,
+      times: steps.map((step) => Date.parse(at(step)) / 1000),
+      means: y,
+      weights: y.map(() => 1),
+    },
+  },
   position: 9,
 });
 

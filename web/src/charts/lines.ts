@@ -6,6 +6,7 @@ import {
   buildLane,
   extentOf,
   type LaneData,
+  type MeanOf,
   orderRows,
   type Range,
   TREND_ROWS,
@@ -89,6 +90,7 @@ export interface LinesChoice {
   maxPoints: number;
   isSmooth: boolean;
   isTrendByWorkers?: boolean;
+  meanOf?: MeanOf;
 }
 
 /** What one of them has measured. */

@@ -62,6 +62,17 @@ describe("buildScore", () => {
     expect(score.split?.y).toEqual([2, 2, 2, 2, 2]);
   });
 
+  it("smooths throughput that was thinned out by its means, not by its extremes", () => {
+    const thinned = Array.from({ length: 80 }, (_, step) =>
+      makeRow(step + 1, {
+        values: { samples_per_second: step % 2 ? 1000 : 200 },
+        means: { samples_per_second: [996, 0.5] },
+      }),
+    );
+    const how = { ...choice, axis: "step", isSmooth: true } as const;
+    expect(buildScore(tracksOf(thinned, [], "step", 1), [], how).speed.trend?.[40]).toBeCloseTo(996);
+  });
+
   it("draws several attempts as a line each, and no areas that would cover each other", () => {
     const score = buildScore(tracksOf(rows, [1, 2], "time", 1), ["loss"], choice);
     const [loss] = score.metrics;

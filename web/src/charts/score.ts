@@ -43,11 +43,13 @@ export interface Score {
 /** The lanes of a job, from one track or several. */
 export function buildScore(tracks: readonly Track[], metrics: readonly string[], choice: LinesChoice): Score {
   const only = tracks.length === 1 ? tracks[0] : undefined;
-  const draw = (read: Read, how: LinesChoice = choice) =>
+  const draw = (read: Read, how: LinesChoice) =>
     only ? laneOf(only, read, how) : buildLines(tracks, read, how);
+  const drawMetric = (name: string, how: LinesChoice) =>
+    draw((row) => row.values[name], { ...how, meanOf: (row) => row.means?.[name] });
   return {
-    metrics: metrics.map((name) => ({ name, data: draw((row) => row.values[name]) })),
-    speed: draw((row) => row.values.samples_per_second, { ...choice, isTrendByWorkers: true }),
+    metrics: metrics.map((name) => ({ name, data: drawMetric(name, choice) })),
+    speed: drawMetric("samples_per_second", { ...choice, isTrendByWorkers: true }),
     split: only
       ? buildSplit(only.rows, {
           ...choice,

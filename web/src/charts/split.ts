@@ -10,39 +10,65 @@ export const LAYERS = [
   { colour: "chart-third", name: "data" },
 ];
 
+const PARTS = ["step_seconds", "compute_seconds", "data_seconds"] as const;
+
+/** The heights of the areas: the step, compute and data, data. */
+type Heights = [total: number, busy: number, data: number];
+
 /**
  * What one worker measured of each step. What is neither data nor compute is the exchange and the wait for others, less
  * what of the exchange ran beside the compute. Null where the rows do not say it.
  */
 export function buildSplit(rows: readonly MetricRow[], choice: LaneChoice): LaneData | null {
   const x: number[] = [];
-  const totals: (number | null)[] = [];
-  const busy: (number | null)[] = [];
-  const data: (number | null)[] = [];
+  const heights: Heights[] = [];
+  const means: Heights[] = [];
+  const weights: number[] = [];
   const workers: number[] = [];
   // A thinned row has only some of the three: the others stand where they stood last.
-  let [total, compute, wait]: (number | null)[] = [null, null, null];
-  for (const { values, ...row } of rows) {
-    total = values.step_seconds ?? total ?? null;
-    compute = values.compute_seconds ?? compute ?? null;
-    wait = values.data_seconds ?? wait ?? null;
-    if (total === null || compute === null || wait === null) continue;
+  const last: (Measured | undefined)[] = [undefined, undefined, undefined];
+  for (const row of rows) {
+    let weight = 0;
+    for (const [place, name] of PARTS.entries()) {
+      const value = row.values[name];
+      if (typeof value !== "number") continue;
+      const [mean, share] = row.means?.[name] ?? [value, 1];
+      last[place] = { value, mean };
+      weight += share;
+    }
+    const [total, compute, wait] = last;
+    if (!total || !compute || !wait || weight === 0) continue;
     x.push(xOf(row, choice.axis, choice.origin, choice.batch));
     workers.push(row.workers);
-    totals.push(Math.max(total, compute + wait));
-    busy.push(compute + wait);
-    data.push(wait);
+    weights.push(weight);
+    heights.push(stack(total.value, compute.value, wait.value));
+    means.push(stack(total.mean, compute.mean, wait.mean));
   }
   if (x.length === 0) return null;
-  const [top, middle, low] = [totals, busy, data].map((y) =>
-    choice.hasTrend ? movingAverage(y, workers) : y,
-  );
+  const column = (place: 0 | 1 | 2) =>
+    choice.hasTrend
+      ? movingAverage(
+          means.map((one) => one[place]),
+          workers,
+          weights,
+        )
+      : heights.map((one) => one[place]);
+  const totals = heights.map((one) => one[0]);
   const kept = thin(totals, ...visibleSpan(x, choice.range), choice.maxPoints);
-  const pick = (y: (number | null)[] | undefined) => kept.map((index) => y?.[index] ?? null);
+  const pick = (y: (number | null)[]) => kept.map((index) => y[index] ?? null);
   return {
     x: kept.map((index) => x[index] ?? 0),
-    y: pick(top),
+    y: pick(column(0)),
     trend: null,
-    below: [pick(middle), pick(low)],
+    below: [pick(column(1)), pick(column(2))],
   };
+}
+
+interface Measured {
+  value: number;
+  mean: number;
+}
+
+function stack(total: number, compute: number, wait: number): Heights {
+  return [Math.max(total, compute + wait), compute + wait, wait];
 }

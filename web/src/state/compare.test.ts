@@ -69,7 +69,16 @@ describe("readingOf", () => {
   const chart = {
     bucket_steps: 1,
     position: 3,
-    series: { loss: { x: [1, 2, 3], y: [2, 0.5, 1], steps: [1, 2, 3], times: [1, 2, 3] } },
+    series: {
+      loss: {
+        x: [1, 2, 3],
+        y: [2, 0.5, 1],
+        steps: [1, 2, 3],
+        times: [1, 2, 3],
+        means: [2, 0.5, 1],
+        weights: [1, 1, 1],
+      },
+    },
   };
 
   it("is the job's own newest value, and the extremes of all", () => {
