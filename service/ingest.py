@@ -5,7 +5,6 @@ Its log lines lie in files, which are written before: see `service.log_writes`.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from dataclasses import replace
@@ -39,6 +38,7 @@ from service.notify import ALL_JOBS, SCHEDULER, after_commit, job_topic, notify
 from service.scheduling.measure import fold_pauses, fold_rates
 from service.scheduling.sentences import UNSEEN
 from service.states import settle_status
+from service.threads import REDACTIONS, run_in
 from service.worker_actions import take_answers
 
 _LARGEST = 2**63 - 1
@@ -109,7 +109,7 @@ async def _redacted(context: Context, report: Report, principal: Principal) -> R
     """The report without the job's secrets: before the writer's turn, and in a thread, for it may have many lines."""
     assert principal.job_id is not None
     redactor = await context.redactors.find(context.database, principal.job_id, principal.attempt)
-    return report if redactor is None else await asyncio.to_thread(redactor.report, report)
+    return report if redactor is None else await run_in(REDACTIONS, redactor.report, report)
 
 
 async def _store(

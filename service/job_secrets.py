@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable
 
@@ -15,6 +14,7 @@ from service.database import Database
 from service.errors import ErrorKind, ServiceError, invalid_spec
 from service.models import AttemptSecret, Job, Secret
 from service.redaction import Redactor
+from service.threads import REDACTIONS, run_in
 from service.vault import SEAL_BYTES, Sealed, Vault, VaultShut
 
 MAX_JOB_BYTES = 64 * 1024
@@ -47,7 +47,7 @@ class Redactors:
         async with database.read() as session:
             # Attempts that were given the same have the same ciphertext.
             rows = (await session.execute(given.distinct())).all()
-        redactor = await asyncio.to_thread(self._make, rows) if rows else None
+        redactor = await run_in(REDACTIONS, self._make, rows) if rows else None
         if redactor is None or not redactor.is_blind:  # a key that is missing may come
             self._keep(key, redactor)
         return redactor

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from rubato.errors import PackageError
 from rubato.wire.zip_directory import lists_too_much
 from service.errors import ErrorKind, ServiceError, not_found
+from service.threads import HOME_FILES, run_in
 
 MAX_FILES = 10_000
 MAX_UNPACKED_BYTES = 500_000_000
@@ -28,6 +29,7 @@ RATIO_FLOOR_BYTES = 10_000_000
 OLDEST_UPLOAD_S = 86_400.0
 """No upload is without a byte for so long."""
 MAX_NAME_BYTES = 1_000
+ASIDE = ".aside-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -43,7 +45,15 @@ class Upload:
 
     async def keep(self) -> None:
         """Store it under its hash."""
-        await asyncio.to_thread(_keep, self.part, self.path)
+        await run_in(HOME_FILES, _keep, self.part, self.path)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A package's file that is about to be removed."""
+
+    sha256: str
+    file: Path
 
 
 class PackageStore:
@@ -74,7 +84,6 @@ class PackageStore:
             raise ServiceError(
                 ErrorKind.PACKAGE_INVALID, "The address must end in the SHA-256 of the zip: 64 hexadecimal digits."
             )
-        self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / f".part-{secrets.token_hex(8)}"
         try:
             size, found = await self._spool(part, chunks)
@@ -83,10 +92,40 @@ class PackageStore:
                     ErrorKind.PACKAGE_INVALID,
                     f"The bytes hash to {found}, not to the {sha256} of the address; pack and upload again.",
                 )
-            num_files = await asyncio.to_thread(inspect_zip, part, size)
+            num_files = await run_in(HOME_FILES, inspect_zip, part, size)
             yield Upload(size, num_files, part, self.path(sha256))
         finally:
-            part.unlink(missing_ok=True)
+            # Shielded: whoever is cut off leaves nothing behind either.
+            await asyncio.shield(asyncio.wrap_future(HOME_FILES.submit(part.unlink, missing_ok=True)))
+
+    async def holds(self, sha256: str) -> bool:
+        """Whether the file of a package is there.
+
+        Raises:
+            ServiceError: not_found (no hash).
+        """
+        return await run_in(HOME_FILES, self.path(sha256).is_file)
+
+    def put_aside(self, sha256: str) -> Aside | None:
+        """Take the file of a package out of the way, under a name that nobody else uses; None: it is not there."""
+        aside = Aside(sha256, self._folder / f"{ASIDE}{sha256}-{secrets.token_hex(8)}")
+        try:
+            self.path(sha256).replace(aside.file)
+        except FileNotFoundError:
+            return None
+        return aside
+
+    def settle(self, aside: Aside, *, is_wanted: bool) -> None:
+        """Bring back what was put aside, or remove it; what came to its place meanwhile has the same bytes."""
+        with suppress(FileNotFoundError):
+            if is_wanted:
+                aside.file.replace(self.path(aside.sha256))
+            else:
+                aside.file.unlink()
+
+    def list_aside(self) -> list[Aside]:
+        """What is put aside, by others or before a crash."""
+        return [Aside(file.name.removeprefix(ASIDE)[:64], file) for file in self._folder.glob(f"{ASIDE}*")]
 
     def remove_parts(self, silent_s: float) -> None:
         """Clear what interrupted uploads left behind: parts that nobody has written to for so long.
@@ -102,19 +141,17 @@ class PackageStore:
     async def _spool(self, part: Path, chunks: AsyncIterator[bytes]) -> tuple[int, str]:
         digest = hashlib.sha256()
         size = 0
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            async for chunk in chunks:
-                size += len(chunk)
-                if size > self._max_bytes:
-                    raise ServiceError(
-                        ErrorKind.PACKAGE_TOO_LARGE,
-                        f"A package may have {self._max_bytes} bytes; leave data out with .rubatoignore.",
-                    )
-                digest.update(chunk)
-                await asyncio.to_thread(stream.write, chunk)
-            stream.flush()
-            await asyncio.to_thread(os.fsync, stream.fileno())
+        await run_in(HOME_FILES, _begin, part)
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise ServiceError(
+                    ErrorKind.PACKAGE_TOO_LARGE,
+                    f"A package may have {self._max_bytes} bytes; leave data out with .rubatoignore.",
+                )
+            digest.update(chunk)
+            await run_in(HOME_FILES, _append, part, chunk)
+        await run_in(HOME_FILES, _sync, part)
         return size, digest.hexdigest()
 
 
@@ -159,6 +196,18 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
         raise _invalid(f"{_shown(entry.filename)} is a link or a device; only files and folders are allowed")
     if entry.flag_bits & 0x1:
         raise _invalid(f"{_shown(entry.filename)} is encrypted")
+    check_method(entry)
+
+
+def check_method(entry: zipfile.ZipInfo) -> None:
+    """Refuse what unpacks without a bound: zipfile gives LZMA and bzip2 as much memory as a packed block asks for.
+
+    Raises:
+        ServiceError: package_invalid.
+    """
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        method = f"compressed by method {entry.compress_type}"
+        raise _invalid(f"{_shown(entry.filename)} is {method}; use stored or deflated")
 
 
 def _check_name(name: str) -> None:
@@ -173,9 +222,24 @@ def _check_name(name: str) -> None:
         raise _invalid(f"{_shown(name)} is longer than {MAX_NAME_BYTES} bytes")
 
 
+def _begin(part: Path) -> None:
+    part.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _append(part: Path, chunk: bytes) -> None:
+    # Opened for each chunk: no descriptor is left where nobody waits for the thread any more.
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "wb") as stream:
+        stream.write(chunk)
+
+
 def _keep(part: Path, path: Path) -> None:
     part.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import structlog
 from sqlalchemy import select, text, update
@@ -18,6 +20,7 @@ from service.leases import LIFETIME, is_held
 from service.migrations.upgrade import head_revision, knows_revision
 from service.models import IS_STANDING, AttemptSecret, Checkpoint, Cluster, Lease, Secret, Webhook
 from service.scheduling.loop import LEASE_NAME as SCHEDULER_LEASE
+from service.threads import DISK_LOOKS
 from service.vault import missing_key
 
 CHECK_S = 3.0
@@ -63,6 +66,25 @@ class Readiness:
         return "ok" if all(check.is_ok for check in self.checks) else "degraded"
 
 
+class DiskLook:
+    """How much room a disk has: one look at a time, however often it is asked. One that hangs is waited for by all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._look: Future[int] | None = None
+
+    async def free_bytes(self) -> int:
+        """What is free for those who may write there.
+
+        Raises:
+            OSError: the folder cannot be looked at.
+        """
+        if self._look is None or self._look.done():
+            self._look = DISK_LOOKS.submit(lambda: shutil.disk_usage(self._folder).free)
+        # Shielded: whoever gives up takes nothing away from the others.
+        return await asyncio.shield(asyncio.wrap_future(self._look))
+
+
 class Examiner:
     """Tells whether a service is ready, and looks at most once within `FRESH`, however many ask."""
 
@@ -70,6 +92,7 @@ class Examiner:
         self._context = context
         self._look: asyncio.Task[tuple[Check, ...]] | None = None
         self._looked_at = context.clock()
+        self._disk = DiskLook(context.settings.home)
 
     async def examine(self) -> Readiness:
         """What a look finds that is under way, or found a moment ago, or begins now."""
@@ -86,17 +109,17 @@ class Examiner:
         return timedelta(0) <= self._context.clock() - self._looked_at < FRESH
 
     async def _look_now(self) -> tuple[Check, ...]:
-        checks = await _look_at_everything(self._context)
+        checks = await _look_at_everything(self._context, self._disk)
         self._looked_at = self._context.clock()
         return checks
 
 
-async def _look_at_everything(context: Context) -> tuple[Check, ...]:
+async def _look_at_everything(context: Context, disk: DiskLook) -> tuple[Check, ...]:
     """A look that fails or hangs is a finding, not an error."""
     looks: tuple[tuple[str, bool, Callable[[Context], Awaitable[Check]]], ...] = (
         ("database", True, _look_at_database),
         ("migrations", True, _look_at_migrations),
-        ("disk", True, _look_at_disk),
+        ("disk", True, lambda _: _look_at_disk(disk)),
         ("storage", False, _look_at_storage),
         ("secrets", False, _look_at_secrets),
         ("scheduler", False, _look_at_scheduler),
@@ -136,12 +159,12 @@ async def _look_at_migrations(context: Context) -> Check:
     return Check("migrations", is_ok=False, detail=detail, is_required=is_behind)
 
 
-async def _look_at_disk(context: Context) -> Check:
-    usage = await asyncio.to_thread(shutil.disk_usage, context.settings.home)
-    detail = f"{usage.free / 1e9:.1f} GB free"
-    if usage.free < FULL_DISK_BYTES:
+async def _look_at_disk(disk: DiskLook) -> Check:
+    free = await disk.free_bytes()
+    detail = f"{free / 1e9:.1f} GB free"
+    if free < FULL_DISK_BYTES:
         return Check("disk", is_ok=False, detail=f"{detail}; logs and packages cannot be stored")
-    if usage.free < LOW_DISK_BYTES:
+    if free < LOW_DISK_BYTES:
         return Check("disk", is_ok=False, detail=f"{detail}; it will be full soon", is_required=False)
     return Check("disk", is_ok=True, detail=detail)
 

@@ -7,7 +7,6 @@ transactions, rows some thousand at a time: nobody waits long for the database's
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,7 +27,8 @@ from service.errors import ServiceError
 from service.leases import is_held, take_lease
 from service.models import Base, Event, Job, Metric, MetricRollup
 from service.notify import ALL_JOBS, SWEEP, job_topic, notify
-from service.uploads import find_unused, remove_unused
+from service.threads import HOME_FILES, run_in
+from service.uploads import find_unused, finish_removals, remove_unused
 from service.vigil import compare_clocks
 
 LEASE_NAME = "sweeper"
@@ -221,10 +221,10 @@ class Sweeper:
 
     async def _remove_packages(self, before: datetime) -> None:
         """Those that were stored before then and that no job has."""
+        await finish_removals(self._context)
         while unused := await find_unused(self._context, before, FILES):
             for sha256 in unused:
-                async with self._transaction() as session:
-                    is_gone = await remove_unused(self._context, session, sha256, before)
+                is_gone = await remove_unused(self._context, self._transaction, sha256, before)
                 SWEPT.labels("packages").inc(is_gone)
 
     async def _remove_audit_entries(self, before: datetime) -> None:
@@ -248,7 +248,7 @@ class Sweeper:
                 return
 
     async def _remove_logs(self, job_id: str) -> None:
-        while removed := await asyncio.to_thread(self._context.logs.remove, job_id, FILES):
+        while removed := await run_in(HOME_FILES, self._context.logs.remove, job_id, FILES):
             SWEPT.labels("log_files").inc(removed)
 
     @asynccontextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +16,11 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.jobs import find
 from service.models import AuditEntry, Job, Package
+from service.packages import Aside
+from service.threads import HOME_FILES, run_in
 
+Transaction = Callable[[], AbstractAsyncContextManager[AsyncSession]]
+"""Begins a write, which is committed behind its last line."""
 package_of_job = Job.spec["package"].as_string()
 
 
@@ -26,10 +30,10 @@ async def size_of(context: Context, sha256: str) -> int:
     Raises:
         ServiceError: not_found.
     """
-    path = context.packages.path(sha256)
+    context.packages.path(sha256)
     async with context.database.read() as session:
         package = await session.get(Package, sha256)
-    if package is None or not path.is_file():
+    if package is None or not await context.packages.holds(sha256):
         raise not_found("package", sha256)
     return package.bytes
 
@@ -38,9 +42,11 @@ async def store(context: Context, sha256: str, chunks: AsyncIterator[bytes], *, 
     """Store an upload; gives whether it is new, and its bytes.
 
     Raises:
-        ServiceError: package_too_large, package_invalid.
+        ServiceError: package_too_large, package_invalid, not_ready (it was removed in the same moment).
     """
     async with context.packages.receive(sha256, chunks) as upload:
+        # Before its row: no transaction waits for a disk. Without the row nobody finds the file.
+        await upload.keep()
         size, now = upload.num_bytes, context.clock()
         async with context.database.write() as session:
             row = {"sha256": sha256, "bytes": size, "num_files": upload.num_files, "created_at": now}
@@ -49,10 +55,12 @@ async def store(context: Context, sha256: str, chunks: AsyncIterator[bytes], *, 
             renewed = insert.on_conflict_do_update(index_elements=["sha256"], set_={"created_at": now})
             is_new = await session.get(Package, sha256) is None
             await session.execute(renewed)
-            await upload.keep()  # behind the row, which whoever removes the package holds
             if is_new:
                 detail = {"sha256": sha256, "bytes": size}
                 session.add(AuditEntry(time=now, actor=actor, action="package.stored", job_id=None, detail=detail))
+    # From the row on nobody removes it; whoever did so just before may have taken this very file.
+    if not await context.packages.holds(sha256):
+        raise ServiceError(ErrorKind.NOT_READY, "An old copy of the package was removed just now; upload it again.")
     return is_new, size
 
 
@@ -64,20 +72,43 @@ async def find_unused(context: Context, before: datetime, limit: int) -> list[st
         return list(await session.scalars(unused.order_by(Package.created_at).limit(limit)))
 
 
-async def remove_unused(context: Context, session: AsyncSession, sha256: str, before: datetime) -> bool:
+async def remove_unused(context: Context, transaction: Transaction, sha256: str, before: datetime) -> bool:
     """Remove such a package, unless somebody uses it meanwhile; gives whether it is gone.
 
-    The row is held from before the look until the file is gone: a submit that names it waits, and so does an upload.
+    The row is held from the look until it is gone: a submit that names it waits, and finds out. The file goes after
+    that, and no lock is held while a disk is waited for:
+
+    1. *Put it aside*, under a name that nobody else uses.
+    2. *Look* whether the row is there again: an upload of the same package may have come meanwhile, and the file that
+       was put aside may be its.
+    3. *Bring it back* then, else remove it.
+
+    An upload writes its file, then its row, then looks for the file. Step 2 of a removal that took the file after that
+    look finds the row. A file that a crash leaves without its row takes room and no more: an upload replaces it.
     """
-    package = await session.get(Package, sha256, with_for_update=True)
-    if package is None or package.created_at >= before:
-        return False
-    if await session.scalar(select(Job.id).where(package_of_job == sha256).limit(1)) is not None:
-        return False
-    await session.delete(package)
-    await session.flush()
-    await asyncio.to_thread(context.packages.path(sha256).unlink, missing_ok=True)
+    async with transaction() as session:
+        package = await session.get(Package, sha256, with_for_update=True)
+        if package is None or package.created_at >= before:
+            return False
+        if await session.scalar(select(Job.id).where(package_of_job == sha256).limit(1)) is not None:
+            return False
+        await session.delete(package)
+    aside = await run_in(HOME_FILES, context.packages.put_aside, sha256)
+    if aside is not None:
+        await _settle(context, aside)
     return True
+
+
+async def finish_removals(context: Context) -> None:
+    """Go on with the removals that a crash cut off between the first and the last of their three steps."""
+    for aside in await run_in(HOME_FILES, context.packages.list_aside):
+        await _settle(context, aside)
+
+
+async def _settle(context: Context, aside: Aside) -> None:
+    async with context.database.read() as session:
+        is_wanted = await session.get(Package, aside.sha256) is not None
+    await run_in(HOME_FILES, context.packages.settle, aside, is_wanted=is_wanted)
 
 
 async def open_package(context: Context, sha256: str, principal: Principal) -> Path:
@@ -86,11 +117,10 @@ async def open_package(context: Context, sha256: str, principal: Principal) -> P
     Raises:
         ServiceError: not_found, forbidden.
     """
-    path = context.packages.path(sha256)
     async with context.database.read() as session:
         job = await find(session, principal.job_id or "")
     if job.spec.get("package") != sha256:
         raise ServiceError(ErrorKind.FORBIDDEN, "The token is for a job with another package.")
-    if not path.is_file():
+    if not await context.packages.holds(sha256):
         raise not_found("package", sha256)
-    return path
+    return context.packages.path(sha256)

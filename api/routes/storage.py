@@ -42,7 +42,7 @@ async def has_package(sha256: str, context: Parts) -> Response:
     return Response(headers={"X-Package-Bytes": str(size)})
 
 
-@router.put("/packages/{sha256}", status_code=201, responses={200: {}, **errors(413, 422)})
+@router.put("/packages/{sha256}", status_code=201, responses={200: {}, **errors(413, 422, 503)})
 async def put_package(sha256: str, request: Request, response: Response, context: Parts, caller: Caller) -> Any:
     """Store the zip of a working folder under its hash. 200: it was there."""
     is_new, size = await uploads.store(context, sha256, request.stream(), actor=caller.name)

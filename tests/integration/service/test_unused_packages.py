@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import delete
 
 from service import uploads
+from service.models import Package
+from service.packages import Aside, PackageStore, Upload
 from tests.integration.service.test_backup import packed
 from tests.integration.service.test_removal import remove, sweep_all
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    import httpx
+
     from tests.integration.service.conftest import Bench, MakeBench
 
 pytestmark = pytest.mark.anyio
 
 DAY_S = 86_400
+PATIENCE_S = 120.0
 
 
 @functools.cache
@@ -26,11 +36,15 @@ def package(text: str) -> tuple[str, bytes]:
     return packed(text)
 
 
-async def upload(bench: Bench, text: str) -> str:
+async def put(bench: Bench, text: str) -> httpx.Response:
     sha256, data = package(text)
-    stored = await bench.client.put(f"/api/v1/packages/{sha256}", content=data)
+    return await bench.client.put(f"/api/v1/packages/{sha256}", content=data)
+
+
+async def upload(bench: Bench, text: str) -> str:
+    stored = await put(bench, text)
     assert stored.status_code in (200, 201), stored.text
-    return sha256
+    return package(text)[0]
 
 
 async def is_there(bench: Bench, sha256: str) -> bool:
@@ -79,9 +93,8 @@ async def test_an_upload_and_a_submit_that_meet_the_removal_lose_nothing(
             bench.clock.advance(2 * DAY_S)
             before = bench.clock()
 
-            async def take_away(sha256: str = sha256, before: object = before) -> bool:
-                async with bench.context.database.write() as session:
-                    return await uploads.remove_unused(bench.context, session, sha256, before)  # type: ignore[arg-type]
+            async def take_away(sha256: str = sha256, before: datetime = before) -> bool:
+                return await uploads.remove_unused(bench.context, bench.context.database.write, sha256, before)
 
             wish = with_package(sha256, f"wish-{number}")
             if number % 2:
@@ -89,8 +102,76 @@ async def test_an_upload_and_a_submit_that_meet_the_removal_lose_nothing(
                 assert answer.status_code == (422 if gone else 201), answer.text
                 assert await is_there(bench, sha256) is not gone
             else:
-                await asyncio.gather(upload(bench, f"contested {number}"), take_away())
+                answer, _ = await asyncio.gather(put(bench, f"contested {number}"), take_away())
+                assert answer.status_code in (200, 201, 503), answer.text
                 # Whoever came last: it is whole, or whoever asks is told that it is not there.
                 if not await is_there(bench, sha256):
                     await upload(bench, f"contested {number}")
                 await bench.post("/jobs", 201, wish)
+
+
+async def test_an_upload_beside_the_removal_of_the_same_package_keeps_it(
+    make_bench: MakeBench, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old row is gone, the old file not yet: the upload's own file is what is put aside."""
+    async with make_bench(database_url, keep_packages_days=1) as bench:
+        sha256 = await upload(bench, "contested")
+        bench.clock.advance(2 * DAY_S)
+        begun, goes = threading.Event(), threading.Event()
+        put_aside = PackageStore.put_aside
+
+        def late(packages: PackageStore, sha256: str) -> Aside | None:
+            begun.set()
+            assert goes.wait(PATIENCE_S)
+            return put_aside(packages, sha256)
+
+        monkeypatch.setattr(PackageStore, "put_aside", late)
+        context = bench.context
+        removal = asyncio.create_task(
+            uploads.remove_unused(context, context.database.write, sha256, bench.clock() - timedelta(days=1))
+        )
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        await upload(bench, "contested")
+        goes.set()
+        assert await removal
+        assert await is_there(bench, sha256)
+        assert context.packages.path(sha256).read_bytes() == package("contested")[1]
+        assert context.packages.list_aside() == []
+
+
+async def test_an_upload_whose_file_was_taken_along_is_asked_for_again(
+    make_bench: MakeBench, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file lies there, its row not yet, as the removal looks."""
+    async with make_bench(database_url, keep_packages_days=1) as bench:
+        sha256 = await upload(bench, "contested")
+        bench.clock.advance(2 * DAY_S)
+        keep = Upload.keep
+
+        async def keep_and_lose(received: Upload) -> None:
+            await keep(received)
+            await sweep_all(bench)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Upload, "keep", keep_and_lose)
+            refused = await put(bench, "contested")
+        assert (refused.status_code, refused.json()["code"]) == (503, "not_ready"), refused.text
+        assert not bench.context.packages.path(sha256).exists()
+        await upload(bench, "contested")
+        assert await is_there(bench, sha256)
+
+
+async def test_a_removal_that_a_crash_cut_off_is_finished(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url, keep_packages_days=1) as bench:
+        packages = bench.context.packages
+        wanted, unwanted = await upload(bench, "wanted"), await upload(bench, "unwanted")
+        async with bench.context.database.write() as session:
+            await session.execute(delete(Package).where(Package.sha256 == unwanted))
+        for sha256 in (wanted, unwanted):
+            assert packages.put_aside(sha256) is not None
+        assert not await is_there(bench, wanted)
+        bench.clock.advance(3_700)
+        await sweep_all(bench)
+        assert await is_there(bench, wanted)
+        assert not packages.path(unwanted).exists()
+        assert packages.list_aside() == []
