@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rubato.cli.job_commands import read_timeout
-from rubato.cli.options import JsonOption, UrlOption, connect
+from rubato.cli.options import JsonOption, UrlOption, connect, read_timeout
 from rubato.cli.output import note, put, put_json, put_table, tell
 from rubato.cli.render import format_time
 
@@ -35,7 +34,7 @@ def create_token(
 ) -> None:
     """Make a token, and print it: it is never shown again."""
     with connect(url) as client:
-        made = client.access.create_token(name, user=owner, role=role, expires_in_s=read_timeout(expires))
+        made = client.access.create_token(name, user=owner, role=role, expires_in_s=read_timeout(expires, "--expires"))
     if as_json:
         put_json(made)
         return

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.output import is_live, note, stderr_console
 from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers, plural
+from rubato.errors import ApiError, RubatoError, ServiceUnreachable
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
 from rubato.wire.status import Status
@@ -17,7 +21,6 @@ from rubato.wire.status import Status
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
     from rubato.client import Client, Event, Job
-    from rubato.errors import ServiceUnreachable
 
 TOLD = {
     EventKind.GENERATION_FORMED,
@@ -34,6 +37,10 @@ TOLD = {
 """Events worth a line while one watches; `rubato get` and the page show them all."""
 PLAIN_EVERY_S = 5.0
 """Where there is no terminal: at most one progress line in so many seconds."""
+WAIT_S = 25.0
+"""Asked for at once; proxies commonly cut idle requests at 30 to 60 s."""
+ASK_S = 0.5
+"""Least time between two questions."""
 
 
 class ProgressLine(Protocol):
@@ -159,7 +166,7 @@ class GapTold:
         self._line = line
         self._last = 0.0
 
-    def __call__(self, error: ServiceUnreachable) -> None:
+    def __call__(self, error: RubatoError) -> None:
         """One failed attempt."""
         now = time.monotonic()
         if now - self._last > 15:
@@ -201,8 +208,59 @@ def tell_end(job: Job) -> None:
 
 def wait_for_status(client: Source, job_id: str, statuses: tuple[str, ...], timeout_s: float | None = None) -> Job:
     """Show a job until its status is one of these, or final; after `timeout_s` the job as it then stands."""
-    with progress_line() as line:
+    again = " ".join(["rubato wait", job_id, *(f"--for {status}" for status in statuses)])
+    with detachable(f"`{again}` waits on, `rubato get {job_id}` looks once"), progress_line() as line:
         return client.wait(job_id, statuses=statuses, timeout_s=timeout_s, on_look=line.show)
+
+
+@contextmanager
+def detachable(back: str) -> Iterator[None]:
+    """Ctrl-C ends a wait, not what is waited for; `back` says how to look again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"Detached, and nothing else changes: {back}.")
+        raise typer.Exit(ExitCode.NOT_FINISHED) from None
+
+
+def wait_while(
+    state: str,
+    found: dict[str, Any],
+    ask: Callable[[float], dict[str, Any]],
+    *,
+    timeout_s: float | None,
+    on_look: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Ask again for as long as something is in a state; lives through a minute without the service.
+
+    Args:
+        state: what `state` of the reply is until then.
+        found: the first reply.
+        ask: asks once, for a reply within so many seconds.
+        timeout_s: after this the reply that was there last; None: however long it takes.
+        on_look: called with each reply.
+
+    Raises:
+        ServiceUnreachable: no answer for a minute.
+    """
+    from rubato.client import absence
+
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    away, told = absence.Absence(), gap_listener(PlainProgress())
+    while found["state"] == state and (left := min(WAIT_S, deadline - time.monotonic())) > 0:
+        asked_at = time.monotonic()
+        try:
+            found = ask(left)
+        except (ServiceUnreachable, ApiError) as error:
+            away.bear(error)
+            told(error)
+            time.sleep(min(absence.AWAY_POLL_S, left))
+            continue
+        away.end()
+        on_look(found)
+        if found["state"] == state and time.monotonic() - asked_at < min(ASK_S, left):
+            time.sleep(ASK_S)  # a service that does not wait must not be asked in a tight loop
+    return found
 
 
 def last_position(client: Source, job_id: str) -> int:

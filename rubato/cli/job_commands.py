@@ -17,6 +17,7 @@ from rubato.cli.options import (
     SINCE,
     JobOrRunArgument,
     JsonOption,
+    TimeoutOption,
     UrlOption,
     connect,
     is_local_run,
@@ -24,17 +25,15 @@ from rubato.cli.options import (
     parse_ranks,
     parse_since,
     parse_statuses,
+    read_timeout,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
 from rubato.cli.watch_commands import UNFINISHED
-from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
     from rubato.client import Job
-
-TimeoutOption = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after so long: 90, 5m.")]
 
 
 def ps(
@@ -191,18 +190,6 @@ def scale(
         raise typer.Exit(code)
 
 
-def read_timeout(text: str | None, option: str = "--timeout") -> float | None:
-    """Seconds of an option that takes a time.
-
-    Raises:
-        typer.BadParameter: it is no duration.
-    """
-    try:
-        return None if text is None else parse_duration_s(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
 def _change(
     url: str | None,
     job: str,
@@ -210,13 +197,15 @@ def _change(
     *,
     until: tuple[str, ...],
     wait: bool,
+    timeout: str | None,
     as_json: bool,
 ) -> None:
     """Ask for a change, wait for a status where that is wished, and print the job."""
+    timeout_s = read_timeout(timeout)
     with source_of(job, url) as client:
         changed = change(client, job)
         if wait:
-            changed = wait_for_status(client, changed.id, until)
+            changed = wait_for_status(client, changed.id, until, timeout_s)
         if as_json:
             put_json(changed.raw)
         else:
@@ -232,6 +221,7 @@ def pause(
         bool, typer.Option("--force", help="Wait neither for a checkpoint nor for a cluster that is gone.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is paused.")] = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -242,6 +232,7 @@ def pause(
         lambda client, name: client.pause(name, force=force),
         until=("paused",),
         wait=wait,
+        timeout=timeout,
         as_json=as_json,
     )
 
@@ -250,12 +241,15 @@ def resume(
     job: JobOrRunArgument,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it trains.")] = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Queue a paused job again."""
     until = ("running", "succeeded")
-    _change(url, job, lambda client, name: client.resume(name), until=until, wait=wait, as_json=as_json)
+    _change(
+        url, job, lambda client, name: client.resume(name), until=until, wait=wait, timeout=timeout, as_json=as_json
+    )
 
 
 def cancel(
@@ -267,6 +261,7 @@ def cancel(
         typer.Option(metavar="TIME", help="How long its workers may take: 10s, 5m. Default: limits.stop_grace."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until its processes are gone.")] = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -278,6 +273,7 @@ def cancel(
         lambda client, name: client.cancel(name, force=force, grace_s=grace_s),
         until=("cancelled",),
         wait=wait,
+        timeout=timeout,
         as_json=as_json,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rubato.cli.output import note, stdout_console
-from rubato.errors import ServiceUnreachable
+from rubato.errors import ApiError, ServiceUnreachable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,17 +52,28 @@ def _put(picture: Picture) -> None:
 
 
 def _watch_in_lines(take: Callable[[], Picture]) -> None:
-    while True:
-        picture = take()
-        _put(picture)
-        if picture.is_last:
-            return
+    """Who reads lines may be a script: after a minute without the service it is told so."""
+    from rubato.client.absence import Absence
+
+    picture = take()
+    _put(picture)
+    away = Absence()
+    while not picture.is_last:
         time.sleep(EVERY_S)
+        try:
+            picture = take()
+        except (ServiceUnreachable, ApiError) as error:
+            away.bear(error)
+            continue
+        away.end()
+        _put(picture)
 
 
 def _watch_in_place(take: Callable[[], Picture]) -> None:
     """On the terminal's second screen, as `top` does; the last picture stays on the first one."""
     from rich.live import Live
+
+    from rubato.client import transport
 
     picture = take()
     taken_at = datetime.now()
@@ -75,7 +86,9 @@ def _watch_in_place(take: Callable[[], Picture]) -> None:
                 try:
                     picture = take()
                     taken_at, is_away = datetime.now(), False
-                except ServiceUnreachable:
+                except (ServiceUnreachable, ApiError) as error:
+                    if not transport.is_away(error):
+                        raise
                     is_away = True  # What was last known stays, with its time.
     finally:
         _put(picture)

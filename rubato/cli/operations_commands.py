@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rubato.cli.exits import ExitCode
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
+from rubato.cli.follow import detachable, wait_while
+from rubato.cli.options import JobArgument, JsonOption, TimeoutOption, UrlOption, connect, read_timeout
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import node_table, plural, worker_table
 
@@ -30,7 +31,6 @@ NodeArgument = Annotated[
 ]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="Id of the cluster.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
-WAIT_S = 25.0
 
 
 @worker.command("ls")
@@ -52,16 +52,14 @@ def drain_worker(
     name: WorkerArgument,
     *,
     wait: WaitOption = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Let a worker leave between two steps; another one takes its place. To have fewer workers, scale."""
+    timeout_s = read_timeout(timeout)
     with connect(url) as client:
-        worker_id = find_worker(client, job, name)
-        action = client.operations.drain_worker(job, worker_id)
-        while wait and action["state"] == "pending":
-            action = client.operations.drain_worker(job, worker_id, wait_s=WAIT_S)
-        _tell(action, as_json=as_json)
+        _act(client, client.operations.drain_worker, job, name, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
 
 @worker.command("kill")
@@ -70,16 +68,32 @@ def kill_worker(
     name: WorkerArgument,
     *,
     wait: WaitOption = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """End a worker with SIGKILL; the job recovers as from any loss, and starts another one."""
+    timeout_s = read_timeout(timeout)
     with connect(url) as client:
-        worker_id = find_worker(client, job, name)
-        action = client.operations.kill_worker(job, worker_id)
-        while wait and action["state"] == "pending":
-            action = client.operations.kill_worker(job, worker_id, wait_s=WAIT_S)
-        _tell(action, as_json=as_json)
+        _act(client, client.operations.kill_worker, job, name, wait=wait, timeout_s=timeout_s, as_json=as_json)
+
+
+def _act(
+    client: Client,
+    ask: Callable[..., dict[str, Any]],
+    job: str,
+    name: str,
+    *,
+    wait: bool,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    worker_id = find_worker(client, job, name)
+    action = ask(job, worker_id)
+    if wait:
+        with detachable(f"`rubato worker ls {job}` shows whether {worker_id} is there"):
+            action = wait_while("pending", action, lambda s: ask(job, worker_id, wait_s=s), timeout_s=timeout_s)
+    _tell(action, was_waited_for=wait, as_json=as_json)
 
 
 @worker.command("stack")
@@ -94,15 +108,20 @@ def show_stack(job: JobArgument, name: WorkerArgument, *, as_json: JsonOption = 
         put_json({"worker_id": worker_id, "stack": text}) if as_json else put(text.rstrip("\n"))
 
 
-def _tell(action: dict[str, Any], *, as_json: bool) -> None:
+def _tell(action: dict[str, Any], *, was_waited_for: bool, as_json: bool) -> None:
+    is_late = was_waited_for and action["state"] == "pending"
     if as_json:
         put_json(action)
+    elif is_late:
+        note(f"{action['worker_id']} was asked to {_VERBS[action['kind']]}, and has not yet.")
     elif action["state"] == "pending":
         note(f"Asked {action['worker_id']} to {_VERBS[action['kind']]}; --wait waits for it.")
     else:
         note(f"{action['state']}: {action['message']}.")
     if action["state"] in ("gone", "failed", "withdrawn"):
         raise typer.Exit(ExitCode.ERROR)
+    if is_late:
+        raise typer.Exit(ExitCode.NOT_FINISHED)
 
 
 _VERBS = {"drain": "leave", "kill": "die"}
@@ -168,23 +187,37 @@ def drain_node(
     *,
     cluster: ClusterOption = "default",
     wait: WaitOption = False,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Take a node out of service: its workers are replaced elsewhere where there is room, and leave."""
+    timeout_s = read_timeout(timeout)
     with connect(url) as client:
         node_id = find_node(client, cluster, name)
         found = client.operations.drain_node(node_id)
         left = found["workers_left"]
-        while wait and found["state"] == "draining":
-            if found["workers_left"] != left:
-                left = found["workers_left"]
+
+        def look(reply: dict[str, Any]) -> None:
+            nonlocal left
+            if reply["state"] == "draining" and reply["workers_left"] != left:
+                left = reply["workers_left"]
                 note(f"{left} left.")
-            asked_at = time.monotonic()
-            found = client.operations.drain_node(node_id, wait_s=WAIT_S)
-            if time.monotonic() - asked_at < 0.5:
-                time.sleep(0.5)  # a service that does not wait must not be asked in a tight loop
+
+        if wait:
+            with detachable(
+                f"the drain stands; `rubato node drain {name} --wait` waits on, `rubato node ls` looks once"
+            ):
+                found = wait_while(
+                    "draining",
+                    found,
+                    lambda s: client.operations.drain_node(node_id, wait_s=s),
+                    timeout_s=timeout_s,
+                    on_look=look,
+                )
         _tell_node(found, as_json=as_json)
+        if wait and found["state"] == "draining":
+            raise typer.Exit(ExitCode.NOT_FINISHED)
 
 
 def _tell_node(found: dict[str, Any], *, as_json: bool) -> None:

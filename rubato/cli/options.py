@@ -34,6 +34,9 @@ RecipeOption = Annotated[
     typer.Option("--recipe", help="A program that ships with Rubato, such as image-classifier, instead of FILE."),
 ]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
+TimeoutOption = Annotated[
+    str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer than that: 90, 5m.")
+]
 SINCE = "5m, 2h, or a time: 2026-01-31 12:00 is local, as `rubato events` shows it, 2026-01-31T12:00:00Z is UTC."
 KNOWN_JOBS = 200
 """So many of the newest jobs are looked through for a name that is like the one that was typed."""
@@ -185,6 +188,18 @@ def parse_since(text: str | None, now: datetime) -> datetime | None:
             "2026-01-31T12:00:00Z",
             param_hint="--since",
         ) from None
+
+
+def read_timeout(text: str | None, option: str = "--timeout") -> float | None:
+    """Seconds of an option that takes a time.
+
+    Raises:
+        typer.BadParameter: it is no duration.
+    """
+    try:
+        return None if text is None else parse_duration_s(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def parse_statuses(texts: Sequence[str], option: str) -> tuple[str, ...]:
