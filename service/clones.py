@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from sqlalchemy import select
@@ -13,7 +12,7 @@ from service.errors import ErrorKind, ServiceError
 from service.jobs import find, insert, read_spec
 from service.models import Job, newest_checkpoint, unindexed
 from service.requests import Asked, answer_once
-from service.updates import merge_patch
+from service.updates import merge_patch, refuse_growth
 
 LATEST = "latest"
 _LONGEST_BASE = 58
@@ -50,23 +49,10 @@ async def clone(
             section = data.get("checkpoint") or {}
             if isinstance(section, dict):  # else the spec is refused below, by its finding
                 data["checkpoint"] = {**section, "resume_from": origin}
-        _refuse_growth(source.spec, data, context.settings.max_spec_bytes)
+        refuse_growth(source.spec, data, context.settings.max_spec_bytes, room_bytes=_LONGEST_ORIGIN_BYTES)
         return await insert(session, read_spec(data), caller=asked.caller, now=context.clock(), cloned_from=source.id)
 
     return await answer_once(context, asked, ["clone", reference, overrides, from_checkpoint], change)
-
-
-def _refuse_growth(old: dict[str, Any], new: dict[str, Any], limit_bytes: int) -> None:
-    """Keep to the limit of a submit; a spec that was taken has grown a little by its defaults, and is taken again."""
-    size = _size(new)
-    if size > max(limit_bytes, _size(old) + _LONGEST_ORIGIN_BYTES):
-        raise ServiceError(
-            ErrorKind.BODY_TOO_LARGE, f"With these overrides the spec has {size} bytes, and it may have {limit_bytes}."
-        )
-
-
-def _size(spec: dict[str, Any]) -> int:
-    return len(json.dumps(spec, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 async def _free_name(session: AsyncSession, name: str, project: str) -> str:

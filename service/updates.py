@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -38,14 +39,14 @@ async def update(context: Context, reference: str, patch: Any, *, asked: Asked) 
 
     Raises:
         ServiceError: not_found, job_final (labels alone may still change then), invalid_request, invalid_spec,
-            precondition_failed.
+            body_too_large, precondition_failed.
     """
     check_patch(patch)
 
     async def change(session: AsyncSession, job: Job, now: datetime) -> bool:
         if set(patch) - {"labels"}:
             refuse_final(job, "changed, but for its labels")
-        spec = patched_spec(job.spec, patch)
+        spec = patched_spec(job.spec, patch, context.settings.max_spec_bytes)
         resolved = spec_to_json(spec)
         changes = dict(differences(_as_written_now(job.spec), resolved))
         if not changes:
@@ -101,13 +102,14 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def patched_spec(spec: dict[str, Any], patch: dict[str, Any]) -> JobSpec:
+def patched_spec(spec: dict[str, Any], patch: dict[str, Any], limit_bytes: int) -> JobSpec:
     """The spec after a patch, checked as a whole.
 
     Raises:
-        ServiceError: invalid_spec, with every finding.
+        ServiceError: invalid_spec, with every finding; body_too_large.
     """
     merged = merge_patch(spec, patch)
+    refuse_growth(spec, merged, limit_bytes)
     low, high = merged["workers"].get("min"), merged["workers"].get("max")
     if all(isinstance(bound, int) for bound in (low, high)) and low <= high:
         merged["workers"]["initial"] = min(max(spec["workers"]["initial"], low), high)
@@ -115,6 +117,23 @@ def patched_spec(spec: dict[str, Any], patch: dict[str, Any]) -> JobSpec:
         return parse_spec(merged)
     except SpecError as error:
         raise invalid_spec(error) from None
+
+
+def refuse_growth(old: dict[str, Any], new: dict[str, Any], limit_bytes: int, *, room_bytes: int = 0) -> None:
+    """Keep to the limit of a submit; a spec that was taken has grown a little by its defaults, and is taken again.
+
+    Raises:
+        ServiceError: body_too_large.
+    """
+    size = _size(new)
+    if size > max(limit_bytes, _size(old) + room_bytes):
+        raise ServiceError(
+            ErrorKind.BODY_TOO_LARGE, f"With these changes the spec has {size} bytes, and it may have {limit_bytes}."
+        )
+
+
+def _size(spec: dict[str, Any]) -> int:
+    return len(json.dumps(spec, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ that exists is a valid one; `parse_spec` reports every finding at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -44,6 +45,8 @@ _LOWER_MAX = "give a lower workers.max (8, or workers.initial if that is more, w
 MAX_SECRETS = 64
 MAX_SECRET_NAME = 128
 MAX_NOTIFICATIONS = 20
+MAX_LABELS, MAX_LABEL_KEY, MAX_LABEL_VALUE = 64, 64, 256
+"""Each line of a list has all of a job's labels. Lengths in characters."""
 
 
 def is_name(text: str) -> bool:
@@ -71,6 +74,16 @@ def _at_most(value: float, limit: float, path: str) -> tuple[bool, str, str]:
 def _share(value: float, path: str) -> tuple[bool, str, str]:
     is_one = value <= 0 or MIN_SHARE <= value <= MAX_SHARE  # below 0 another rule speaks
     return (is_one, path, f"must be 0 or lie in {MIN_SHARE}..{MAX_SHARE}, got {value}")
+
+
+def _label_rules(labels: dict[str, str]) -> Iterator[tuple[bool, str, str]]:
+    advice = "put what is not filtered by into config"
+    yield (len(labels) <= MAX_LABELS, "labels", f"at most {MAX_LABELS} are allowed, got {len(labels)}; {advice}")
+    for key, value in labels.items():
+        said = f"must have at most {MAX_LABEL_KEY} characters, got {len(key)}; {advice}"
+        yield (len(key) <= MAX_LABEL_KEY, "labels", f"the key {key[:MAX_LABEL_KEY]!r}... {said}")
+        said = f"must have at most {MAX_LABEL_VALUE} characters, got {len(value)}; {advice}"
+        yield (len(value) <= MAX_LABEL_VALUE, f"labels.{key[:MAX_LABEL_KEY]}", said)
 
 
 def _duration(default: float | None) -> Any:
@@ -293,7 +306,7 @@ class JobSpec:
     project: str = "default"
     """The project the job belongs to."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Free key-value marks to filter by."""
+    """Free key-value marks to filter by: at most 64, keys of up to 64 characters, values of up to 256."""
     backend: Backend = "rubato"
     """`ray_train`: the entrypoint is a train function for Ray Train's TorchTrainer; see `docs/how-to/ray-train.md`."""
     entrypoint: str | None = None
@@ -360,6 +373,7 @@ class JobSpec:
                 f"{self.project!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
                 "and begin and end with a letter or digit",
             ),
+            *_label_rules(self.labels),
             (len(sources) == 1, "entrypoint", "give exactly one of entrypoint ('train.py:train') and recipe"),
             (
                 self.entrypoint is None

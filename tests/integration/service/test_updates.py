@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from rubato.wire.cluster import Outcome, Result
+from rubato.wire.spec import MAX_LABEL_VALUE
 from service.jobs import find
 from service.models import AuditEntry, Job
 
@@ -275,6 +277,26 @@ async def test_a_clone_is_no_larger_than_what_can_be_submitted(bench: Bench) -> 
         assert f"it may have {limit}" in refused["detail"]
     await bench.post("/jobs/digits/clone", 201, {"overrides": {"labels": {"team": "vision"}}})
     await bench.post("/jobs/digits-2/clone", 201, {})
+
+
+async def test_changes_do_not_add_up_to_more_than_can_be_submitted(bench: Bench) -> None:
+    limit = bench.settings.max_spec_bytes
+    await bench.submit(config={"a": "x" * (limit - 6_000)}, labels={"old": "x"})
+    label = "\u00e9" * MAX_LABEL_VALUE
+    answers = [await patch(bench, {"labels": {f"label-{number}": label}}) for number in range(12)]
+    assert [answer.status_code for answer in answers[:4] + answers[-1:]] == [200] * 4 + [413]
+    refused = answers[-1].json()
+    assert (refused["code"], f"it may have {limit}" in refused["detail"]) == ("body_too_large", True)
+    spec = (await bench.job("digits"))["spec"]
+    assert len(json.dumps(spec, ensure_ascii=False, separators=(",", ":")).encode()) <= limit
+    for changes in ({"labels": {"old": None}}, {"scheduling": {"priority": 51}}):
+        assert (await patch(bench, changes)).status_code == 200
+
+
+async def test_a_spec_that_its_defaults_made_larger_may_change_and_not_grow(bench: Bench) -> None:
+    await bench.submit(config={"a": "x" * (bench.settings.max_spec_bytes - 100)})
+    assert (await patch(bench, {"labels": {"team": "vision"}})).status_code == 413
+    assert (await patch(bench, {"scheduling": {"priority": 51}})).status_code == 200
 
 
 async def test_a_clone_sent_twice_under_a_key_is_one_job(bench: Bench) -> None:

@@ -11,6 +11,7 @@ from service.errors import ServiceError
 from service.updates import CHANGEABLE, check_patch, differences, merge_patch, patched_spec
 
 SPEC = spec_to_json(parse_spec({"name": "digits", "recipe": "image-classifier", "workers": {"initial": 2, "max": 4}}))
+LIMIT = 256 * 1024
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_all_that_may_change_is_a_field_of_the_spec() -> None:
 
 
 def test_the_differences_name_leaves_and_nothing_else() -> None:
-    after = spec_to_json(patched_spec(SPEC, {"labels": {"a": "b"}, "limits": {"queue_timeout": "1h"}}))
+    after = spec_to_json(patched_spec(SPEC, {"labels": {"a": "b"}, "limits": {"queue_timeout": "1h"}}, LIMIT))
     assert dict(differences(SPEC, after)) == {
         "labels.a": {"from": None, "to": "b"},
         "limits.queue_timeout": {"from": None, "to": 3600.0},
@@ -59,7 +60,7 @@ def test_the_differences_name_leaves_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("bounds", "initial"), [({"min": 3}, 3), ({"max": 1}, 1), ({"min": 1, "max": 8}, 2)])
 def test_the_initial_count_stays_within_the_bounds(bounds: dict[str, int], initial: int) -> None:
-    assert patched_spec(SPEC, {"workers": bounds}).workers.initial == initial
+    assert patched_spec(SPEC, {"workers": bounds}, LIMIT).workers.initial == initial
 
 
 @pytest.mark.parametrize(

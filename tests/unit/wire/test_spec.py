@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from rubato.errors import SpecError
-from rubato.wire.spec import StatusName, parse_spec
+from rubato.wire.spec import MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, StatusName, parse_spec
 from rubato.wire.status import Status
 
 SMALLEST = {"name": "a", "entrypoint": "train.py"}
@@ -47,3 +47,23 @@ def test_off_is_not_false() -> None:
     assert parse_spec({**SMALLEST, "workers": {"autoscale": False}}).workers.autoscale == "off"
     with pytest.raises(SpecError, match="autoscale: must be one of"):
         parse_spec({**SMALLEST, "workers": {"autoscale": True}})
+
+
+def test_as_many_and_as_long_labels_as_are_allowed_are_taken() -> None:
+    labels = {f"{number:0{MAX_LABEL_KEY}}": "\u00e9" * MAX_LABEL_VALUE for number in range(MAX_LABELS)}
+    assert parse_spec({**SMALLEST, "labels": labels}).labels == labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "path", "message"),
+    [
+        ({f"{number}": "" for number in range(65)}, "labels", "at most 64 are allowed, got 65"),
+        ({"k" * 65: ""}, "labels", f"the key '{'k' * 64}'... must have at most 64 characters, got 65"),
+        ({"note": "x" * 257}, "labels.note", "must have at most 256 characters, got 257"),
+    ],
+)
+def test_labels_beyond_that_are_refused(labels: dict[str, str], path: str, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_spec({**SMALLEST, "labels": labels})
+    (finding,) = refused.value.findings
+    assert (finding.path, finding.message) == (path, f"{message}; put what is not filtered by into config")
