@@ -34,6 +34,6 @@ def _train(run: Run, recipe: Any) -> None:
     def prepare_less(model: Any, optimizer: Any, dataset: Any, **more: Any) -> None:
         prepare(model, optimizer, Subset(dataset, range(len(dataset) // ROUND * ROUND)), **more)
 
-    run.prepare = prepare_less  # type: ignore[method-assign,assignment]
+    run.prepare = prepare_less  # type: ignore[method-assign]
     recipe.train(run)
     run.log(machines=len(set(session.comm.hosts)) if session.comm else 1)
