@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.database_file import MARK, DatabaseFile, DatabaseLost
+from service.first_connection import wait_for_postgres
 from service.listen import Replicas
 from service.migrations.upgrade import upgrade_to_head
 from service.models import Base
@@ -101,11 +102,14 @@ class Database:
         Raises:
             HomeInUse: another service holds the lock.
             DatabaseLost: the file is damaged, or gone or empty although there was one.
-            UserError: somebody holds a lock on a table that is to be migrated.
+            UserError: PostgreSQL is not there, or refuses; somebody holds a lock on a table that is to be migrated.
         """
         if self.is_sqlite:
             self._lock_fd = hold_file_lock(self._url)
             self.file = self._check_file_before_start(self._lock_fd)
+        else:
+            _, arguments = self._writer.dialect.create_connect_args(make_url(self._url))
+            await wait_for_postgres({**arguments, **_postgres_arguments()})
         with self._judged():
             async with self._writer.begin() as connection:
                 await connection.run_sync(upgrade_to_head)

@@ -77,7 +77,8 @@ async def run_service(settings: Settings, *, clock: Clock = utc_now, with_loop: 
 
     Raises:
         HomeInUse: another service works on the same SQLite database.
-        UserError: the package that speaks to the storage is missing; a restore into this home was cut off.
+        UserError: the package that speaks to the storage is missing; a restore into this home was cut off; PostgreSQL
+            is not there, or refuses.
     """
     storage = settings.storage_uri
     local = [Path(storage.path)] if storage.is_local else []
