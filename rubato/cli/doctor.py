@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rubato.cli.local_runs import bytes_of
+from rubato.cli.render import plural
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url, is_loopback
 from rubato.wire.storage import parse_storage
@@ -138,6 +140,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield Health(Level.PROBLEM, f"permissions of {name}", f"others can read it; chmod 600 {path}")
     yield look_at_storage(home)
+    yield from look_at_runs(home)
     record = home.read_record()
     if record is None:
         yield Health(Level.OK, "keeper", "down")
@@ -151,6 +154,16 @@ def look_at_home(home: Home) -> Iterator[Health]:
     else:
         pids = ", ".join(f"{role} {process.pid}" for role, process in record.processes.items())
         yield Health(Level.OK, "keeper", f"up since {record.started_at}, pids {pids}")
+
+
+def look_at_runs(home: Home) -> Iterator[Health]:
+    """What the folders of `rubato run` take; nothing removes them by itself."""
+    from rubato.launch.records import run_ids, runs_folder
+
+    if count := len(run_ids(home.path)):
+        size = bytes_of(runs_folder(home.path)) / 1e9
+        advice = "`rubato ps --runs` lists them, `rubato delete run_...` removes one"
+        yield Health(Level.OK, "runs", f"{plural(count, 'run')} of `rubato run`, {size:.1f} GB; {advice}")
 
 
 def look_at_storage(home: Home) -> Health:

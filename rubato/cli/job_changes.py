@@ -6,9 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect, parse_assignments
+from rubato.cli.local_runs import LocalRuns
+from rubato.cli.options import (
+    JobArgument,
+    JobOrRunArgument,
+    JsonOption,
+    UrlOption,
+    connect,
+    is_local_run,
+    parse_assignments,
+)
 from rubato.cli.output import note, put_json, tell
 from rubato.cli.specfile import apply_settings
+from rubato.errors import UserError
+from rubato.home import Home
 
 LabelOption = Annotated[
     list[str] | None, typer.Option("--label", metavar="K=V", help="A label; K= takes it away; repeatable.")
@@ -100,7 +111,7 @@ def clone(
 
 
 def delete(
-    job: JobArgument,
+    job: JobOrRunArgument,
     *,
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Leave its checkpoints on the storage.")
@@ -108,7 +119,16 @@ def delete(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Delete a job that has ended, with its logs, metrics, events and checkpoints. There is no way back."""
+    """Delete a job or run that has ended, with its logs, metrics, events and checkpoints. There is no way back.
+
+    Checkpoints that a `rubato run` kept elsewhere (--checkpoint-dir) stay.
+    """
+    if is_local_run(job):
+        if keep_checkpoints:
+            raise UserError(f"move the checkpoints of {job} away first: `rubato get {job}` tells their folder")
+        name = LocalRuns(Home.from_environment()).delete(job)
+        tell({"id": job, "name": name}, f"{name} ({job}) is deleted.", as_json=as_json)
+        return
     with connect(url) as client:
         found = client.job(job)
         client.delete(found.id, keep_checkpoints=keep_checkpoints, if_match=found.etag)

@@ -12,7 +12,7 @@ import typer
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
 from rubato.cli.live import Picture, WatchOption, show
-from rubato.cli.local_runs import source_of
+from rubato.cli.local_runs import local_runs, source_of
 from rubato.cli.options import (
     SINCE,
     JobOrRunArgument,
@@ -50,16 +50,21 @@ def ps(
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="K=V", help="Only with this label; repeatable.")
     ] = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="The `rubato run`s of this machine instead, finished ones too.")
+    ] = False,
     watch: WatchOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """List jobs, newest first."""
+    show_all = show_all or runs
     labels = parse_assignments(label or [], "--label")
     statuses = parse_statuses(status or [], "--status") or (() if show_all else UNFINISHED)
     begin = parse_since(since, datetime.now(UTC))
+    what = "run" if runs else "job"
     is_narrowed = bool(status or name or begin or project or labels)
-    with connect(url) as client:
+    with local_runs() if runs else connect(url) as client:
 
         def jobs() -> list[Job]:
             found = client.jobs(
@@ -74,9 +79,9 @@ def ps(
 
         def take() -> Picture:
             if found := jobs():
-                return Picture([job_table(found, datetime.now(UTC), terminal_columns())])
+                return Picture([job_table(found, datetime.now(UTC), terminal_columns())], _sizes(found) if runs else [])
             if show_all or status:
-                return Picture([], ["No job matches." if is_narrowed else "No jobs."])
+                return Picture([], [f"No {what} matches." if is_narrowed else f"No {what}s."])
             none = "No unfinished job matches" if is_narrowed else "No unfinished jobs"
             return Picture([], [f"{none}; `rubato ps -a` lists finished ones."])
 
@@ -84,6 +89,11 @@ def ps(
             put_json([job.raw for job in jobs()])
         else:
             show(take, watch=watch)
+
+
+def _sizes(runs: list[Job]) -> list[str]:
+    size = sum(int(one.raw["bytes"]) for one in runs)
+    return [f"They take {size / 1e6:.1f} MB; `rubato delete run_...` removes one that is over."]
 
 
 def get(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:

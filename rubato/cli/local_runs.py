@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rubato.cli.options import connect, is_local_run
-from rubato.errors import UserError
+from rubato.errors import RunNotFound, UserError
 from rubato.home import Home
 from rubato.terminal import readable
 
@@ -36,11 +39,75 @@ def source_of(job: str, url: str | None) -> Iterator[Client | LocalRuns]:
         yield client
 
 
+@contextlib.contextmanager
+def local_runs() -> Iterator[Client | LocalRuns]:
+    """The runs of this machine, as a source."""
+    yield LocalRuns(Home.from_environment())
+
+
 class LocalRuns:
     """The runs of one home, told as a client tells jobs."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
+
+    def jobs(
+        self,
+        *,
+        status: tuple[str, ...] = (),
+        text: str | None = None,
+        limit: int | None = None,
+        created_after: str | None = None,
+        **others: Any,
+    ) -> Iterator[Job]:
+        """The runs, newest first, each with the `bytes` of its folder; arguments as of a client.
+
+        Raises:
+            UserError: a filter that runs do not have.
+        """
+        from rubato.client.models import Job, decode
+
+        if wrong := [name for name, value in others.items() if value]:
+            raise UserError(f"a `rubato run` has no {' and no '.join(wrong)}: leave that out")
+        begin = datetime.fromisoformat(created_after) if created_after else datetime.min.replace(tzinfo=UTC)
+        left = limit
+        for record in self._records():
+            if left == 0:
+                return
+            if datetime.fromisoformat(record.began_at) < begin or (text and text.lower() not in record.name.lower()):
+                continue
+            told = describe_run(record)
+            if status and told["status"] not in status:
+                continue
+            left = None if left is None else left - 1
+            yield decode(Job, {**told, "bytes": bytes_of(record.folder)})
+
+    def delete(self, run_id: str) -> str:
+        """Remove the folder of a run that is over; checkpoints that it kept elsewhere stay. Returns its name.
+
+        Raises:
+            UserError: it is not over, or others keep their checkpoints with it.
+        """
+        from rubato.launch.control import RUN_FILE
+
+        record = self._record(run_id)
+        if record.status() is not None:
+            raise UserError(f"{run_id} is alive; `rubato cancel {run_id} --wait` ends it")
+        guests = [one.run_id for one in self._records() if one.run_id != run_id and _is_within(one, record.folder)]
+        if guests:
+            raise UserError(
+                f"{run_id} holds the checkpoints of {', '.join(guests)}, which went on from it: delete that first, or "
+                "keep all"
+            )
+        for path in record.folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != RUN_FILE:
+                path.unlink()
+        # At last: for as long as this is there, the run is listed and can be deleted again.
+        (record.folder / RUN_FILE).unlink()
+        record.folder.rmdir()
+        return record.name
 
     def job(self, run_id: str) -> Job:
         """How a run stands, or how it ended."""
@@ -168,6 +235,15 @@ class LocalRuns:
                 return found
             time.sleep(LOOK_EVERY_S)
 
+    def _records(self) -> Iterator[LocalRecord]:
+        """Of all runs, the newest first; those that cannot be read are left out."""
+        from rubato.launch.records import run_ids
+
+        for run_id in reversed(run_ids(self._home.path)):
+            if is_local_run(run_id):
+                with contextlib.suppress(RunNotFound):
+                    yield self._record(run_id)
+
     def _record(self, run_id: str) -> LocalRecord:
         from rubato.launch.records import read_record
 
@@ -176,6 +252,20 @@ class LocalRuns:
     def _ask(self, run_id: str, **request: Any) -> Job:
         self._record(run_id).ask(request)
         return self.job(run_id)
+
+
+def _is_within(record: LocalRecord, folder: Path) -> bool:
+    return Path(record.checkpoints).resolve().is_relative_to(folder.resolve())
+
+
+def bytes_of(folder: Path) -> int:
+    """What the files in a folder take; those that vanish meanwhile take nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
 
 
 def describe_run(record: LocalRecord) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def refuse_local_run(job: str) -> str:
     if is_local_run(job):
         raise UserError(
             f"{job} is a run of `rubato run`, which no service knows: get, events, metrics, logs, wait, scale, pause, "
-            "cancel, checkpoint and export take it"
+            "cancel, checkpoint, export and delete take it"
         )
     return job
 

@@ -55,6 +55,8 @@ def test_a_run_that_lives_is_shown_and_led_as_a_job(background: Any, rubato: Cal
     assert (code, "1 → 2 workers" in err) == (0, True), err
     assert rubato("scale", run_id, "9")[0] == 1
     assert rubato("wait", run_id, "--timeout", "0")[0] == 101
+    code, _, err = rubato("delete", run_id)
+    assert (code, "is alive" in err, one.run.folder.is_dir()) == (1, True, True)
     assert rubato("checkpoint", run_id)[0] == 0
     wait_for(lambda: "checkpoint.committed" in rubato("events", run_id)[1], "a checkpoint", 30.0)
     assert rubato("pause", run_id, "--wait")[0] == 0

@@ -48,6 +48,19 @@ def test_a_secret_that_others_can_read_is_a_problem(home: Home) -> None:
     assert "permissions of token" not in [item.what for item in doctor.look_at_home(home)]
 
 
+def test_what_runs_take_is_told(home: Home) -> None:
+    assert "runs" not in [found.what for found in doctor.look_at_home(home)]
+    for number in range(2):
+        folder = home.path / "runs" / f"run_6a00000{number}0000aa"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text("{}")
+        with (folder / "metrics.jsonl").open("wb") as file:
+            file.truncate(700_000_000)  # with a hole: nothing is written
+    found = look(list(doctor.look_at_home(home)), "runs")
+    assert (found.level, "2 runs of `rubato run`, 1.4 GB" in found.detail) == (Level.OK, True)
+    assert "rubato delete run_..." in found.detail
+
+
 @pytest.mark.parametrize("below", [".", "not/there/yet"])
 def test_a_storage_that_can_be_written(home: Home, tmp_path: Path, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.look_at_storage(home).detail.startswith(f"{home.path}/checkpoints, ")

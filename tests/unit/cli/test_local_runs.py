@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rubato.launch.control import RUN_FILE
-from rubato.launch.records import run_folder
+from rubato.launch.records import LocalRecord, run_folder
 from tests.unit.cli.fake_service import FakeService, Rubato
 
 RUN = "run_6a0000000000aa"
@@ -38,6 +38,18 @@ def test_its_output_is_searched_as_a_service_does(folder: Path, service: FakeSer
     assert service.requests == []
 
 
+def test_its_whole_output_is_printed_where_that_is_asked_for(
+    folder: Path, service: FakeService, rubato: Rubato
+) -> None:
+    line = {"time": TIME, "worker_id": "w1", "rank": 0, "stream": "stdout"}
+    write(folder, "logs", *({**line, "line": str(number)} for number in range(250)))
+    assert rubato("logs", RUN).out.splitlines() == [f"[rank 0] {number}" for number in range(150, 250)]
+    whole = [f"[rank 0] {number}" for number in range(250)]
+    assert rubato("logs", RUN, "--all").out.splitlines() == whole
+    (folder / "outcome.json").write_text(json.dumps({"state": "failed", "time": TIME}))
+    assert rubato("logs", RUN, "--all", "-f").out.splitlines() == whole
+
+
 def test_its_metrics_are_exported(folder: Path, service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
     row = {"time": TIME, "generation": 1, "workers": 2}
     write(folder, "metrics", *({**row, "step": step, "values": {"loss": 1 / step}} for step in (1, 2, 3)))
@@ -47,3 +59,68 @@ def test_its_metrics_are_exported(folder: Path, service: FakeService, rubato: Ru
     assert done.json == {"job": RUN, "steps": 3, "tensorboard": str(target)}
     assert len(list(target.glob("events.out.tfevents.*"))) == 1
     assert service.requests == []
+
+
+def end(folder: Path, state: str) -> None:
+    write(folder, "events", {"time": TIME, "kind": "outcome", "state": state, "result": {}, "failure": None})
+
+
+def another(folder: Path, run_id: str, **record: str) -> Path:
+    made = folder.parent / run_id
+    made.mkdir()
+    (made / RUN_FILE).write_text(json.dumps({"name": "other", "socket": "no-such-socket", **record}))
+    return made
+
+
+def test_runs_are_listed_newest_first(folder: Path, service: FakeService, rubato: Rubato) -> None:
+    end(another(folder, "run_6a0000010000bb"), "succeeded")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "stripe").write_bytes(b"x" * 3_000_000)
+    another(folder, "run_6a0000020000cc").joinpath(RUN_FILE).write_text("no record")
+    (folder.parent / "mine").mkdir()
+    (folder.parent / "mine" / RUN_FILE).write_text("{}")
+    done = rubato("ps", "--runs")
+    assert [line.split()[:3] for line in done.out.splitlines()[1:]] == [
+        ["run_6a0000010000bb", "other", "succeeded"],
+        [RUN, "toy", "failed"],
+    ]
+    assert "They take 3.0 MB" in done.err
+    sizes = {one["id"]: one["bytes"] for one in rubato("ps", "--runs", "--json").json}
+    assert sizes[RUN] == 3_000_000 + (folder / RUN_FILE).stat().st_size
+    for narrowed, found in (
+        (("--status", "succeeded"), ["run_6a0000010000bb"]),
+        (("--name", "TOY"), [RUN]),
+        (("-n", "1"), ["run_6a0000010000bb"]),
+        (("--since", "2026-05-10T03:48:17Z"), ["run_6a0000010000bb"]),
+        (("--since", "1m"), []),
+    ):
+        assert [one["id"] for one in rubato("ps", "--runs", "--json", *narrowed).json] == found
+    assert "No run matches." in rubato("ps", "--runs", "--name", "no").err
+    refused = rubato("ps", "--runs", "--project", "vision")
+    assert (refused.code, "has no project" in refused.err) == (1, True)
+    assert service.requests == []
+
+
+def test_a_run_that_is_over_is_deleted(folder: Path, service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "kept").write_text("")
+    (folder / "link").symlink_to(tmp_path / "data")
+    (folder / "checkpoints" / "1-3").mkdir(parents=True)
+    heir = another(folder, "run_6a0000010000bb", checkpoints=str(folder / "checkpoints"))
+    kept = rubato("delete", RUN)
+    assert (kept.code, "holds the checkpoints of run_6a0000010000bb" in kept.err) == (1, True)
+    assert "move the checkpoints" in rubato("delete", RUN, "--keep-checkpoints").err
+    assert rubato("delete", heir.name).code == 0
+    assert (folder / "checkpoints" / "1-3").is_dir()
+    assert rubato("delete", RUN, "--json").json == {"id": RUN, "name": "toy"}
+    assert list(folder.parent.iterdir()) == []
+    assert (tmp_path / "data" / "kept").is_file()
+    assert rubato("delete", RUN).code == 102
+    assert service.requests == []
+
+
+def test_a_run_that_lives_is_not_deleted(folder: Path, rubato: Rubato, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalRecord, "ask", lambda *_: {"workers": []})
+    refused = rubato("delete", RUN)
+    assert (refused.code, f"{RUN} is alive; `rubato cancel {RUN} --wait` ends it" in refused.err) == (1, True)
+    assert (folder / RUN_FILE).is_file()
