@@ -34,6 +34,11 @@ def cut(numel: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(numel * part // parts for part in range(parts + 1)))
 
 
+def length(numel: int, parts: int, part: int) -> int:
+    """How many elements one of these parts has."""
+    return numel * (part + 1) // parts - numel * part // parts
+
+
 def lengths(numel: int, parts: int) -> list[int]:
     """How many elements each of these parts has."""
     return [high - low for low, high in cut(numel, parts)]
@@ -58,16 +63,15 @@ def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: 
     """How many elements a rank sends to others in a sum of so many."""
     if world == 1:
         return 0
-    shares = lengths(numel, world)
     match pattern:
         case "direct":
-            return sent_directly(shares, rank)
+            return numel + (world - 2) * length(numel, world, rank)
         case "ring":
-            return 2 * numel - shares[(rank + 1) % world] - shares[(rank + 2) % world]
+            return 2 * numel - sum(length(numel, world, (rank + ahead) % world) for ahead in (1, 2))
         case "server":
-            parts = shards(numel, servers, world)
-            own = parts[rank] if rank < len(parts) else 0
-            return numel - own + (world - 1) * own
+            parts = min(servers, world)
+            own = length(numel, parts, rank) if rank < parts else 0
+            return numel + (world - 2) * own
         case "tree":
             below = sum(rank % (2 * m) == 0 and rank + m < world for m in levels_of(world))
             return numel * (below + (rank > 0))
