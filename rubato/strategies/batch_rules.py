@@ -8,8 +8,7 @@ far above it is worth nothing. It is estimated from the microbatches of a step: 
 samples, their mean has that of B.
 
 Source: Goyal et al. 2017, arXiv:1706.02677 (linear, warm-up); Krizhevsky 2014, arXiv:1404.5997 (square root); Johnson
-et al. 2020, arXiv:2007.05105 (AdaScale); McCandlish et al. 2018, arXiv:1812.06162 (noise scale); Iandola et al. 2016,
-arXiv:1511.00175 (polynomial decay).
+et al. 2020, arXiv:2007.05105 (AdaScale); McCandlish et al. 2018, arXiv:1812.06162 (noise scale).
 """
 
 from __future__ import annotations
@@ -91,11 +90,6 @@ def warmed(before: float, after: float, steps_since: int, steps: int) -> float:
     if steps <= 0 or steps_since >= steps:
         return after
     return _blend(before, after, 1 - steps_since / steps)
-
-
-def polynomial(step: int, total: int, power: float = 0.5) -> float:
-    """What the learning rate is multiplied by at a step of so many, down to 0."""
-    return float(max(0.0, 1 - step / total) ** power)
 
 
 def efficiency(batch: float, base: float, noise_scale: float) -> float:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.strategies.batch_rules import Noise, efficiency, gain, keep_of, polynomial, warmed
+from rubato.strategies.batch_rules import Noise, efficiency, gain, keep_of, warmed
 
 
 def seen(noise_scale: float, steps: int = 400, small: int = 4, count: int = 8, numel: int = 200) -> Noise:
@@ -63,10 +63,6 @@ def test_where_noise_hides_the_gradient_a_batch_is_worth_all_its_samples() -> No
 def test_a_change_is_warmed_up() -> None:
     assert [warmed(1.0, 3.0, step, 4) for step in (0, 1, 2, 4, 9)] == [1.0, 1.5, 2.0, 3.0, 3.0]
     assert warmed(1.0, 3.0, 0, 0) == 3.0
-
-
-def test_polynomial_decay_ends_at_nothing() -> None:
-    assert [polynomial(step, 100) for step in (0, 75, 100, 101)] == [1.0, 0.5, 0.0, 0.0]
 
 
 def test_a_sample_is_worth_less_in_a_batch_beyond_the_noise() -> None:
