@@ -116,9 +116,10 @@ class RayFleet:
 
     # --- Fleet ----------------------------------------------------------------------------------
 
-    def spawn(self, worker_id: str, incarnation: str) -> None:
+    def spawn(self, worker_id: str, incarnation: str, step: int) -> None:
         """Make a worker actor."""
-        self.later(lambda: self._spawn(worker_id, incarnation))
+        start = replace(self.template.start, worker_id=worker_id, incarnation=incarnation, last_step=step)
+        self.later(lambda: self._spawn(start))
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
         """End a worker."""
@@ -245,9 +246,8 @@ class RayFleet:
 
         self.later(run)
 
-    def _spawn(self, worker_id: str, incarnation: str) -> None:
-        start = replace(self.template.start, worker_id=worker_id, incarnation=incarnation)
-        name = worker_name(start.job_id, incarnation)
+    def _spawn(self, start: wire.Start) -> None:
+        incarnation, name = start.incarnation, worker_name(start.job_id, start.incarnation)
         try:
             where = placement_options(self._avoided)
             actor = ray.remote(WorkerSupervisor).options(name=name, **self._options, **where)
@@ -407,8 +407,8 @@ class WorkerLink:
 
 
 def wait_until_gone(processes: WorkerProcesses | None, timeout_s: float = CONFIRM_S) -> bool:
-    """Wait until a worker's processes are gone, as far as that can be seen from this host."""
-    if processes is None or processes.boot_id != process_table.boot_id():
+    """Wait until a worker's processes are gone; False at once where they cannot be seen from here."""
+    if processes is None or processes.boot_id != process_table.pid_namespace():
         return False
     watched = (processes.supervisor, processes.child)
     return not process_table.wait_until_gone([one for one in watched if one is not None], timeout_s)

@@ -41,8 +41,8 @@ HostEvent = wire.Message | OutputLine | Wish | CheckpointFound | ManifestCommitt
 class Fleet(Protocol):
     """Where workers live. None of its methods waits; what comes of them is posted to the host."""
 
-    def spawn(self, worker_id: str, incarnation: str) -> None:
-        """Start a worker: `Spawned` follows, or `Exited` where that fails."""
+    def spawn(self, worker_id: str, incarnation: str, step: int) -> None:
+        """Start a worker of a job that stands at `step`: `Spawned` follows, or `Exited` where that fails."""
 
     def kill(self, incarnation: str, because: str, *, with_stacks: bool) -> None:
         """End a worker: `Exited` follows once it is gone for sure."""
@@ -196,7 +196,7 @@ class _Hands:
         for order in orders:
             match order:
                 case Spawn():
-                    self._fleet.spawn(order.worker_id, order.incarnation)
+                    self._fleet.spawn(order.worker_id, order.incarnation, order.step)
                 case Kill():
                     self._fleet.kill(order.incarnation, order.because, with_stacks=order.with_stacks)
                 case Send():

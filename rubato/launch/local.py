@@ -312,9 +312,9 @@ class LocalFleet:
         self._slots: dict[str, int] = {}
         """Of those that live, by incarnation."""
 
-    def spawn(self, worker_id: str, incarnation: str) -> None:
+    def spawn(self, worker_id: str, incarnation: str, step: int) -> None:
         """Start a process."""
-        start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation)
+        start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation, last_step=step)
         variables = share_of_slot(self._take_slot(incarnation), self._devices, self._devices_each)
         plan = replace(self._plan, start=start, variables=variables)
         try:

@@ -92,7 +92,7 @@ class Start:
     storage: str
     """Path or URI of the job's checkpoints; one of step s is `{attempt of the generation}-{s}` beneath. Empty: none."""
     last_step: int = 0
-    """Nobody fills it in or reads it any more; a wire keeps what was on it."""
+    """Where the job stood when this worker was started: 0 also where nobody trained yet."""
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ class Spawn:
 
     worker_id: str
     incarnation: str
+    step: int
+    """Where the job stands now."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class JobState:
             self.spawned += 1
             incarnation = f"{self.terms.attempt}.{self.spawned}"
             self.roster.add(WorkerView("w" + incarnation, incarnation, self.spawned, now, heard_at=now))
-            self.put(orders.Spawn("w" + incarnation, incarnation))
+            self.put(orders.Spawn("w" + incarnation, incarnation, self.step))
 
     def mint(
         self,

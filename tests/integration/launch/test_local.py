@@ -235,11 +235,12 @@ def test_each_worker_sees_a_device_of_its_own_and_a_replacement_that_of_the_lost
     fleet = LocalFleet(ChildPlan(start, "here", tmp_path, {}, command), said.put, ("4", "6"))
     try:
         for number, device in ((1, "4"), (2, "6"), (3, "4")):
-            fleet.spawn(f"w1.{number}", f"1.{number}")
+            fleet.spawn(f"w1.{number}", f"1.{number}", 7)
             assert next_of(OutputLine).line == device
+        assert fleet._workers["1.3"]._plan.start.last_step == 7
         fleet.kill("1.2", "a test", with_stacks=False)
         assert next_of(wire.Exited).incarnation == "1.2"
-        fleet.spawn("w1.4", "1.4")
+        fleet.spawn("w1.4", "1.4", 0)
         assert next_of(OutputLine).line == "6"
     finally:
         fleet.close()
@@ -273,11 +274,11 @@ def test_a_worker_for_which_there_are_no_descriptors_is_an_exit_and_holds_none(t
     before = sorted(Path("/proc/self/fd").iterdir())
     for left in range(10):
         with few_descriptors(left):
-            fleet.spawn("w1", f"1.{left}")
+            fleet.spawn("w1", f"1.{left}", 0)
             exited = said.get(timeout=30)
         assert "could not be started: [Errno 24]" in exited.cause
         wait_for(lambda: sorted(Path("/proc/self/fd").iterdir()) == before, f"what it held after {left}", 10.0)
-    fleet.spawn("w1", "1.100")
+    fleet.spawn("w1", "1.100", 0)
     while not isinstance(exited := said.get(timeout=30), wire.Exited):
         pass
     assert exited.exit_code == 0

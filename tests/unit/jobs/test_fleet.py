@@ -52,7 +52,7 @@ class FakeRay:
         return SimpleNamespace(remote=self._make)
 
     def _make(self, order: WorkerOrder) -> FakeActor:
-        actor = FakeActor(order.start.incarnation)
+        actor = FakeActor(order.start)
         self.made.put(actor)
         return actor
 
@@ -60,8 +60,8 @@ class FakeRay:
 class FakeActor:
     """One that has no place: nothing that it is asked comes back."""
 
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
+    def __init__(self, start: wire.Start) -> None:
+        self.start, self.incarnation = start, start.incarnation
         self.answer: Future[Any] = Future()
         self.poll = SimpleNamespace(remote=lambda *_: SimpleNamespace(future=lambda: self.answer))
 
@@ -83,7 +83,7 @@ class Watched:
 
     def spawn(self, *incarnations: str) -> list[FakeActor]:
         for incarnation in incarnations:
-            self.fleet.spawn(f"w{incarnation}", incarnation)
+            self.fleet.spawn(f"w{incarnation}", incarnation, 0)
         have_asked = threading.Event()
         self.fleet.later(have_asked.set)
         assert have_asked.wait(PATIENCE_S)
@@ -101,6 +101,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     found = Watched(fake)
     yield found
     found.fleet.close()
+
+
+def test_a_worker_is_told_where_the_job_stands_when_it_is_started(watched: Watched) -> None:
+    watched.fleet.spawn("w1.1", "1.1", 7)
+    assert watched.ray.made.get(timeout=PATIENCE_S).start.last_step == 7
 
 
 def test_workers_without_a_place_are_withdrawn_when_the_nodes_to_avoid_change(watched: Watched) -> None:
@@ -159,7 +164,7 @@ def test_a_worker_that_is_lost_meanwhile_does_not_stop_the_talk(
 
 def test_an_error_that_nobody_foresaw_is_told_and_ends_the_talk(watched: Watched) -> None:
     watched.ray.error = KeyError("unforeseen")
-    watched.fleet.spawn("w1", "1.1")
+    watched.fleet.spawn("w1", "1.1", 0)
     assert watched.has_failed.wait(PATIENCE_S)
 
 

@@ -28,7 +28,7 @@ class FakeFleet:
         self.post = post
         self.done: list[tuple[str, Any]] = []
 
-    def spawn(self, worker_id: str, incarnation: str) -> None:
+    def spawn(self, worker_id: str, incarnation: str, step: int) -> None:
         self.done.append(("spawn", incarnation))
         self.post(wire.Spawned(incarnation, 1, 2, "here"))
         self.post(OutputLine(incarnation, "now", "stdout", "hello"))

@@ -175,6 +175,14 @@ def test_too_many_restarts_fail_the_job(allowed: int) -> None:
     assert f"({allowed})" in cluster.outcome.failure.message
 
 
+def test_who_is_started_later_is_told_where_the_job_stands() -> None:
+    cluster = Cluster(random.Random(0), workers=2, total_steps=ENDLESS)
+    train(cluster, 3)
+    orders = cluster.coordinator.handle(Wish("run", 3), cluster.now)
+    (step,) = [order.step for order in orders if isinstance(order, Spawn)]
+    assert step == cluster.coordinator.job.step >= 3
+
+
 def test_the_silence_of_a_worker_is_a_hang_but_not_after_a_stall_of_the_coordinator_itself() -> None:
     coordinator = Coordinator(Terms("job", 1, num_microbatches=4), Wish("run", 1))
     spawned = [order for order in coordinator.tick(0.0) if isinstance(order, Spawn)]
