@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rubato.cli.exits import ExitCode
 from rubato.cli.follow import ProgressLine, describe_event, gap_listener, progress_line
-from rubato.cli.keeper import commands, control
+from rubato.cli.keeper import control
 from rubato.cli.keeper.process_table import identify, read_table, send_signal, tree_of
 from rubato.cli.output import fail, note, put, put_json
 from rubato.cli.render import describe_failure, describe_generation
@@ -199,7 +199,7 @@ def start_service(home: Home) -> str:
     from_environment = os.environ.get("RUBATO_PORT", "")
     port = int(from_environment) if from_environment.isdigit() else None
     with StepLine("Starting Rubato") as tell:
-        state = control.bring_up(home, port=port, slots=commands.default_slots(), tell=tell)
+        state = control.bring_up(home, port=port, slots=None, tell=tell)
     put(f"Rubato is up at {state.url}")
     link = make_login_link(state.url, home)
     if link:

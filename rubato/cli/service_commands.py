@@ -57,17 +57,17 @@ def up(
     from rubato.cli.keeper import commands, control
 
     home = Home.from_environment()
-    wanted_slots = slots or commands.default_slots()
     if foreground:
         from rubato.cli.keeper.daemon import keep
 
         home.create()
         control.check_port(home, port or DEFAULT_PORT)
         tell_of_move(control.find_storage_before(home))
-        keep(home, port=port or DEFAULT_PORT, slots=wanted_slots)
+        control.check_same(home, slots)
+        keep(home, port=port or DEFAULT_PORT, slots=slots or commands.default_slots())
         return
     with StepLine("Starting") as tell:
-        state = control.bring_up(home, port=port, slots=wanted_slots, tell=tell)
+        state = control.bring_up(home, port=port, slots=slots, tell=tell)
     tell_of_move(state.storage_before)
     link = make_login_link(state.url, home)
     if as_json:

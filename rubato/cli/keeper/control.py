@@ -56,18 +56,21 @@ class UpState:
 # --- up ---------------------------------------------------------------------------------------------------------------
 
 
-def bring_up(home: Home, *, port: int | None, slots: int, tell: Teller, timeout_s: float = UP_TIMEOUT_S) -> UpState:
-    """Start the keeper unless one lives, and wait until jobs can run. Without a port: the one it has, else the default.
+def bring_up(
+    home: Home, *, port: int | None, slots: int | None, tell: Teller, timeout_s: float = UP_TIMEOUT_S
+) -> UpState:
+    """Start the keeper unless one lives, and wait until jobs can run. Port and slots: those it has, else the defaults.
 
     Raises:
-        KeeperError: the port is taken, the home is held by a keeper with another port or storage, or something did not
-            start.
+        KeeperError: the port is taken, the home is up with another port, storage, database or number of slots, or
+            something did not start.
         UserError: RUBATO_STORAGE names no storage.
     """
     home.create()
     record = home.read_record()
     was_up = is_held(home)
     storage_before = find_storage_before(home)
+    check_same(home, slots)
     if was_up:
         if port is not None and record is not None and record.url != f"http://{commands.HOST}:{port}":
             raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
@@ -75,9 +78,30 @@ def bring_up(home: Home, *, port: int | None, slots: int, tell: Teller, timeout_
         port = DEFAULT_PORT if port is None else port
         check_port(home, port)
         commands.find_checkout()
-        start_keeper(home, port=port, slots=slots)
+        start_keeper(home, port=port, slots=slots or commands.default_slots())
     state = _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
     return replace(state, storage_before=storage_before)
+
+
+def check_same(home: Home, slots: int | None, environment: Mapping[str, str] = os.environ) -> None:
+    """Look whether what is asked for differs from what runs already; the storage is looked at by itself.
+
+    Raises:
+        KeeperError: Ray runs with another number of slots, or the service with another database.
+    """
+    record = home.read_record()
+    if record is None:
+        return
+    lives = {role for role, process in record.processes.items() if is_alive(process)}
+    if slots is not None and record.slots not in (0, slots) and "ray" in lives:
+        raise KeeperError(f"{home.path} is up already, with {record.slots} slots; `rubato down` first to have {slots}")
+    named = environment.get(commands.DATABASE_URL)
+    # It may hold a password: neither is shown.
+    if named and named != home.keep_database_url(None) and "service" in lives:
+        raise KeeperError(
+            f"{home.path} is up already, with another database than {commands.DATABASE_URL} names; `rubato down` first "
+            "to change it"
+        )
 
 
 def find_storage_before(home: Home, environment: Mapping[str, str] = os.environ) -> str | None:

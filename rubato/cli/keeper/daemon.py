@@ -65,7 +65,7 @@ class Keeper:
         self.layout = commands.Layout(
             home=home,
             port=port,
-            slots=slots,
+            slots=previous.slots or slots if previous else slots,
             ray_temp_dir=Path(previous.ray_temp_dir) if previous else _make_temp_dir(),
             mark=previous.mark if previous else secrets.token_hex(8),
         )

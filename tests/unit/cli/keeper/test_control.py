@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rubato.cli.keeper.control import _save_jobs, bring_up, find_missing, find_storage_before
+from rubato.cli.keeper.control import _save_jobs, bring_up, check_same, find_missing, find_storage_before
+from rubato.cli.keeper.process_table import identify
 from rubato.cli.service_commands import make_login_link, tell_of_move
 from rubato.errors import KeeperError, UserError
 from rubato.home import Home, RecordedProcess, RunRecord
@@ -85,3 +88,43 @@ def test_the_storage_of_a_home_that_is_up_is_not_changed(tmp_path: Path, monkeyp
     monkeypatch.setenv("RUBATO_STORAGE", "s3://bucket/a")
     with pytest.raises(KeeperError, match=r"its checkpoints in .*/checkpoints; `rubato down` first"):
         bring_up(home, port=None, slots=1, tell=lambda _: None)
+
+
+@pytest.fixture
+def home_that_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """With a keeper, Ray and service, on three slots."""
+    home = used_home(tmp_path)
+    own = identify(os.getpid())
+    assert own is not None
+    roles = dict.fromkeys(("keeper", "ray", "service", "agent"), own)
+    home.write_record(RunRecord("http://127.0.0.1:1", "", "", "2026-01-31T12:00:00+00:00", slots=3, processes=roles))
+    monkeypatch.delenv("RUBATO_STORAGE", raising=False)
+    monkeypatch.delenv("RUBATO_DATABASE_URL", raising=False)
+    monkeypatch.setattr("rubato.cli.keeper.control.is_held", lambda _: True)
+    monkeypatch.setattr("rubato.cli.keeper.control.find_missing", lambda *_: None)
+    return home
+
+
+def test_the_slots_of_a_home_that_is_up_are_not_changed(home_that_is_up: Home) -> None:
+    with pytest.raises(KeeperError, match="up already, with 3 slots; `rubato down` first to have 4"):
+        bring_up(home_that_is_up, port=None, slots=4, tell=lambda _: None)
+    for same in (3, None):
+        assert bring_up(home_that_is_up, port=None, slots=same, tell=lambda _: None).slots == 3
+
+
+def test_the_database_of_a_home_that_is_up_is_not_changed(
+    home_that_is_up: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUBATO_DATABASE_URL", "postgresql+asyncpg://ada:secret@db/rubato")
+    with pytest.raises(KeeperError, match="another database than RUBATO_DATABASE_URL names; `rubato down`") as refused:
+        bring_up(home_that_is_up, port=None, slots=None, tell=lambda _: None)
+    assert "secret" not in str(refused.value)
+    home_that_is_up.keep_database_url("postgresql+asyncpg://ada:secret@db/rubato")
+    assert bring_up(home_that_is_up, port=None, slots=None, tell=lambda _: None).was_up
+
+
+def test_a_home_whose_processes_are_gone_takes_other_slots(home_that_is_up: Home) -> None:
+    record = home_that_is_up.read_record()
+    assert record is not None
+    home_that_is_up.write_record(replace(record, processes={"ray": RecordedProcess(1, 1)}))
+    check_same(home_that_is_up, 4, {"RUBATO_DATABASE_URL": "postgresql+asyncpg://db/rubato"})
