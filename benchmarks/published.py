@@ -22,9 +22,9 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.strategies import DENSITY, PROFILE, Emulated, Seen, emulate, measure
 from benchmarks.strategy_steps import PROGRAM, SAMPLE_S, STEPS, WARM, fields_of, profile_of_program, train
-from rubato.planner.choose import name_of
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
+from rubato.planner.options import name_of
 from rubato.planner.predict import predict
 from rubato.planner.profile import Layer, Profile
 from rubato.planner.separated import cut_of

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
 from benchmarks.machine import machine, today, versions
-from rubato.planner.choose import name_of
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
+from rubato.planner.options import name_of
 from rubato.planner.profile import Layer, Profile
 from tests.exchanges import exchange
 from tests.network import Network, NoNamespaces, far_network, network

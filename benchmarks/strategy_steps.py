@@ -27,8 +27,8 @@ from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.strategies import STRATEGIES, Emulated, emulate, spec_of
 from rubato.cli.app import run
-from rubato.planner.choose import name_of
 from rubato.planner.methods import Strategy
+from rubato.planner.options import name_of
 from rubato.planner.predict import predict
 from rubato.planner.profile import Profile
 from rubato.testing import LocalJob

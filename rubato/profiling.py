@@ -3,9 +3,10 @@
 A process of its own trains a few steps with passes of one size (`python -m rubato.profiling`, a request on its standard
 input), and says on its standard output what it saw. `planner.measured` puts several sizes together.
 
-A *layer* is a module with parameters of its own. The clock runs through a pass from layer to layer, so that what lies
-between two of them (activations, the loss) counts for the one before it on the way forward, and for the one behind it
-on the way back. On a GPU every look at the clock waits for the device.
+A *layer* is a module with parameters of its own; of modules around layers only what goes in and out is looked at. The
+clock runs through a pass from layer to layer, so that what lies between two of them (activations, the loss) counts for
+the one before it on the way forward, and for the one behind it on the way back. On a GPU every look at the clock waits
+for the device.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from rubato.engine.control import Control
 from rubato.engine.session import Session
 from rubato.engine.step import Step
 from rubato.errors import UserError
-from rubato.planner.measured import Passes, Seen
+from rubato.planner.measured import Passes, Seen, codec_settings
+from rubato.planner.methods import merges
+from rubato.planner.profile import MAX_SPREAD
 from rubato.program import load_entrypoint, prepare_torch
 from rubato.run import Run
+from rubato.strategies.compressor import Compressor
 from rubato.strategies.layout import Layout
-from rubato.strategies.peers import Alone
+from rubato.strategies.peers import Alone, Collectives
+from rubato.strategies.selection import INDEX, pack
 from rubato.wire import worker as wire
-from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
+from rubato.wire.aggregation import CORRECTED, AggregationSpec, CompressionSpec, Method
 from rubato.wire.batch import BatchSpec
 from rubato.wire.codec import to_json
 from rubato.wire.local_updates import LocalUpdatesSpec
@@ -42,13 +47,14 @@ from rubato.wire.spec import JobSpec, WorkersSpec, parse_spec, spec_to_json
 
 WARM_STEPS, MEASURED_STEPS = 2, 7
 CODEC_ROUNDS = 3
+MERGED = 4
+"""Workers whose lists are merged."""
 CODECS: tuple[Method, ...] = (
     "fp16",
     "bf16",
     "powersgd",
     "topk",
     "gtopk",
-    "threshold",
     "onebit",
     "sketch",
     "sketched_sgd",
@@ -78,6 +84,8 @@ class Stopwatch:
         """Layers as a forward pass comes by."""
         self.widths: dict[str, tuple[int, int]] = {}
         """Elements that come into a layer and go out, of a whole pass; 0 for what is not one tensor."""
+        self.around: dict[str, tuple[int, int]] = {}
+        """The same of modules with layers in them."""
         self._last = 0.0
         self._layer = ""
         self._times: dict[tuple[str, str], float] = {}
@@ -86,6 +94,8 @@ class Stopwatch:
             for name, module in model.named_modules(prefix=prefix):
                 own = [one for one in module.parameters(recurse=False) if one.requires_grad and id(one) not in seen]
                 if not own:
+                    if name and any(True for _ in module.parameters()):
+                        module.register_forward_hook(self._went_through(name))
                     continue
                 seen.update(map(id, own))
                 self.shapes[name] = tuple(tuple(one.shape) for one in own)
@@ -121,6 +131,12 @@ class Stopwatch:
                 self.order.append(name)
                 self.widths[name] = _elements(*inputs), _elements(output)
             self._credit("forward", name)
+
+        return hook
+
+    def _went_through(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            self.around.setdefault(name, (_elements(*inputs), _elements(output)))
 
         return hook
 
@@ -186,6 +202,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
 
     Raises:  UserError: the program ends before enough steps are seen.  Whatever the program raises.
     """
+    compression = spec.aggregation.compression
     batch, workers = BatchSpec(samples, 1), WorkersSpec(initial=1, min=1, max=1)
     spec = replace(spec, batch=batch, workers=workers, aggregation=AggregationSpec(), local_updates=LocalUpdatesSpec())
     device = prepare_torch(spec)
@@ -206,6 +223,8 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
     assert run.watch is not None
     _, tensors = session.state.encode()
     flat = session.flat
+    layout = layout_of_flat(flat)
+    codec_s, merge_s = codecs(layout, compression, spec.seed, device) if with_codecs and layout.numel else ({}, {})
     return Passes(
         samples,
         tuple(_layers(run.watch, run.passes, samples)),
@@ -213,8 +232,18 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         sum(tensor.numel() for _, tensor in flat.parameters),
         sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         device.type,
-        codecs(layout_of_flat(flat), spec.seed, device) if with_codecs else {},
+        codec_s,
+        merge_s,
+        codec_settings(compression) if codec_s else {},
+        {name: tuple(elements // samples for elements in told) for name, told in run.watch.around.items()},
+        spread_of([sum(one.values()) for one in run.passes]),
     )
+
+
+def spread_of(times: Sequence[float]) -> float:
+    """cv, by the median distance from the median, which for normal times is 0.6745 standard deviations."""
+    middle = statistics.median(times)
+    return min(MAX_SPREAD, statistics.median(abs(one - middle) for one in times) / 0.6745 / middle) if middle else 0.0
 
 
 def _elements(*tensors: Any) -> int:
@@ -231,24 +260,75 @@ def _layers(watch: Stopwatch, passes: Sequence[dict[tuple[str, str], float]], sa
         yield Seen(name, watch.shapes[name], forward_s, backward_s, came_in, went_out)
 
 
-def codecs(layout: Layout, seed: int, device: torch.device) -> dict[str, float]:
-    """By method, seconds an element that is compressed: into what travels and back, on this device."""
-    if not layout.numel:
-        return {}
-    vector = torch.randn(layout.length, device=device, generator=torch.Generator(device).manual_seed(seed))
-    found: dict[str, float] = {}
+class Crowd:
+    """Rank 0 of several workers, of whom each other one tells a list of entries; what else they tell is zeros.
+
+    Args:    lists: by rank, the list of each, as bytes.
+    """
+
+    rank = 0
+
+    def __init__(self, lists: Sequence[torch.Tensor], device: torch.device) -> None:
+        self.world, self.device, self._lists = len(lists), device, lists
+
+    def pass_messages(
+        self, received: Sequence[tuple[int, torch.Tensor]], sent: Sequence[tuple[int, torch.Tensor]]
+    ) -> None:
+        """They are there at once."""
+        for rank, out in received:
+            if out.dtype == torch.uint8 and out.numel() == self._lists[rank].numel():
+                out.copy_(self._lists[rank])
+            else:
+                out.zero_()
+
+    def confirm(self) -> None:
+        """They have received it."""
+
+
+def codecs(
+    layout: Layout, told: CompressionSpec, seed: int, device: torch.device
+) -> tuple[dict[str, float], dict[str, float]]:
+    """By method, seconds an element that is compressed, on this device: to and fro; and to merge another one's list.
+
+    Args:    told: density, rank, rows, columns and momentum of all methods.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    vector = torch.randn(layout.length, device=device, generator=generator)
+    codec_s: dict[str, float] = {}
+    merge_s: dict[str, float] = {}
     for method in CODECS:
-        spec = AggregationSpec(compression=CompressionSpec(method))
-        compressor = compressor_of(spec, layout, spec.compression.density, [0], seed)
-        state, times = compressor.start(vector), []
-        for number in range(1 + CODEC_ROUNDS):
-            began = time.perf_counter()
-            _, state = compressor.exchange(Alone(device), vector, state, number)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - began)
-        found[method] = min(times[1:]) / layout.numel
-    return found
+        momentum = told.momentum if method in CORRECTED else 0.0
+        one = replace(told, method=method, momentum=momentum, warmup_densities=(), start_step=0, on_loss="continue")
+        spec = AggregationSpec(compression=one)
+        compressor = compressor_of(spec, layout, told.density, [0], seed)
+        alone_s = _exchange_s(compressor, Alone(device), vector)
+        codec_s[method] = alone_s / layout.numel
+        merged = merges(method, MERGED)
+        if merged:
+            sent = compressor.compressed_bytes(1, 2, vector.element_size(), 0) or 0
+            count = sent // (INDEX.itemsize + vector.element_size())
+            lists = [_entries(layout.numel, count, vector, generator) for _ in range(MERGED)]
+            crowd_s = _exchange_s(compressor, Crowd(lists, device), vector)
+            merge_s[method] = max(0.0, crowd_s - alone_s) / merged / layout.numel
+    return codec_s, merge_s
+
+
+def _entries(numel: int, count: int, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """So many of the compressed elements, as they travel."""
+    places = torch.randperm(numel, device=like.device, generator=generator)[:count].sort().values
+    return pack(places, torch.randn(count, device=like.device, generator=generator).to(like.dtype))
+
+
+def _exchange_s(compressor: Compressor, comm: Collectives, vector: torch.Tensor) -> float:
+    """Seconds of one."""
+    state, times = compressor.start(vector), []
+    for number in range(1 + CODEC_ROUNDS):
+        began = time.perf_counter()
+        _, state = compressor.exchange(comm, vector, state, number)
+        if vector.device.type == "cuda":
+            torch.cuda.synchronize(vector.device)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
 
 
 def main(asked: TextIO = sys.stdin, answer: TextIO = sys.stdout) -> None:

@@ -85,7 +85,10 @@ async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     profile = _part(Profile, body, "profile")
     link = _part(Link, body, "link") if "link" in body else await _measured(context, caller, body["links_of"])
     noise_scale = _noise_of(body)
-    return to_json(await asyncio.to_thread(plan, profile, link, spec, noise_scale))
+    try:
+        return to_json(await asyncio.to_thread(plan, profile, link, spec, noise_scale))
+    except SpecError as error:
+        raise invalid_spec(error) from None
 
 
 def _noise_of(body: dict[str, Any]) -> float | None:

@@ -23,7 +23,8 @@ from rubato.wire.spec import JobSpec, spec_to_json
 
 if TYPE_CHECKING:
     from rubato.planner.batches import Batch
-    from rubato.planner.choose import Option, Plan
+    from rubato.planner.choose import Plan
+    from rubato.planner.options import Option
 
 SpecFile = Annotated[str | None, typer.Argument(metavar="FILE", help="job.yaml, job.json, or train.py[:func].")]
 ConfigOption = Annotated[

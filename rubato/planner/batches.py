@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rubato.errors import check_rules
 from rubato.strategies.batch_rules import efficiency
+from rubato.wire.batch import MAX_GLOBAL_SIZE
 
 FACTORS = (1, 2, 4, 8, 16)
 """Times the spec's batch, up and down."""
@@ -27,7 +28,7 @@ class Batch:
     workers: int
     samples_per_s: float
     worth: float
-    """Of a sample, against one in the spec's batch."""
+    """Of a sample, against one in the spec's batch: by the samples of an update."""
     progress: float
     """What is learned in a second, against the spec's batch."""
 
@@ -37,23 +38,27 @@ def check_noise(noise_scale: float) -> None:
     check_rules((0 < noise_scale <= MAX_NOISE, "noise_scale", f"must lie above 0 and be at most {MAX_NOISE:g}"))
 
 
-def compare(base: int, pieces: int, noise_scale: float, speed: Callable[[int], tuple[int, float]]) -> tuple[Batch, ...]:
-    """The spec's batch, and others; the smallest first.
+def compare(
+    base: int, pieces: int, noise_scale: float, speed: Callable[[int], tuple[int, float, float]]
+) -> tuple[Batch, ...]:
+    """The spec's batch, and others as a spec may have them; the smallest first.
 
     Args:
         base: the spec's batch.
         pieces: of equal size that a batch has.
         noise_scale: in samples.
-        speed: of a batch, the workers that pay and their samples a second.
+        speed: of a batch, the workers that pay, their samples a second, and the samples of one update.
     """
     smaller = {base // factor for factor in FACTORS if base % (pieces * factor) == 0}
+    larger = {base * factor for factor in FACTORS if base * factor <= MAX_GLOBAL_SIZE}
+    *_, of_base = speed(base)
     found = []
-    for size in sorted({base * factor for factor in FACTORS} | smaller):
-        workers, samples_per_s = speed(size)
-        worth = efficiency(size, base, noise_scale)
+    for size in sorted(larger | smaller):
+        workers, samples_per_s, of_update = speed(size)
+        worth = efficiency(of_update, of_base, noise_scale)
         found.append(Batch(size, workers, samples_per_s, worth, samples_per_s * worth))
-    of_base = next(one.progress for one in found if one.global_size == base)
-    return tuple(replace(one, progress=one.progress / of_base) for one in found)
+    progress = next(one.progress for one in found if one.global_size == base)
+    return tuple(replace(one, progress=one.progress / progress) for one in found)
 
 
 def recommended(batches: Sequence[Batch]) -> Batch:
@@ -62,8 +67,11 @@ def recommended(batches: Sequence[Batch]) -> Batch:
     return next(one for one in batches if one.progress * ABOUT_RIGHT >= most)
 
 
-def sentences(batches: Sequence[Batch], base: int, noise_scale: float) -> Iterator[str]:
-    """What to make of it."""
+def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales_rates: bool = True) -> Iterator[str]:
+    """What to make of it.
+
+    Args:    scales_rates: whether the spec may scale learning rates with the batch.
+    """
     chosen, noise = recommended(batches), f"At a noise scale of {noise_scale:.3g} samples a batch of"
     if chosen.global_size == base:
         yield f"{noise} {base} is about right."
@@ -72,5 +80,8 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float) -> Iterat
     else:
         yield (
             f"{noise} {chosen.global_size} with {chosen.workers} workers would learn {chosen.progress:.2g} times as "
-            f"fast as one of {base}, though a sample is worth {chosen.worth:.2g} as much; lr_scaling goes with it."
+            f"fast as one of {base}, though a sample is worth {chosen.worth:.2g} as much; "
+            f"{'lr_scaling' if scales_rates else 'a larger learning rate'} goes with it. Its microbatches are "
+            f"{chosen.global_size // base} times as large, and what their activations take is not known: measure "
+            "their memory, or raise num_microbatches with the batch."
         )

@@ -1,7 +1,8 @@
 """Which number of workers and which strategy, and what stands against the others. Pure.
 
 Every candidate is predicted: the numbers of workers that a step uses well, and of the strategies those that the spec
-allows. What is recommended gives what is learned as the spec says; a faster one that changes it is told, not chosen.
+allows and whose memory the workers have. What is recommended gives what is learned as the spec says; a faster one that
+changes it is told, not chosen.
 """
 
 from __future__ import annotations
@@ -11,59 +12,21 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import get_args
 
+from rubato.errors import Finding, SpecError
+from rubato.planner import advice
 from rubato.planner.batches import Batch, compare, sentences
-from rubato.planner.lemmas import best_workers
+from rubato.planner.counts import some_of, useful_counts
 from rubato.planner.links import Link
-from rubato.planner.methods import Strategy, sent_bytes
-from rubato.planner.predict import Prediction, predict
+from rubato.planner.methods import Method, Strategy
+from rubato.planner.options import Option, name_of, option_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
-from rubato.wire.batch import next_useful
 from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec
 
+METHODS: tuple[Method, ...] = ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd")
 PAYS = 0.5
 """A worker more must bring at least this share of what the first ones bring, as with `autoscale: goodput`."""
-WORTH_IT = 1.2
-"""So many times as fast must be what changes what is learned, to be told."""
-PRETTY = {
-    "auto": "whole gradients, each worker adding up a part",
-    "ring": "whole gradients, over a ring",
-    "tree": "whole gradients, over a reduction tree",
-    "halving_doubling": "whole gradients, by halving and doubling",
-    "server": "whole gradients, added up by some for all",
-    "local_sgd": "the mean of the weights behind the updates of a step",
-    "diloco": "an outer update behind the updates of a step",
-    "streaming_diloco": "an outer update of a fragment behind the updates of a step",
-    "synchronous": "a server that makes updates when gradients are there, but for the slowest",
-    "asynchronous": "a server that makes updates as gradients come",
-    "layer_separation": "the layers behind the cut on some of them",
-}
-
-
-@dataclass(frozen=True)
-class Option:
-    """A strategy with a number of workers."""
-
-    name: str
-    """As a spec says it: an algorithm or a compression method of `aggregation`, or a method of `local_updates`."""
-    workers: int
-    step_s: float
-    compute_s: float
-    exposed_s: float
-    codec_s: float
-    update_s: float
-    samples_per_s: float
-    speedup: float
-    """Against one worker."""
-    sent_bytes: float
-    """By the busiest worker, in a step."""
-    memory_bytes: int
-    """Of one worker, without what the program and its activations take; 0: the profile does not say."""
-    binding: str
-    """What the most of a step is spent on, in words."""
-    is_whole: bool
-    """Whether nothing of a gradient is left out or rounded."""
 
 
 @dataclass(frozen=True)
@@ -94,26 +57,37 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     """What would be best for a job on workers of this kind, with links of this kind between them.
 
     Args:    noise_scale: of its gradients, in samples, as a job like it has charted; None: batches are not compared.
+    Raises:  SpecError: no strategy fits into the memory that the spec gives a worker.
     """
     allowed, refused = candidates(spec, profile)
-    counts = useful_counts(spec)
-    alone = _option(profile, link, spec, allowed[0], 1, 1.0).samples_per_s
-    options = {one: [_option(profile, link, spec, one, workers, alone) for workers in counts] for one in allowed}
+    useful = useful_counts(spec)
+    counts = some_of(useful)
+    alone = option_of(profile, link, spec, allowed[0], 1).samples_per_s
+    options: dict[Strategy, list[Option]] = {}
+    for one in allowed:
+        found = [option_of(profile, link, spec, one, workers, alone) for workers in counts]
+        fitting = [option for option in found if fits(profile, spec, option)]
+        if fitting:
+            options[one] = fitting
+        else:
+            refused.append(Refused(name_of(one), _too_large(spec, found)))
+    if not options:
+        raise SpecError([Finding("resources_per_worker.memory", refused[-1].reason)])
     best = sorted(
         (max(one, key=lambda option: option.samples_per_s) for one in options.values()),
         key=lambda option: option.step_s,
     )
     one_worker = [one for one in best if one.workers == 1]
     best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
-    strategy = _strategy_of(spec, allowed)
+    strategy = _strategy_of(spec, list(options))
     own = options[strategy]
     chosen = _enough(own)
     compared: tuple[Batch, ...] = ()
-    told = [*_stands_for(spec, refused, chosen), *_sentences(profile, link, spec, chosen, own, best)]
-    told += _other_shares(profile, link, spec, strategy, own)
+    told = [*_stands_for(spec, refused, chosen), *advice.of_options(profile, link, spec, strategy, chosen, own, best)]
+    told += _left_out(useful, counts, own, spec)
     if noise_scale is not None:
         compared = _compare(profile, link, spec, strategy, noise_scale)
-        told += sentences(compared, spec.batch.global_size, noise_scale)
+        told += sentences(compared, spec.batch.global_size, noise_scale, scales_rates=not spec.local_updates.is_on)
     return Plan(
         chosen,
         tuple(told),
@@ -124,16 +98,57 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     )
 
 
+def fits(profile: Profile, spec: JobSpec, option: Option) -> bool:
+    """Whether a worker has that memory; of a GPU's nothing is known."""
+    limit = spec.resources_per_worker.memory
+    return limit is None or profile.device != "cpu" or option.memory_bytes <= limit
+
+
+def _too_large(spec: JobSpec, found: Sequence[Option]) -> str:
+    least = min(option.memory_bytes for option in found)
+    return (
+        f"a worker would hold {least / 1e6:.3g} MB at least, besides the program and its activations, and "
+        f"resources_per_worker.memory is {(spec.resources_per_worker.memory or 0) / 1e6:.3g} MB: give it more"
+    )
+
+
+def _left_out(useful: Sequence[int], counts: Sequence[int], own: Sequence[Option], spec: JobSpec) -> Iterator[str]:
+    """Numbers of workers that were not looked at, and those that were but do not fit."""
+    if len(counts) < len(useful):
+        yield (
+            f"Of the {len(useful)} numbers of workers from {useful[0]} to {useful[-1]} that a step uses well "
+            f"{len(counts)} were looked at."
+        )
+    large = [str(count) for count in counts if count not in {option.workers for option in own}]
+    if large:
+        yield (
+            f"With {', '.join(large)} workers {own[0].name} does not fit into resources_per_worker.memory, "
+            f"{(spec.resources_per_worker.memory or 0) / 1e6:.3g} MB."
+        )
+
+
 def _compare(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, noise_scale: float) -> tuple[Batch, ...]:
     """Other batches, each with the workers that pay for it."""
 
-    def speed(size: int) -> tuple[int, float]:
+    def speed(size: int) -> tuple[int, float, float]:
         other = replace(spec, batch=replace(spec.batch, global_size=size, num_microbatches=spec.num_microbatches))
-        best = _enough([_option(profile, link, other, strategy, workers, 1.0) for workers in useful_counts(other)])
-        return best.workers, best.samples_per_s
+        found = [option_of(profile, link, other, strategy, workers) for workers in some_of(useful_counts(other))]
+        best = _enough([option for option in found if fits(profile, other, option)])
+        return best.workers, best.samples_per_s, size * _share_of_update(spec, best.workers)
 
     pieces = spec.num_microbatches * strategy.sync_every
     return compare(spec.batch.global_size, pieces, noise_scale, speed)
+
+
+def _share_of_update(spec: JobSpec, workers: int) -> float:
+    """Of the samples of a step, those whose mean gradient makes one update: of each replica, where they are several."""
+    local, count = spec.local_updates, spec.num_microbatches
+    if not local.is_on:
+        return 1.0
+    replica = 1.0
+    if not local.is_led:
+        replica = (1 if spec.reproducible else ceil(count / workers)) / count
+    return replica / local.sync_every
 
 
 def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Refused]]:
@@ -144,6 +159,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
         rank=told.rank,
         rows=told.rows,
         columns=None if told.columns == "auto" else told.columns,
+        momentum=told.momentum > 0,
         tree=spec.num_microbatches if spec.reproducible else 0,
     )
     algorithm = spec.aggregation.algorithm
@@ -159,7 +175,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     for pattern in ("ring", "tree", "halving_doubling"):
         allowed.append(replace(base, algorithm=pattern))
     allowed.append(replace(base, servers=servers))
-    for method in ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"):
+    for method in METHODS:
         allowed.append(replace(base, method=method))
     refused.append(Refused("threshold", "how many elements grow beyond the threshold depends on the training"))
     refused.append(Refused("hierarchical_topk", "which workers share a machine is decided when they start"))
@@ -178,7 +194,10 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
         because = "the spec says reproducible: true, and its bits depend on the number of workers"
         refused = [Refused(name_of(one), because) for one in allowed[1:]] + refused
         allowed = allowed[:1]
-    return allowed, refused
+    unknown = [one for one in allowed if one.method != "none" and one.method not in profile.codec_s]
+    because = "the profile does not say what its compression takes: `rubato profile` measures it anew"
+    refused += [Refused(one.method, because) for one in unknown]
+    return [one for one in allowed if one not in unknown], refused
 
 
 def _missing(cut: Cut | None, path: str) -> str:
@@ -188,32 +207,6 @@ def _missing(cut: Cut | None, path: str) -> str:
     if not (cut.inputs and cut.outputs):
         return "the profile does not tell what goes over the cut: `rubato profile` measures it anew"
     return ""
-
-
-def useful_counts(spec: JobSpec) -> list[int]:
-    """Numbers of workers between the bounds of the spec whose largest share of a step is smaller than with one less.
-
-    Where one leads, it deals out samples or updates, and not microbatches: any number is.
-    """
-    if spec.local_updates.is_led:
-        return list(range(spec.workers.min, spec.workers.upper + 1))
-    found: list[int] = []
-    more: int | None = spec.workers.min
-    while more is not None:
-        found.append(more)
-        more = next_useful(spec.num_microbatches, more, spec.workers.upper)
-    return found
-
-
-def name_of(strategy: Strategy) -> str:
-    """As a spec says it."""
-    if strategy.local != "none":
-        return strategy.local
-    if strategy.method != "none":
-        return strategy.method
-    if strategy.servers:
-        return "server"
-    return "auto" if strategy.algorithm == "direct" else strategy.algorithm
 
 
 def _stands_for(spec: JobSpec, refused: Sequence[Refused], chosen: Option) -> Iterator[str]:
@@ -229,75 +222,6 @@ def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
     return next((one for one in allowed if name_of(one) == spec.aggregation.name), allowed[0])
 
 
-def _option(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, workers: int, alone: float) -> Option:
-    several = not spec.reproducible
-    told = predict(profile, link, strategy, workers, spec.batch.global_size, spec.num_microbatches, several=several)
-    return Option(
-        name_of(strategy),
-        workers,
-        told.step_s,
-        told.compute_s,
-        told.exposed_s,
-        told.codec_s,
-        told.update_s,
-        told.samples_per_s,
-        told.samples_per_s / alone,
-        sent_bytes(strategy, profile, workers, spec.batch.global_size / strategy.sync_every),
-        _memory(profile, spec, strategy, workers),
-        _binding(told),
-        strategy.method == "none",
-    )
-
-
-def _memory(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -> int:
-    """State, gradients, partial sums, their mean, two results; what is kept, and the copies that are made of it."""
-    if not profile.state_bytes:
-        return 0
-    vector = profile.element_bytes * profile.parameters
-    mine = ceil(spec.num_microbatches / workers)
-    partials = 1 if not spec.reproducible else mine.bit_length()
-    kept = 0 if strategy.method in ("none", "fp16", "bf16") else 2
-    if strategy.local != "none":
-        travels = max(profile.state_bytes, vector)
-        outer = {"diloco": 1, "streaming_diloco": 4}.get(strategy.local, 0)  # momentum; shared weights, a settlement's
-        kept = travels + outer * vector  # the round's beginning
-        served = 2 * (workers - 1) * vector if strategy.local in ("asynchronous", "synchronous") else 0  # to and fro
-        if strategy.local == "synchronous":
-            served += max(1, workers - 1 - strategy.backups) * vector  # an update's
-        return profile.state_bytes + travels * (partials + 1 + 2 * (workers > 1)) + vector + kept + served
-    return profile.state_bytes + vector * (1 + partials + 1 + 2 * (workers > 1) + kept)
-
-
-def _binding(told: Prediction) -> str:
-    name, share = told.binding
-    return f"{share:.0%} of a step is {name}"
-
-
-def _other_shares(
-    profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, own: Sequence[Option]
-) -> Iterator[str]:
-    """Where another number of workers that do something for all would make a step much shorter."""
-    found: list[tuple[Option, int]] = []
-    for workers in (one.workers for one in own if one.workers > 1):
-        if strategy.cut is not None:
-            samples = spec.batch.global_size / strategy.sync_every
-            cut = strategy.cut.with_best_keepers(profile, link, workers, samples)
-            others = {cut.keepers: replace(strategy, cut=cut)}
-        else:
-            others = {count: replace(strategy, servers=count) for count in range(1, workers + 1) if strategy.servers}
-        found += [(_option(profile, link, spec, one, workers, 1.0), count) for count, one in others.items()]
-    fastest = min(own, key=lambda one: one.step_s)
-    option, count = min(found, key=lambda one: one[0].step_s, default=(fastest, 0))
-    if option.step_s * WORTH_IT < fastest.step_s:
-        what = "with the layers behind the cut (local_updates.keepers)"
-        if strategy.cut is None:
-            what = "adding up for all (aggregation.servers)"
-        yield (
-            f"{option.workers} workers, {count} of them {what}, would be {fastest.step_s / option.step_s:.2g} times "
-            "as fast."
-        )
-
-
 def _enough(own: Sequence[Option]) -> Option:
     """The largest number of workers that pays: on the average those that are added bring enough.
 
@@ -310,42 +234,3 @@ def _enough(own: Sequence[Option]) -> Option:
         if brings >= PAYS * first:
             chosen = option
     return chosen
-
-
-def _sentences(
-    profile: Profile, link: Link, spec: JobSpec, chosen: Option, own: Sequence[Option], best: Sequence[Option]
-) -> Iterator[str]:
-    exchanged = PRETTY.get(chosen.name, f"gradients as {chosen.name}")
-    steps = f"{1 / chosen.step_s:.3g} steps a second"
-    if chosen.workers == 1:
-        yield f"One worker: {steps}; {chosen.binding}."
-    else:
-        yield (
-            f"{chosen.workers} workers with {exchanged}: {steps}, {chosen.speedup:.2g} times one worker; "
-            f"{chosen.binding}."
-        )
-    beyond = next((one for one in own if one.workers > chosen.workers), None)
-    if beyond is not None:
-        yield (
-            f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
-            "of what the first ones bring."
-        )
-    limit = best_workers(
-        chosen.compute_s * chosen.workers,
-        profile.element_bytes * profile.parameters,
-        link.bytes_per_s,
-        link.latency_s,
-    )
-    if limit <= 1:
-        yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
-    faster = [one for one in best if not one.is_whole and one.step_s * WORTH_IT < chosen.step_s]
-    if faster:
-        told = faster[0]
-        yield (
-            f"{told.name} with {told.workers} workers would be {chosen.step_s / told.step_s:.2g} times as fast, but "
-            "leaves out a part of each gradient: compare loss curves at equal samples before you rely on it."
-        )
-    if chosen.exposed_s > chosen.compute_s and not spec.local_updates.is_on:
-        if spec.reproducible:
-            yield "reproducible: false would allow strategies that send less."
-        yield "local_updates would exchange once in many updates; reproducible: true holds with them."

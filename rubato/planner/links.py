@@ -2,7 +2,7 @@
 
 Names: P workers, n bytes of the vector, a = seconds until a word arrives, B = bytes a second of a worker's port, each
 way; adding up takes g seconds a byte. A message begins to arrive after 2a: its receiver says first that it is ready, as
-gloo has it.
+gloo has it; after a where it has said so long before.
 
 | exchange | messages in a row | bytes through the busiest port | bytes added up |
 |---|---|---|---|
@@ -23,7 +23,9 @@ server); Zou et al. 2017 (servers).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil, log2
+from statistics import median
 from typing import Literal
 
 from rubato.errors import check_rules
@@ -31,7 +33,7 @@ from rubato.strategies.sizes import Pattern, elements_sent
 from rubato.wire.spec import MAX_WORKERS
 
 WORDS = 2
-"""One after the other, of each message."""
+"""One after the other, of each message whose receiver says now that it is ready."""
 MAX_S = 1e6
 MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1.0, 1e18
 Exchange = Literal[Pattern, "all_gather", "to_first", "from_first"]
@@ -67,6 +69,16 @@ class Link:
             (all(1e-6 <= one <= 1 for one in self.share.values()), "share", "must lie above 0 and be at most 1"),
             (0 <= self.measured_workers <= MAX_WORKERS, "measured_workers", f"must lie in 0..{MAX_WORKERS}"),
         )
+
+    @cached_property
+    def usual_share(self) -> float:
+        """Of what was not measured: the median of what was."""
+        return median(self.share.values()) if self.share else 1.0
+
+    def moved_s(self, size: float, exchange: Exchange | None = None) -> float:
+        """Seconds that so many bytes take through a port, in an exchange; None: in messages of another kind."""
+        share = self.usual_share if exchange is None else self.share.get(exchange, self.usual_share)
+        return size / (self.bytes_per_s * share)
 
 
 @dataclass(frozen=True)
@@ -138,5 +150,9 @@ def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: 
     if link.measured_workers > 1 and exchange in link.start_s:
         measured = cost_of(exchange, link.measured_workers, 0.0, servers)
         start_s = link.start_s[exchange] * cost.messages / max(1, measured.messages)
-    moved_s = cost.port_bytes / (link.bytes_per_s * link.share.get(exchange, 1.0))
-    return start_s + moved_s + cost.added_bytes * link.add_s_per_byte
+    return start_s + link.moved_s(cost.port_bytes, exchange) + cost.added_bytes * link.add_s_per_byte
+
+
+def labels_s(workers: int, link: Link) -> float:
+    """Seconds of gloo's all-gather of next to nothing: a ring of P-1 messages."""
+    return time_of("ring", workers, 0.0, link) / 2

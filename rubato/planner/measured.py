@@ -13,6 +13,7 @@ from typing import get_args
 from rubato.errors import UserError
 from rubato.planner.links import MAX_BYTES_PER_S, MIN_BYTES_PER_S, Exchange, Link, cost_of
 from rubato.planner.profile import Layer, Profile
+from rubato.wire.aggregation import CompressionSpec
 from rubato.wire.spec import JobSpec
 
 
@@ -44,6 +45,13 @@ class Passes:
     device: str
     codec_s: dict[str, float] = field(default_factory=dict)
     """By method, seconds an element."""
+    merge_s: dict[str, float] = field(default_factory=dict)
+    """By method, for each list of another worker that is merged."""
+    codec_settings: dict[str, float] = field(default_factory=dict)
+    modules: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """As `Profile` has them."""
+    spread: float = 0.0
+    """The standard deviation of what passes took, over their mean."""
 
 
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
@@ -81,9 +89,27 @@ _LEAST_SHARE = 1e-6
 
 def sizes_of(spec: JobSpec) -> list[int]:
     """Three sizes of passes, in samples, about those that workers of this job make."""
-    pieces = spec.num_microbatches if spec.reproducible else spec.workers.upper
-    usual = max(1, spec.batch.global_size // pieces // spec.local_updates.sync_every)
+    usual = max(1, spec.batch.global_size // _pieces(spec) // spec.local_updates.sync_every)
     return sorted({max(1, usual // 2), usual, 2 * usual, *((3 * usual,) if usual == 1 else ())})
+
+
+def codec_settings(told: CompressionSpec) -> dict[str, float]:
+    """What the times of compression methods depend on; columns 0: `auto`."""
+    columns = 0 if told.columns == "auto" else told.columns
+    return {"density": told.density, "rank": told.rank, "rows": told.rows, "columns": columns}
+
+
+def _pieces(spec: JobSpec) -> int:
+    """Passes in which all samples of an update are gone through."""
+    local, workers = spec.local_updates, spec.workers.upper
+    match local.method:
+        case "asynchronous":
+            return 1
+        case "synchronous":
+            return max(1, workers - 1 - local.backups)
+        case "layer_separation":
+            return max(1, workers - local.keepers)
+    return spec.num_microbatches if spec.reproducible else workers
 
 
 def profile_of(seen: Sequence[Passes]) -> Profile:
@@ -107,15 +133,19 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
             rest_s += rest
         one, (forward_s, backward_s) = by_name[0][name], ways
         layers.append(Layer(name, one.shapes, forward_s, backward_s, one.inputs, one.outputs))
-    told = [one.codec_s for one in seen if one.codec_s]
+    with_codecs = next((one for one in seen if one.codec_s), seen[0])
     parameters = max(1, seen[0].parameters)
     return Profile(
         tuple(layers),
         start_s=rest_s / 2,  # once on each way
         update_s=statistics.median(one.update_s for one in seen) / parameters,
-        codec_s=told[0] if told else {},
+        codec_s=with_codecs.codec_s,
+        merge_s=with_codecs.merge_s,
+        codec_settings=with_codecs.codec_settings,
         state_bytes=seen[0].state_bytes,
         device=seen[0].device,
+        modules=seen[0].modules,
+        spread=statistics.median(one.spread for one in seen),
     )
 
 

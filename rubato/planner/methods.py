@@ -13,9 +13,10 @@ from rubato.planner.links import Exchange, Link, sent_by, time_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
 from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, Pattern, columns_for, count_of
+from rubato.wire.aggregation import CORRECTED, KEEPING_NOTHING
 from rubato.wire.local_updates import LED, LocalMethod
 
-Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "threshold", "onebit", "sketch", "sketched_sgd"]
+Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Strategy:
     rows: int = 5
     columns: int | None = None
     """Of a sketch; None: so many that it has as many elements as its second look."""
+    momentum: bool = False
+    """Whether what is kept gathers momentum, where the method can."""
     sketch_algorithm: Pattern = "tree"
     """Of the sums of a sketch."""
     tree: int = 0
@@ -50,8 +53,20 @@ class Strategy:
     @property
     def overlaps(self) -> bool:
         """Whether the exchange begins while the backward pass still computes; on a GPU none does."""
+        return self.is_own and self.local == "none"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the engine's own exchange ends a step."""
         is_plain = self.method == "none" and self.algorithm == "direct" and not self.servers
-        return is_plain and self.local == "none"
+        return is_plain and self.local != "streaming_diloco"
+
+    @property
+    def kept_parts(self) -> int:
+        """How often each worker keeps what is compressed: as many parts as a compressor has of its own."""
+        if self.method in KEEPING_NOTHING:
+            return 0
+        return 2 if self.method == "onebit" or (self.momentum and self.method in CORRECTED) else 1
 
 
 @dataclass(frozen=True)
@@ -107,8 +122,6 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
             told = [Message("all_gather", entry * per_tensor)]
         case "gtopk":
             told = [Message("tree", entry * chosen)]
-        case "threshold":
-            told = [Message("all_gather", 8), Message("all_gather", INDEX_BYTES * chosen)]
         case "onebit":
             told = [Message("direct", sum(ceil(rows * columns / 8) + 2 * e * rows for rows, columns in matrices))]
         case "sketch" | "sketched_sgd":
@@ -135,8 +148,15 @@ def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, e
 
 def message_s(message: Message, strategy: Strategy, workers: int, link: Link) -> float:
     """Seconds that one of them takes."""
-    most = max(_vectors(strategy, workers))
+    _, most = _most_vectors(strategy, workers)
     return time_of(message.exchange, workers, message.size, link, max(1, strategy.servers), most)
+
+
+def settlement_s(strategy: Strategy, profile: Profile, workers: int, link: Link) -> float:
+    """Seconds in which all tell each other what each keeps, before a checkpoint: whole sums, part by part."""
+    if strategy.local == "streaming_diloco":
+        return time_of("direct", workers, max(profile.state_bytes, profile.element_bytes * profile.parameters), link)
+    return strategy.kept_parts * time_of("direct", workers, profile.element_bytes * profile.compressed, link)
 
 
 def sent_bytes(strategy: Strategy, profile: Profile, workers: int, samples: float = 0.0) -> float:
@@ -144,22 +164,44 @@ def sent_bytes(strategy: Strategy, profile: Profile, workers: int, samples: floa
 
     Args:    samples: of an update, by all together; what goes over a cut depends on them.
     """
-    told = messages(strategy, profile, workers)
-    servers = max(1, strategy.servers)
-    by_rank = [
-        sum(sent_by(one.exchange, rank, workers, one.size, servers, vectors) for one in told)
-        for rank, vectors in enumerate(_vectors(strategy, workers))
-    ]
-    if strategy.cut is not None and workers > 1:
+    if workers == 1:
+        return 0.0
+    told, servers = messages(strategy, profile, workers), max(1, strategy.servers)
+    by_rank: dict[int, float] = {}
+    for rank in _ranks(strategy, workers):
+        vectors = _vectors(strategy, workers, rank)
+        by_rank[rank] = sum(sent_by(one.exchange, rank, workers, one.size, servers, vectors) for one in told)
+    if strategy.cut is not None:
         updates = strategy.cut.sent(profile, workers, samples)
-        by_rank = [closing + strategy.sync_every * each for closing, each in zip(by_rank, updates, strict=True)]
-        by_rank[-1] += strategy.cut.handed_bytes(profile)
-    return max(by_rank)
+        by_rank = {rank: closing + strategy.sync_every * updates[rank] for rank, closing in by_rank.items()}
+        by_rank[workers - 1] += strategy.cut.handed_bytes(profile)
+    return max(by_rank.values())
 
 
-def _vectors(strategy: Strategy, workers: int) -> tuple[int, ...]:
-    """By rank, how many vectors it tells in a sum; where one leads, it alone has any."""
-    return (1, *(0,) * (workers - 1)) if strategy.local in LED else vectors_of(strategy.tree, workers)
+def _ranks(strategy: Strategy, workers: int) -> set[int]:
+    """One of each kind, as to what it sends: who leads, who serves, who only helps, and who tells most vectors."""
+    most, _ = _most_vectors(strategy, workers)
+    return {0, 1, most, min(max(1, strategy.servers), workers) - 1, workers - 1}
+
+
+def _vectors(strategy: Strategy, workers: int, rank: int) -> int:
+    """How many vectors a rank tells in a sum; where one leads, it alone has any."""
+    if strategy.local in LED:
+        return int(rank == 0)
+    return vectors_of(strategy.tree, workers)[rank] if strategy.tree else 1
+
+
+def _most_vectors(strategy: Strategy, workers: int) -> tuple[int, int]:
+    """The first rank that tells most, and how many."""
+    if strategy.local in LED or not strategy.tree:
+        return 0, 1
+    return _most_of(strategy.tree, workers)
+
+
+@lru_cache(maxsize=1024)
+def _most_of(microbatches: int, workers: int) -> tuple[int, int]:
+    vectors = vectors_of(microbatches, workers)
+    return vectors.index(max(vectors)), max(vectors)
 
 
 @lru_cache(maxsize=1024)
@@ -176,6 +218,14 @@ def vectors_of(microbatches: int, workers: int) -> tuple[int, ...]:
     return tuple(tree.count_nodes(*run) for run in pairwise(bounds))
 
 
-def codec_s(strategy: Strategy, profile: Profile) -> float:
-    """Seconds to compress and decompress a step; 0 where that was not measured."""
-    return profile.codec_s.get(strategy.method, 0.0) * profile.compressed
+def codec_s(strategy: Strategy, profile: Profile, workers: int) -> float:
+    """Seconds to compress and decompress a step, and to merge what others tell; 0 where that was not measured."""
+    if workers == 1:
+        return 0.0
+    merged = merges(strategy.method, workers) * profile.merge_s.get(strategy.method, 0.0)
+    return (profile.codec_s.get(strategy.method, 0.0) + merged) * profile.compressed
+
+
+def merges(method: str, workers: int) -> int:
+    """Lists of others that the busiest worker merges with its own in a step."""
+    return {"topk": workers - 1, "gtopk": (workers - 1).bit_length()}.get(method, 0)

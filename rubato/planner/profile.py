@@ -13,6 +13,8 @@ MAX_SIDE, MAX_SIDES = 2**31, 16
 MAX_ELEMENTS = 2**40
 MAX_BYTES = 2**60
 LEAST_S, MAX_S = 1e-15, 1e6
+MAX_TENSORS = 10_000
+MAX_SPREAD = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Profile:
     """Of the optimizer, a parameter."""
     codec_s: dict[str, float] = field(default_factory=dict)
     """By compression method, seconds an element: both ways, measured on this kind of machine."""
+    merge_s: dict[str, float] = field(default_factory=dict)
+    """By compression method, seconds an element for each list of another worker that is merged."""
+    codec_settings: dict[str, float] = field(default_factory=dict)
+    """Of the methods, what these times depend on: density, rank, rows and columns."""
+    modules: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By name of a module with layers in it, elements of a sample that go in and come out; 0: not one tensor."""
+    spread: float = 0.0
+    """cv, the standard deviation of the times of passes over their mean."""
     element_bytes: int = 4
     state_bytes: int = 0
     """Of parameters, buffers and optimizer state; 0: not measured."""
@@ -67,7 +77,9 @@ class Profile:
     """What it was measured on: `cpu` or `cuda`."""
 
     def __post_init__(self) -> None:
-        times = self.start_s, self.update_s, *self.codec_s.values()
+        times = self.start_s, self.update_s, *self.codec_s.values(), *self.merge_s.values()
+        tensors = sum(len(layer.shapes) for layer in self.layers)
+        widths = self.modules.values()
         check_rules(
             (0 < len(self.layers) <= MAX_LAYERS, "layers", f"must be 1 to {MAX_LAYERS}, got {len(self.layers)}"),
             (all(0 <= one <= MAX_S for one in times), "start_s", f"times must lie in 0..{MAX_S:g}"),
@@ -79,6 +91,14 @@ class Profile:
                 "take no time at all: this was not measured",
             ),
             (any(layer.shapes for layer in self.layers), "layers", "have no parameters"),
+            (tensors <= MAX_TENSORS, "layers", f"must have at most {MAX_TENSORS} tensors, got {tensors}"),
+            (0 <= self.spread <= MAX_SPREAD, "spread", f"must lie in 0..{MAX_SPREAD:g}, got {self.spread}"),
+            (
+                len(widths) <= MAX_TENSORS
+                and all(len(one) == 2 and all(0 <= width <= MAX_ELEMENTS for width in one) for one in widths),
+                "modules",
+                f"must be {MAX_TENSORS} at most, each with what goes in and what comes out, 0..2**40",
+            ),
         )
 
     @cached_property
@@ -97,13 +117,18 @@ class Profile:
         """Elements of these."""
         return sum(rows * columns for rows, columns in self.matrices)
 
+    @cached_property
+    def sample_s(self) -> tuple[float, float]:
+        """Seconds a sample: forward, and back."""
+        return sum(layer.forward_s for layer in self.layers), sum(layer.backward_s for layer in self.layers)
+
     def forward_s(self, samples: float) -> float:
         """A forward pass over so many samples."""
-        return self.start_s + samples * sum(layer.forward_s for layer in self.layers)
+        return self.start_s + samples * self.sample_s[0]
 
     def backward_s(self, samples: float) -> float:
         """A backward pass over so many samples."""
-        return self.start_s + samples * sum(layer.backward_s for layer in self.layers)
+        return self.start_s + samples * self.sample_s[1]
 
     def ready(self, samples: float, bucket_bytes: int) -> list[tuple[float, int]]:
         """When during a backward pass each bucket is complete, and its elements; the last layer's comes first."""

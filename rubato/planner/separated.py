@@ -4,10 +4,13 @@ Of W workers F are keepers, who compute the back; C = W - F compute the front, e
 elements a sample that go over the cut and K that come back. A keeper has ceil(C/F) of the others, and so s of the
 samples. All must be here before its update is made, so the parts of an update follow each other:
     front forward (b/C) + T(sA) + back forward (s) + T(sK) + T(sK) + back backward (s) + T(sA) + front backward (b/C)
-    + the sum of the front's gradients over C, or that of the back's over F, which takes longer + update
-T is the way through the keeper's port, which all that ask it share. A step has H updates; then one of the others hands
-the first keeper the front with what optimizers keep of it, and the whole state is exchanged. Numbers may be packed on
-their way (`strategies.cut_format`).
+    + the sum of the front's gradients over C, or what the keepers do meanwhile, which takes longer + update
+T is the way through the keeper's port, which all that ask it share. Each of the four is told as a head, for which the
+other waits, and then a tensor, for which it is ready only when the head is there: 3a, a being a word's latency. While
+the front's gradients are summed, the others say that they are done, in the same way, and hear a word back when the
+keeper has made its update: 4a, and with several keepers the sum of the back's gradients between. A step has H updates;
+then one of the others hands the first keeper the front with what optimizers keep of it, and the whole state is
+exchanged. Numbers may be packed on their way (`strategies.cut_format`).
 
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `engine.separation` says what is sent.
 """
@@ -16,12 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
+from rubato.planner.counts import doubled
 from rubato.planner.links import WORDS, Link, cost_of, time_of
 from rubato.planner.profile import Layer, Profile
 from rubato.strategies.sizes import cut_bytes, cut_format
 from rubato.wire.local_updates import CutFormat
+
+_ASKED = 1 + WORDS
+"""Latencies until a head and then its tensor are there."""
+_DONE = _ASKED + 1
 
 
 @dataclass(frozen=True)
@@ -38,25 +47,31 @@ class Cut:
 
     front: tuple[Layer, ...]
     back: tuple[Layer, ...]
+    inputs: int = 0
+    """A: elements of a sample that go over the cut; 0: not measured."""
+    outputs: int = 0
+    """K: elements of a sample that come back; 0: not measured."""
     format: CutFormat = "none"
     """How numbers travel between them."""
     keepers: int = 1
     """F, where twice as many workers are there."""
 
     @property
-    def inputs(self) -> int:
-        """A: elements of a sample that go over the cut; 0: not measured."""
-        return self.back[0].inputs
-
-    @property
-    def outputs(self) -> int:
-        """K: elements of a sample that come back; 0: not measured."""
-        return self.back[-1].outputs
-
-    @property
     def most_parameters(self) -> int:
         """Of the side that has more."""
-        return max(_parameters(self.front), _parameters(self.back))
+        return max(self._parameters)
+
+    @cached_property
+    def _parameters(self) -> tuple[int, int]:
+        """Of the front, and of the back."""
+        front, back = (sum(layer.parameters for layer in side) for side in (self.front, self.back))
+        return front, back
+
+    @cached_property
+    def _pass_s(self) -> tuple[float, float]:
+        """Seconds a sample, both ways, of the front, and of the back."""
+        front, back = (sum(layer.forward_s + layer.backward_s for layer in side) for side in (self.front, self.back))
+        return front, back
 
     def update(self, profile: Profile, link: Link, workers: int, samples: float) -> Separated:
         """One update by two workers or more.
@@ -65,14 +80,14 @@ class Cut:
         """
         keepers, others = self._roles(workers)
         kept = samples * ceil(others / keepers) / others
-        front_s = sum(layer.forward_s + layer.backward_s for layer in self.front) * samples / others
-        back_s = sum(layer.forward_s + layer.backward_s for layer in self.back) * kept
+        front_s, back_s = self._pass_s
         moved = self._to_keeper(profile, kept) + self._from_keeper(profile, kept)
         front_bytes, back_bytes = self._sums(profile)
-        sums = time_of("direct", others, front_bytes, link), time_of("direct", keepers, back_bytes, link)
+        of_front = time_of("direct", others, front_bytes, link)
+        of_back = time_of("direct", keepers, back_bytes, link) + _DONE * link.latency_s
         return Separated(
-            2 * profile.start_s + front_s + back_s,
-            4 * WORDS * link.latency_s + moved / link.bytes_per_s + max(sums),
+            2 * profile.start_s + front_s * samples / others + back_s * kept,
+            4 * _ASKED * link.latency_s + link.moved_s(moved) + max(of_front, of_back),
         )
 
     def sent(self, profile: Profile, workers: int, samples: float) -> list[float]:
@@ -97,7 +112,7 @@ class Cut:
         return max(front_bytes, profile.state_bytes * front_bytes / (front_bytes + back_bytes))
 
     def with_best_keepers(self, profile: Profile, link: Link, workers: int, samples: float) -> Cut:
-        """The same with the number of keepers whose updates are fastest, the fewest of those.
+        """The same with the number of keepers whose updates are fastest, of powers of two and the half of all workers.
 
         Args:    samples: of an update.
         """
@@ -106,7 +121,7 @@ class Cut:
             each = one.update(profile, link, workers, samples)
             return each.compute_s + each.exchange_s
 
-        return min((replace(self, keepers=count) for count in range(1, workers // 2 + 1)), key=seconds, default=self)
+        return min((replace(self, keepers=count) for count in doubled(workers // 2)), key=seconds, default=self)
 
     def _roles(self, workers: int) -> tuple[int, int]:
         """Keepers, and all others, of whom there are no fewer."""
@@ -115,7 +130,8 @@ class Cut:
 
     def _sums(self, profile: Profile) -> tuple[int, int]:
         """Bytes of the gradients of the front, and of the back."""
-        return profile.element_bytes * _parameters(self.front), profile.element_bytes * _parameters(self.back)
+        front, back = self._parameters
+        return profile.element_bytes * front, profile.element_bytes * back
 
     def _to_keeper(self, profile: Profile, samples: float) -> float:
         return self._bytes(profile, samples, self.inputs, goes_in=True) + self._bytes(profile, samples, self.outputs)
@@ -141,8 +157,13 @@ def cut_of(profile: Profile, path: str, packed: CutFormat = "none", keepers: int
         within = {one.name for one in profile.layers if f"{one.name.partition('.')[2]}.".startswith(f"{path}.")}
     back = tuple(layer for layer in profile.layers if layer.name in within)
     front = tuple(layer for layer in profile.layers if layer.name not in within)
-    return Cut(front, back, packed, keepers) if front and back else None
+    inputs, outputs = _widths(profile, path)
+    return Cut(front, back, inputs, outputs, packed, keepers) if front and back else None
 
 
-def _parameters(layers: Sequence[Layer]) -> int:
-    return sum(layer.parameters for layer in layers)
+def _widths(profile: Profile, path: str) -> Sequence[int]:
+    """Elements of a sample that go into a module, and out; zeros: not measured."""
+    known: dict[str, Sequence[int]] = {one.name: (one.inputs, one.outputs) for one in profile.layers}
+    known.update(profile.modules)
+    inner = {name.partition(".")[2]: widths for name, widths in known.items()}
+    return known.get(path) or inner.get(path) or (0, 0)

@@ -10,7 +10,8 @@ import torch
 
 from rubato.cli.app import run
 from rubato.cli.exits import ExitCode
-from rubato.planner.profile import Profile
+from rubato.planner.profile import MAX_SPREAD, Profile
+from rubato.planner.separated import cut_of
 from rubato.profiling import CODECS
 from rubato.wire.codec import from_json
 
@@ -27,7 +28,8 @@ class Slow(torch.nn.Module):
         return self.linear(x).relu()
 
 def train(run):
-    model = torch.nn.Sequential(Slow(), torch.nn.Linear(64, 2))
+    head = torch.nn.Sequential(torch.nn.MaxPool1d(16), torch.nn.Linear(4, 2))
+    model = torch.nn.Sequential(Slow(), head)
     optimizer = torch.optim.AdamW(model.parameters())
     data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.zeros(256, dtype=torch.long))
     run.prepare(model=model, optimizer=optimizer, dataset=data)
@@ -38,7 +40,7 @@ def train(run):
         optimizer.step()
         assert not run.config.get("fails")
 """
-PARAMETERS = 8 * 64 + 64 + 64 * 2 + 2
+PARAMETERS = 8 * 64 + 64 + 4 * 2 + 2
 
 
 @pytest.fixture
@@ -55,9 +57,15 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert f"profile.json: {PARAMETERS} parameters in 2 layers" in told.out
     assert "passes of 2 samples (1 of 3)" in told.err
     found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
-    assert [layer.name for layer in found.layers] == ["0.linear", "1"]
-    assert [layer.shapes for layer in found.layers] == [((64, 8), (64,)), ((2, 64), (2,))]
-    assert [(layer.inputs, layer.outputs) for layer in found.layers] == [(8, 64), (64, 2)]
+    assert [layer.name for layer in found.layers] == ["0.linear", "1.1"]
+    assert [layer.shapes for layer in found.layers] == [((64, 8), (64,)), ((2, 4), (2,))]
+    assert [(layer.inputs, layer.outputs) for layer in found.layers] == [(8, 64), (4, 2)]
+    assert found.modules == {"0": (8, 64), "1": (64, 2)}, "what goes in before it is pooled"
+    assert (cut := cut_of(found, "1")) is not None
+    assert (cut.inputs, cut.outputs) == (64, 2)
+    assert 0 <= found.spread <= MAX_SPREAD
+    assert found.merge_s.keys() == {"topk", "gtopk"}
+    assert found.codec_settings == {"density": 0.001, "rank": 4, "rows": 5, "columns": 0}
     slow, quick = found.layers
     assert 0.003 < slow.forward_s < 0.4, "four milliseconds a sample, and more where the machine is busy"
     assert quick.forward_s < slow.forward_s / 2
@@ -89,3 +97,11 @@ def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFix
     (folder / "profile.json").write_text("{}")
     assert run(["plan", "train.py", "--gbit", "1"]) == ExitCode.ERROR
     assert "profile.json is no profile (layers" in capfd.readouterr().err
+
+
+def test_compression_is_measured_as_the_spec_has_it(folder: Path) -> None:
+    sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16", "--set", "reproducible=false"]
+    aggregation = "aggregation.compression.method=topk", "aggregation.compression.density=0.25"
+    assert run(["profile", "train.py", *sizes, *(word for one in aggregation for word in ("--set", one))]) == 0
+    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+    assert found.codec_settings["density"] == 0.25

@@ -62,6 +62,20 @@ async def test_with_a_noise_scale_batches_are_compared(bench: Bench) -> None:
     assert len(answer["batches"]) > 3
 
 
+async def test_what_no_worker_can_hold_is_refused(bench: Bench) -> None:
+    small = {**SPEC, "resources_per_worker": {"memory": "1KiB"}}
+    body = {**BODY, "spec": small, "profile": {**BODY["profile"], "state_bytes": 100_000}}
+    (error,) = (await bench.post("/plan", 422, body))["errors"]
+    assert error["path"] == "resources_per_worker.memory"
+    assert "a worker would hold" in error["message"]
+
+
+async def test_batches_beyond_what_a_spec_may_have_are_left_out(bench: Bench) -> None:
+    spec = {**SPEC, "batch": {"global_size": 100_000_000, "num_microbatches": 16}}
+    answer = await bench.post("/plan", 200, {**BODY, "spec": spec, "noise_scale": 1e9})
+    assert max(one["global_size"] for one in answer["batches"]) == 800_000_000
+
+
 async def test_links_are_those_that_a_job_has_measured(bench: Bench) -> None:
     controller = await bench.start("links", recipe="measure-links")
     body = {"spec": SPEC, "profile": BODY["profile"], "links_of": "links"}

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import strategy_steps
 from benchmarks.strategies import PROFILE, STRATEGIES, Emulated
 from benchmarks.strategy_steps import LEAST, LOCAL, LONG_S, STEPS, links_of, parser, steps_of, tables
-from rubato.planner.choose import name_of
+from rubato.planner.options import name_of
 
 
 def test_all_nine_links_are_measured_unless_others_are_named() -> None:

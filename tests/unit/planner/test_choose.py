@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.planner.choose import Plan, plan, useful_counts
+from rubato.errors import SpecError
+from rubato.planner.choose import Plan, plan
+from rubato.planner.counts import MOST, doubled, some_of, useful_counts
 from rubato.planner.links import Link
 from rubato.planner.profile import Layer, Profile
 from rubato.wire.spec import JobSpec, parse_spec
@@ -162,9 +165,35 @@ def test_a_batch_is_recommended_where_the_noise_is_known() -> None:
     assert re.search(
         r"At a noise scale of 1e\+07 samples a batch of \d+ with 8 workers would learn", noisy.sentences[-1]
     )
+    assert re.search(r"microbatches are \d+ times as large, and what their activations take is", noisy.sentences[-1])
     quiet = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=0.1)
     assert quiet.sentences[-1].endswith("learns about as fast as one of 256, from fewer samples.")
     assert planned(FAST).batches == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "of_update"), [({}, 256), ({"local_updates": {"method": "diloco", "sync_every": 4}}, 256 / 64)]
+)
+def test_what_a_sample_is_worth_goes_by_an_update(fields: dict[str, Any], of_update: float) -> None:
+    """With local updates a step is many: each replica learns from 1/(V H) of its samples at a time."""
+    found = plan(MODEL, FAST, spec_of(**fields), noise_scale=100.0).batches
+    base, double = (next(one for one in found if one.global_size == size) for size in (256, 512))
+    assert base.worth == 1.0
+    assert double.worth == pytest.approx((100 + of_update) / (100 + 2 * of_update))
+
+
+def test_an_asynchronous_update_learns_from_a_ticket() -> None:
+    led: dict[str, Any] = {"reproducible": False, "local_updates": {"method": "asynchronous", "sync_every": 8}}
+    found = plan(MODEL, FAST, spec_of(**led), noise_scale=100.0)
+    double = next(one for one in found.batches if one.global_size == 512)
+    assert double.worth == pytest.approx((100 + 32) / (100 + 64))
+    assert not any("lr_scaling" in one for one in found.sentences), "which a spec with local updates may not have"
+
+
+def test_no_batch_is_compared_that_no_spec_may_have() -> None:
+    huge = {"global_size": 100_000_000, "num_microbatches": 16}
+    found = plan(MODEL, FAST, spec_of(batch=huge), noise_scale=1e12)
+    assert max(one.global_size for one in found.batches) == 800_000_000
 
 
 def test_where_one_worker_leads_any_number_of_others_is_useful() -> None:
@@ -197,6 +226,138 @@ def test_memory_is_told_where_the_profile_knows_it() -> None:
     )
     assert kept.memory_bytes - whole.memory_bytes == 2 * 4 * MODEL.parameters
     assert planned(FAST, replace(MODEL, state_bytes=0)).recommended.memory_bytes == 0
+
+
+def test_what_is_kept_is_told_by_how_often() -> None:
+    def held(**compression: Any) -> int:
+        aggregation = {"compression": compression}
+        return planned(FAST, reproducible=False, aggregation=aggregation).by_workers[-1].memory_bytes
+
+    vector = 4 * MODEL.parameters
+    assert held(method="onebit") - held(method="fp16") == 4 * vector, "two parts, own and pending"
+    assert held(method="topk", momentum=0.9) - held(method="topk") == 2 * vector
+
+
+def test_what_does_not_fit_into_memory_is_refused() -> None:
+    pinned: dict[str, Any] = {"reproducible": False, "workers": {"initial": 4, "min": 4, "max": 4}}
+
+    def asked(memory: int, **fields: Any) -> Plan:
+        return planned(FAST, resources_per_worker={"memory": memory}, **pinned, **fields)
+
+    plain = planned(FAST, **pinned)
+    by_name = {one.name: one.memory_bytes for one in plain.best}
+    between = (by_name["auto"] + by_name["onebit"]) // 2
+    answer = asked(between, aggregation={"compression": {"method": "onebit"}})
+    assert "onebit" not in {one.name for one in answer.best}
+    assert all(one.memory_bytes <= between for one in (*answer.best, *answer.by_workers))
+    (reason,) = [one.reason for one in answer.refused if one.name == "onebit"]
+    assert "resources_per_worker.memory is" in reason
+    assert answer.sentences[0] == f"The spec has onebit, which is not predicted: {reason}. What follows is for auto."
+    with pytest.raises(SpecError, match=r"resources_per_worker.memory: a worker would hold [\d.]+ MB at least"):
+        asked(1 << 20)
+    on_gpu = replace(MODEL, device="cuda")
+    few: dict[str, Any] = {"reproducible": False, "resources_per_worker": {"memory": 1 << 20}}
+    assert planned(FAST, on_gpu, **few).recommended.workers > 1, "a GPU's memory is another"
+
+
+def test_numbers_of_workers_that_do_not_fit_are_named() -> None:
+    """A server has two vectors for each of the others."""
+    led: dict[str, Any] = {"reproducible": False, "local_updates": {"method": "asynchronous", "sync_every": 16}}
+    every = planned(FAST, **led).by_workers
+    limit = (every[4].memory_bytes + every[5].memory_bytes) // 2
+    answer = planned(FAST, **led, resources_per_worker={"memory": limit})
+    assert [one.workers for one in answer.by_workers] == [1, 2, 3, 4, 5]
+    assert any("With 6, 7, 8 workers asynchronous does not fit" in one for one in answer.sentences)
+
+
+def test_a_method_that_was_not_measured_does_not_cost_nothing() -> None:
+    known = replace(MODEL, codec_s={"fp16": 1e-9})
+    answer = planned(FAST, known, reproducible=False, aggregation={"compression": {"method": "topk"}})
+    reasons = {one.name: one.reason for one in answer.refused}
+    assert reasons["topk"].endswith("`rubato profile` measures it anew")
+    assert "fp16" in {one.name for one in answer.best}
+    assert answer.sentences[0].startswith("The spec has topk, which is not predicted")
+
+
+def test_times_of_other_settings_are_told() -> None:
+    measured = replace(MODEL, codec_settings={"density": 0.001, "rank": 4, "rows": 5, "columns": 0})
+
+    def told(**fields: Any) -> list[str]:
+        return [one for one in planned(FAST, measured, **fields).sentences if "was measured with" in one]
+
+    dense = {"compression": {"method": "topk", "density": 0.25}}
+    (one,) = told(reproducible=False, aggregation=dense)
+    assert one.startswith("What compression takes was measured with density 0.001, not")
+    assert not told(reproducible=False)
+
+
+def test_what_checkpoints_settle_is_told() -> None:
+    link = Link(1e-4, 1e6)
+    topk: dict[str, Any] = {"reproducible": False, "aggregation": {"compression": {"method": "topk"}}}
+    pinned: dict[str, Any] = {"workers": {"initial": 4, "min": 4, "max": 4}}
+
+    def told(**fields: Any) -> list[str]:
+        return [one for one in planned(link, **topk, **pinned, **fields).sentences if "checkpoint.every" in one]
+
+    (one,) = told()
+    assert re.match(r"Each checkpoint has all workers tell each other what they keep, whole: 7.1 s of every 30 s", one)
+    assert not told(checkpoint={"every": "10m"})
+    with_more = planned(link, **topk, **pinned).by_workers[0]
+    without = planned(link, **topk, **pinned, checkpoint={"every": "10m"}).by_workers[0]
+    assert with_more.step_s > 1.2 * without.step_s
+
+
+def test_what_the_lemmas_say_is_told() -> None:
+    fast = planned(Link(1e-6, 1e9))
+    told = next(one for one in fast.sentences if "Amdahl" in one)
+    found = re.search(r"leaves (\d+)% of their time for work .* at least half of it with up to (\d+) workers", told)
+    assert found is not None
+    assert 0 < int(found[1]) <= 100
+    assert int(found[2]) >= fast.recommended.workers
+    served = planned(Link(1e-6, 1e9), reproducible=False, aggregation={"algorithm": "server"})
+    assert any(
+        re.match(r"\d+ servers.* would take no longer to add up than 8 workers to comp", one)
+        for one in served.sentences
+    )
+
+
+def test_a_plan_for_thousands_of_workers_is_made_soon() -> None:
+    """In a thread of the service that nobody can cancel."""
+    batch = {"global_size": 1 << 20, "num_microbatches": 1 << 16}
+    layers = tuple(Layer(str(number), ((64, 64), (64,)), 1e-6, 1e-6) for number in range(500))
+    deep = replace(MODEL, layers=layers, modules={"head": (64, 64)})
+    for fields in (
+        {},
+        {"reproducible": False},
+        {"reproducible": False, "aggregation": {"algorithm": "server", "servers": 1}},
+        {"reproducible": False, "aggregation": {"compression": {"method": "topk"}}},
+        {"reproducible": False, "local_updates": {"method": "asynchronous", "sync_every": 16}},
+    ):
+        began = time.process_time()
+        answer = planned(FAST, deep, workers={"max": 4096}, batch=batch, **fields)
+        assert time.process_time() - began < 5
+        assert len(answer.by_workers) <= MOST
+        assert (answer.by_workers[0].workers, answer.by_workers[-1].workers) == (1, 4096)
+        (told,) = [one for one in answer.sentences if "were looked at" in one]
+        assert f"{len(answer.by_workers)} were looked at" in told
+    assert not any("were looked at" in one for one in planned(FAST).sentences)
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, unique=True), st.integers(2, 40))
+def test_of_many_counts_some_are_looked_at(counts: list[int], most: int) -> None:
+    counts.sort()
+    found = some_of(counts, most)
+    assert len(found) <= most
+    assert set(found) <= set(counts)
+    assert (found[0], found[-1]) == (counts[0], counts[-1])
+    assert found == counts or len(counts) > most
+
+
+@given(st.integers(0, 300))
+def test_counts_are_doubled_up_to_the_most(most: int) -> None:
+    found = doubled(most)
+    assert all(count & (count - 1) == 0 or count == most for count in found)
+    assert (found[0], found[-1]) == (1, most) if most else not found
 
 
 @given(

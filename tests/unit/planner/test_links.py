@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.planner.links import Exchange, Link, cost_of, sent_by, time_of
+from rubato.planner.links import Exchange, Link, cost_of, labels_s, sent_by, time_of
 from rubato.strategies.sizes import Pattern, elements_sent
 
 MEGABIT = 1e6 / 8
@@ -56,3 +56,18 @@ def test_what_was_measured_counts() -> None:
     assert time_of("ring", 7, 0, link) == pytest.approx(0.12), "twice as many messages in a row"
     assert time_of("ring", 4, 1e6, link) - 0.06 == pytest.approx(2 * time_of("ring", 4, 1e6, Link(0.0, 1e7)))
     assert time_of("tree", 4, 0, link) == pytest.approx(8e-3), "which was not measured"
+
+
+def test_what_was_not_measured_has_the_share_of_what_was() -> None:
+    link = Link(0.0, 1e7, share={"ring": 0.2, "tree": 0.4, "direct": 0.6}, measured_workers=4)
+    bare = Link(0.0, 1e7)
+    assert time_of("tree", 4, 1e6, link) == pytest.approx(time_of("tree", 4, 1e6, bare) / 0.4)
+    for exchange in ("server", "to_first", "from_first"):
+        assert time_of(exchange, 4, 1e6, link) == pytest.approx(time_of(exchange, 4, 1e6, bare) / 0.4), exchange
+    assert link.moved_s(1e6) == pytest.approx(0.25)
+    assert bare.moved_s(1e6) == pytest.approx(0.1)
+
+
+@given(st.integers(2, 64))
+def test_labels_go_round_a_ring(workers: int) -> None:
+    assert labels_s(workers, Link(0.01, 1e9)) == pytest.approx((workers - 1) * 2 * 0.01)

@@ -22,7 +22,8 @@ def passes(samples: int, first: tuple[float, float], last: tuple[float, float], 
         Seen(name, ((4, 3), (4,)), ways[0] * samples + start, ways[1] * samples + start)
         for name, ways, start in (("first", first, start_s), ("last", last, 0.0))
     ]
-    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", {"topk": 1e-9} if samples == 8 else {})
+    codecs = ({"topk": 1e-9}, {"topk": 1e-11}, {"density": 0.25}) if samples == 8 else ({}, {}, {})
+    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", *codecs, {"model": (3, 4)}, 0.1)
 
 
 @given(first=st.tuples(SECONDS, SECONDS), last=st.tuples(SECONDS, SECONDS), start_s=st.floats(0, 0.1))
@@ -34,6 +35,8 @@ def test_a_line_through_the_sizes(first: tuple[float, float], last: tuple[float,
     assert (found.parameters, found.matrices, found.codec_s) == (32, [(4, 3), (4, 3)], {"topk": 1e-9})
     assert found.update_s * 32 == pytest.approx(3e-4)
     assert (found.state_bytes, found.device) == (1000, "cpu")
+    assert (found.merge_s, found.codec_settings) == ({"topk": 1e-11}, {"density": 0.25}), "of the passes with codecs"
+    assert (found.modules, found.spread) == ({"model": (3, 4)}, 0.1)
 
 
 def test_noise_gives_no_negative_times() -> None:
@@ -61,6 +64,21 @@ def test_sizes_are_about_those_of_the_job() -> None:
     assert sizes() == [8, 16, 32]
     assert sizes(reproducible=False, workers={"max": 4}) == [32, 64, 128]
     assert sizes(batch={"global_size": 16, "num_microbatches": 16}) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("local", "usual"),
+    [
+        ({"method": "asynchronous", "sync_every": 8}, 512 // 8),
+        ({"method": "synchronous", "sync_every": 8, "backups": 1}, 512 // 8 // 6),
+        ({"method": "layer_separation", "sync_every": 8, "cut": "head", "keepers": 2}, 512 // 8 // 6),
+        ({"method": "streaming_diloco", "sync_every": 8}, 512 // 8 // 8),
+    ],
+)
+def test_where_a_worker_leads_sizes_are_those_of_what_it_deals_out(local: dict[str, object], usual: int) -> None:
+    batch = {"global_size": 512, "num_microbatches": 8}
+    spec = {"name": "a", "recipe": "char-lm", "batch": batch, "workers": {"max": 8}, "reproducible": False}
+    assert sizes_of(parse_spec({**spec, "local_updates": local})) == [usual // 2, usual, 2 * usual]
 
 
 ROW = {

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from api import access_schemas, operations_schemas, schemas, secret_schemas, webhook_schemas
-from rubato.planner.choose import Option
+from rubato.planner.options import Option
 from rubato.wire.cluster import Failure, WorkerReport
 from rubato.wire.status import FINAL, Status
 

@@ -1,0 +1,166 @@
+"""What a plan says in words: why these workers, what binds, and what would be faster. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rubato.planner.counts import doubled
+from rubato.planner.lemmas import best_workers, efficiency_of, servers_for, workers_for
+from rubato.planner.links import Link
+from rubato.planner.measured import codec_settings
+from rubato.planner.methods import Strategy, settlement_s
+from rubato.planner.options import Option, option_of, saves_of
+from rubato.planner.profile import Profile
+from rubato.wire.spec import JobSpec
+
+WORTH_IT = 1.2
+"""So many times as fast must be what changes what is learned, to be told."""
+HALF = 0.5
+"""Of the workers' time: less of it should not be lost."""
+TOLD = 0.1
+"""Settling is told of where it takes this share of the time."""
+PRETTY = {
+    "auto": "whole gradients, each worker adding up a part",
+    "ring": "whole gradients, over a ring",
+    "tree": "whole gradients, over a reduction tree",
+    "halving_doubling": "whole gradients, by halving and doubling",
+    "server": "whole gradients, added up by some for all",
+    "local_sgd": "the mean of the weights behind the updates of a step",
+    "diloco": "an outer update behind the updates of a step",
+    "streaming_diloco": "an outer update of a fragment behind the updates of a step",
+    "synchronous": "a server that makes updates when gradients are there, but for the slowest",
+    "asynchronous": "a server that makes updates as gradients come",
+    "layer_separation": "the layers behind the cut on some of them",
+}
+
+
+def of_options(
+    profile: Profile,
+    link: Link,
+    spec: JobSpec,
+    strategy: Strategy,
+    chosen: Option,
+    own: Sequence[Option],
+    best: Sequence[Option],
+) -> Iterator[str]:
+    """Sentences on the options of a spec.
+
+    Args:
+        strategy: of the spec.
+        chosen: recommended of `own`, which are those of this strategy.
+        best: the fastest of each strategy.
+    """
+    yield from _of_chosen(chosen, own)
+    yield from _of_settling(profile, link, spec, strategy, chosen)
+    yield from _of_settings(profile, spec, strategy)
+    limit = best_workers(
+        chosen.compute_s * chosen.workers,
+        profile.element_bytes * profile.parameters,
+        1 / link.moved_s(1.0),
+        link.latency_s,
+    )
+    if limit <= 1:
+        yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
+    yield from _of_faster(spec, chosen, best)
+    yield from _of_other_shares(profile, link, spec, strategy, own)
+
+
+def _of_chosen(chosen: Option, own: Sequence[Option]) -> Iterator[str]:
+    exchanged = PRETTY.get(chosen.name, f"gradients as {chosen.name}")
+    steps = f"{1 / chosen.step_s:.3g} steps a second"
+    if chosen.workers == 1:
+        yield f"One worker: {steps}; {chosen.binding}."
+    else:
+        yield (
+            f"{chosen.workers} workers with {exchanged}: {steps}, {chosen.speedup:.2g} times one worker; "
+            f"{chosen.binding}."
+        )
+    beyond = next((one for one in own if one.workers > chosen.workers), None)
+    if beyond is not None:
+        yield (
+            f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
+            "of what the first ones bring."
+        )
+    if chosen.workers > 1:
+        overhead = (chosen.step_s - chosen.compute_s) / (chosen.compute_s * chosen.workers)
+        yield (
+            f"What does not shrink with the workers leaves {efficiency_of(chosen.workers, overhead):.0%} of their time "
+            f"for work (Amdahl's law); at least half of it with up to {workers_for(HALF, overhead):.0f} workers."
+        )
+
+
+def _of_settling(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, chosen: Option) -> Iterator[str]:
+    """Where checkpoints cost an exchange of all that is kept, and that is much."""
+    settled_s, saves = settlement_s(strategy, profile, chosen.workers, link), saves_of(spec)
+    between_s = min(saves.every_s, saves.every_steps * chosen.step_s)
+    if settled_s > TOLD * between_s:
+        yield (
+            f"Each checkpoint has all workers tell each other what they keep, whole: {settled_s:.2g} s of every "
+            f"{max(between_s, settled_s):.2g} s. Save more seldom (checkpoint.every)."
+        )
+
+
+def _of_settings(profile: Profile, spec: JobSpec, strategy: Strategy) -> Iterator[str]:
+    """Where the profile has measured compression as another spec has it."""
+    wanted, measured = codec_settings(spec.aggregation.compression), profile.codec_settings
+    others = [f"{name} {measured[name]:g}" for name, value in wanted.items() if measured.get(name, value) != value]
+    if others and not spec.reproducible and strategy.local == "none":
+        yield (
+            f"What compression takes was measured with {', '.join(others)}, not as this spec has it: `rubato profile` "
+            "measures it anew."
+        )
+
+
+def _of_faster(spec: JobSpec, chosen: Option, best: Sequence[Option]) -> Iterator[str]:
+    faster = [one for one in best if not one.is_whole and one.step_s * WORTH_IT < chosen.step_s]
+    if faster:
+        told = faster[0]
+        yield (
+            f"{told.name} with {told.workers} workers would be {chosen.step_s / told.step_s:.2g} times as fast, but "
+            "leaves out a part of each gradient: compare loss curves at equal samples before you rely on it."
+        )
+    if chosen.exposed_s > chosen.compute_s and not spec.local_updates.is_on:
+        if spec.reproducible:
+            yield "reproducible: false would allow strategies that send less."
+        yield "local_updates would exchange once in many updates; reproducible: true holds with them."
+
+
+def _of_other_shares(
+    profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, own: Sequence[Option]
+) -> Iterator[str]:
+    """Where another number of workers that do something for all would make a step much shorter."""
+    found: list[tuple[Option, int]] = []
+    for one in (one for one in own if one.workers > 1):
+        if strategy.cut is not None:
+            samples = spec.batch.global_size / strategy.sync_every
+            cut = strategy.cut.with_best_keepers(profile, link, one.workers, samples)
+            others = {cut.keepers: replace(strategy, cut=cut)}
+        elif strategy.servers:
+            others = {count: replace(strategy, servers=count) for count in _servers(profile, link, one)}
+        else:
+            return
+        found += [(option_of(profile, link, spec, other, one.workers), count) for count, other in others.items()]
+    fastest = min(own, key=lambda one: one.step_s)
+    option, count = min(found, key=lambda one: one[0].step_s, default=(fastest, 0))
+    if option.step_s * WORTH_IT < fastest.step_s:
+        what = "with the layers behind the cut (local_updates.keepers)"
+        if strategy.cut is None:
+            what = "adding up for all (aggregation.servers)"
+        yield (
+            f"{option.workers} workers, {count} of them {what}, would be {fastest.step_s / option.step_s:.2g} times "
+            "as fast."
+        )
+    if strategy.servers and option.workers > 1:
+        enough = servers_for(
+            profile.element_bytes * profile.parameters, option.workers, 1 / link.moved_s(1.0), option.compute_s
+        )
+        short = f", more than the {option.workers} workers" if enough > option.workers else ""
+        yield f"{enough} servers{short} would take no longer to add up than {option.workers} workers to compute."
+
+
+def _servers(profile: Profile, link: Link, option: Option) -> list[int]:
+    """How many of the workers may add up: powers of two, all, and as many as hide behind the computation."""
+    size = profile.element_bytes * profile.parameters
+    enough = servers_for(size, option.workers, 1 / link.moved_s(1.0), option.compute_s)
+    return sorted({*doubled(option.workers), min(enough, option.workers)})

@@ -1,0 +1,53 @@
+"""What of a profile needs no program."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rubato.planner.methods import merges
+from rubato.profiling import CODECS, MERGED, Crowd, codecs, spread_of
+from rubato.strategies.gtopk import GlobalTopK
+from rubato.strategies.layout import Layout, layout_of
+from rubato.strategies.selection import pack
+from rubato.strategies.topk import TopK
+from rubato.wire.aggregation import CompressionSpec
+
+
+def layout(side: int) -> Layout:
+    return layout_of(side * side, [("matrix", 0, (side, side))])
+
+
+@pytest.mark.parametrize("method", ["topk", "gtopk"])
+def test_a_crowd_tells_lists_that_are_merged(method: str) -> None:
+    """Every other one tells an element of 1 at a place of its own."""
+    compressor = TopK(layout(8), 1 / 64) if method == "topk" else GlobalTopK(layout(8), 1 / 64)
+    device = torch.device("cpu")
+    lists = [pack(torch.tensor([rank]), torch.tensor([1.0 + rank])) for rank in range(MERGED)]
+    vector = torch.zeros(64)
+    vector[0] = 1.0
+    total, _ = compressor.exchange(Crowd(lists, device), vector, compressor.start(vector), 0)
+    if method == "topk":
+        assert total[:MERGED].tolist() == [1.0, 2.0, 3.0, 4.0]
+    else:
+        assert total.nonzero().flatten().tolist() == [2], "ranks 1 and 2 tell this one, and the largest stays"
+        assert merges(method, MERGED) == 2
+
+
+def test_how_far_times_are_spread_is_not_a_matter_of_one_outlier() -> None:
+    times = torch.randn(1001, generator=torch.Generator().manual_seed(1)) * 0.1 + 1.0
+    assert spread_of(times.tolist()) == pytest.approx(0.1, rel=0.1)
+    assert spread_of([1.0, 1.0, 1.0, 9.0]) == 0.0
+    assert spread_of([0.0, 0.0]) == 0.0
+
+
+def test_codecs_are_those_of_a_spec() -> None:
+    """A quarter of the elements takes longer to choose and to merge than a thousandth."""
+    few, many = (
+        codecs(layout(512), CompressionSpec("topk", density=density), 0, torch.device("cpu"))
+        for density in (0.001, 0.25)
+    )
+    assert few[0].keys() == many[0].keys() == set(CODECS)
+    assert many[0]["topk"] > few[0]["topk"]
+    assert many[1]["topk"] > 0
+    assert many[1].keys() == {"topk", "gtopk"}
