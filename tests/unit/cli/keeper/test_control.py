@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rubato.cli.keeper.control import _save_jobs, bring_up, check_same, find_missing, find_storage_before
+from rubato.cli.keeper.daemon import Keeper
 from rubato.cli.keeper.process_table import identify
 from rubato.cli.service_commands import make_login_link, tell_of_move
 from rubato.errors import KeeperError, UserError
@@ -128,3 +129,11 @@ def test_a_home_whose_processes_are_gone_takes_other_slots(home_that_is_up: Home
     assert record is not None
     home_that_is_up.write_record(replace(record, processes={"ray": RecordedProcess(1, 1)}))
     check_same(home_that_is_up, 4, {"RUBATO_DATABASE_URL": "postgresql+asyncpg://db/rubato"})
+
+
+def test_a_keeper_that_takes_over_has_the_slots_of_what_runs(
+    home_that_is_up: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Keeper, "_adoptable", lambda _: home_that_is_up.read_record())
+    monkeypatch.setattr(Keeper, "_adopt", lambda *_: None)
+    assert Keeper(home_that_is_up, port=8700, slots=8).layout.slots == 3
