@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,21 +89,24 @@ def job_metrics(
 
 
 def job_logs(
-    context: Context, caller: Principal, job_id: str, first: list[dict[str, Any]], start: LogPosition, wanted: LogFilter
+    context: Context, caller: Principal, job_id: str, start: LogPosition, wanted: LogFilter
 ) -> StreamingResponse:
-    """The lines read already, then those behind a position; told from the first moment on is also where it stands."""
+    """The lines behind a position; told from the first moment on is also where it stands."""
     position = start
-    pending = [_log_message(first, start)]
+    is_told = False
 
     async def look() -> Look:
-        nonlocal position, pending
-        messages, pending = pending, []
+        nonlocal position, is_told
+        messages = []
         async with context.database.read() as session:
             job = await session.get_one(Job, job_id)
         end = LogPosition(job.log_segment, job.log_offset)
         if position < end:
             items, position = await run_in(SEARCHES, context.logs.read, job_id, position, end, PAGE, wanted)
             messages.append(_log_message(items, position))
+        elif not is_told:
+            messages.append(place(str(position)))
+        is_told = True
         is_over = Status(job.status) in FINAL and position >= end
         if is_over:
             messages.append(_end(Status(job.status)))

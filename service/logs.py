@@ -27,6 +27,8 @@ MAX_LINE_CHARS = 64 * 1024
 """A longer line is cut; its end says so."""
 MAX_SCAN_BYTES = 64 * 1024 * 1024
 """A filtered tail gives up behind so much text, and a filtered read says where to go on."""
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Of lines in one reply, of which there may be 10,000: it is made in one go, and all else waits meanwhile."""
 DISORDER = timedelta(minutes=1)
 """So much may a line be older than one before it: workers report by themselves, and each has a clock of its own."""
 LOCK = ".lock"
@@ -77,6 +79,10 @@ class LogFilter:
             and (not self.text or self.text.lower() in _plain(str(item["line"])).lower())
             and (self.since is None or not _is_before(item["time"], self.since))
         )
+
+    def begins_after(self, item: dict[str, Any]) -> bool:
+        """Whether no line before this one is wanted."""
+        return self.since is not None and _is_before(item["time"], self.since - DISORDER)
 
 
 class LogStore:
@@ -168,11 +174,11 @@ class LogStore:
     ) -> tuple[list[dict[str, Any]], LogPosition]:
         """Lines behind a position, up to the committed end; and where to go on.
 
-        At most `limit` lines, and at most `MAX_SCAN_BYTES` of text looked at: where few lines are wanted there may be
-        none in it, and the position is then still before the end.
+        At most `limit` lines, and about `MAX_PAGE_BYTES` of them; at most `MAX_SCAN_BYTES` of text looked at: where few
+        lines are wanted there may be none in it, and the position is then still before the end.
         """
         items: list[dict[str, Any]] = []
-        scanned = 0
+        scanned = taken = 0
         here = after
         if after >= end:  # nothing to read, and perhaps no place to seek to
             return items, after
@@ -185,7 +191,8 @@ class LogStore:
                 item = _decode(raw, position)
                 if item is not None and wanted.takes(item):
                     items.append(item)
-                if len(items) >= limit or scanned > MAX_SCAN_BYTES:
+                    taken += len(raw)
+                if len(items) >= limit or taken > MAX_PAGE_BYTES or scanned > MAX_SCAN_BYTES:
                     return items, here
         return items, max(here, end)
 
@@ -194,22 +201,46 @@ class LogStore:
     ) -> tuple[list[dict[str, Any]], LogPosition | None]:
         """The last lines before a position, oldest first; and before which one to go on, None at the beginning.
 
-        At most `MAX_SCAN_BYTES` of text are looked at: where few lines are wanted, fewer may be found than asked for.
+        About `MAX_PAGE_BYTES` of lines, and at most `MAX_SCAN_BYTES` of text looked at: there may be fewer lines than
+        asked for, and more before them.
         """
         items: list[dict[str, Any]] = []
         if count <= 0:
             return items, end
-        scanned = 0
+        scanned = taken = 0
+        for start, item, num_bytes in self._items_backward(job_id, end, wanted):
+            scanned += num_bytes
+            if item is not None:
+                items.append(item)
+                taken += num_bytes
+            if len(items) >= count or taken > MAX_PAGE_BYTES or scanned > MAX_SCAN_BYTES:
+                return items[::-1], None if start == LogPosition() else start
+        return items[::-1], None
+
+    def find_tail(self, job_id: str, end: LogPosition, count: int, wanted: LogFilter) -> LogPosition:
+        """Where the lines of a tail begin, however many bytes they have: for who reads on from there."""
+        begin, found, scanned = end, 0, 0
+        if count <= 0:
+            return end
+        for start, item, num_bytes in self._items_backward(job_id, end, wanted):
+            begin = start
+            found += item is not None
+            scanned += num_bytes
+            if found >= count or scanned > MAX_SCAN_BYTES:
+                break
+        return begin
+
+    def _items_backward(
+        self, job_id: str, end: LogPosition, wanted: LogFilter
+    ) -> Iterator[tuple[LogPosition, dict[str, Any] | None, int]]:
+        """Where each line begins, itself if it is wanted, and its bytes; until nothing that is wanted lies before."""
         for segment in range(end.segment, -1, -1):
             for position, raw in self._lines_backward(job_id, segment, end):
-                scanned += len(raw) + 1
                 item = _decode(raw, position)
-                if item is not None and wanted.takes(item):
-                    items.append(item)
-                if len(items) >= count or scanned > MAX_SCAN_BYTES:
-                    start = LogPosition(segment, max(0, position.offset - len(raw) - 1))
-                    return items[::-1], None if start == LogPosition() else start
-        return items[::-1], None
+                if item is not None and wanted.begins_after(item):
+                    return
+                start = LogPosition(segment, max(0, position.offset - len(raw) - 1))
+                yield start, item if item is not None and wanted.takes(item) else None, len(raw) + 1
 
     def find(self, job_id: str, end: LogPosition, since: datetime) -> LogPosition:
         """A position before all lines of that time and later, and not long before them.

@@ -122,7 +122,9 @@ async def get_logs(
     """Lines of the workers, oldest first.
 
     Begins behind `after`; else with the newest `tail` of them; with `since` alone at that time, and `next` leads on.
-    Backwards: the `tail` lines before `before`, and `earlier` leads on; null: nothing lies before.
+    Backwards: the `tail` lines before `before`, and `earlier` leads on; null: nothing lies before. Where
+    much is looked at, a page has fewer lines than were asked for, or none, and `earlier` still leads on.
+    A page has about 2 MiB of lines at most: fewer of them than asked for are no end.
     As a stream: replays behind Last-Event-ID. An id without data tells where to go on while no line is wanted.
     """
     wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
@@ -137,9 +139,11 @@ async def get_logs(
         )
     if begin is None and tail is None and wanted.since is not None:
         begin = await run_in(SEARCHES, context.logs.find, job.id, end, wanted.since)
-    first: list[dict[str, Any]] = []
-    position = end if begin is None else begin
-    earlier = begin
+    count = TAIL if tail is None else tail
+    if wants_stream(request):
+        if begin is None:
+            begin = await run_in(SEARCHES, context.logs.find_tail, job.id, end, count, wanted)
+        return job_logs(context, caller, job.id, begin, wanted)
     if begin is None:
         count = TAIL if tail is None else tail
         first, earlier = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)

@@ -211,6 +211,42 @@ async def test_metrics_and_logs_stream_and_end(client: httpx.AsyncClient, contro
     assert lines[-2].id == lines[-2].data["items"][-1]["id"]
 
 
+async def test_replies_stay_small_however_long_the_lines_are_and_none_is_missing(
+    client: httpx.AsyncClient, controller: SimulatedController
+) -> None:
+    count = 1_000
+    for first in range(0, count, 200):
+        await controller.report(logs=tuple(log_line(f"{n}:{'x' * 6_000}") for n in range(first, first + 200)))
+    await _succeed(controller)
+    path = f"/api/v1/jobs/{controller.job_id}/logs"
+    whole = [str(number) for number in range(count)]
+
+    def numbers(items: list[dict[str, Any]]) -> list[str]:
+        return [item["line"].split(":")[0] for item in items]
+
+    async def page(**parameters: Any) -> dict[str, Any]:
+        reply = await client.get(path, params=parameters)
+        assert len(reply.content) < 3_000_000
+        return dict(reply.json())
+
+    backward = await page(tail=count)
+    found = numbers(backward["items"])
+    while backward["earlier"] is not None:
+        backward = await page(tail=count, before=backward["earlier"])
+        found = numbers(backward["items"]) + found
+    assert found == whole
+    forward = await page(after="0:0", limit=10_000)
+    found = numbers(forward["items"])
+    while forward["has_more"]:
+        forward = await page(after=forward["next"], limit=10_000)
+        found += numbers(forward["items"])
+    assert found == whole
+    async with open_stream(client, path, tail=count - 1) as messages:
+        told = await _take(messages, "end")
+    assert numbers([item for message in told[:-1] for item in message.data["items"]]) == whole[1:]
+    assert max(len(message.data["items"]) for message in told[:-1]) < count / 2
+
+
 async def test_a_stream_of_logs_tells_where_it_stands_while_no_line_is_wanted(
     client: httpx.AsyncClient, controller: SimulatedController
 ) -> None:

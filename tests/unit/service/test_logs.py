@@ -342,3 +342,58 @@ def test_a_read_that_finds_nothing_stops_and_says_where_to_go_on(
         here, reads, found = there, reads + 1, found + items
     assert reads > 5
     assert [text.split(":")[0] for text in texts(found)] == ["49"]
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of which a line of 300 letters fills more than a fourth."""
+    monkeypatch.setattr("service.logs.MAX_PAGE_BYTES", 1_200)
+    return 1_200
+
+
+def test_a_page_of_long_lines_has_fewer_of_them_and_says_where_to_go_on(store: LogStore, small_pages: int) -> None:
+    end = write(store, 50, width=300)
+    here, forward = START, []
+    while here < end:
+        items, here = store.read("job", here, end, 1_000, ALL)
+        assert 0 < len(items) <= 4
+        forward += items
+    assert [text.split(":")[0] for text in texts(forward)] == [str(index) for index in range(50)]
+    before: LogPosition | None = end
+    backward: list[dict[str, object]] = []
+    while before is not None:
+        items, before = store.tail("job", before, 1_000, ALL)
+        assert 0 < len(items) <= 4
+        backward = [*items, *backward]
+    assert backward == forward
+
+
+def test_lines_that_nobody_wants_do_not_fill_a_page(store: LogStore, small_pages: int) -> None:
+    end = write(store, 50, width=300)
+    wanted = LogFilter(text="49:")
+    assert len(store.read("job", START, end, 10, wanted)[0]) == 1
+    assert len(store.tail("job", end, 10, LogFilter(text="0:"))[0]) == 4
+    assert len(store.tail("job", end, 10, LogFilter(text="3:xxx"))[0]) == 4
+    assert store.tail("job", end, 10, LogFilter(text="7:", ranks=frozenset({1})))[1] is None
+
+
+def test_a_tail_begins_at_the_same_line_however_long_its_lines_are(store: LogStore, small_pages: int) -> None:
+    end = write(store, 50, width=300)
+    for count, wanted in ((1, ALL), (7, ALL), (50, ALL), (99, ALL), (5, LogFilter(ranks=frozenset({1})))):
+        position, found = store.find_tail("job", end, count, wanted), []
+        while position < end:
+            items, position = store.read("job", position, end, 1_000, wanted)
+            found += items
+        numbers = [index for index in range(50) if not wanted.ranks or index % 3 in wanted.ranks]
+        assert [int(text.split(":")[0]) for text in texts(found)] == numbers[-count:]
+    assert store.find_tail("job", end, 0, ALL) == end
+
+
+def test_a_tail_of_a_time_is_not_looked_for_long_before_it(store: LogStore) -> None:
+    at = START
+    for minute in range(50):
+        at = store.append("job", at, 1, [line(f"{minute}:", time=NOON + timedelta(minutes=minute))])
+    since = LogFilter(since=NOON + timedelta(minutes=47))
+    items, earlier = store.tail("job", at, 10, since)
+    assert (texts(items), earlier) == (["47:", "48:", "49:"], None)
+    assert store.find_tail("job", at, 10, since) > START
