@@ -23,7 +23,7 @@ from jobs.service_link import Fenced, LeaseHeld, NotWanted, Refused, ServiceLink
 from jobs.supervisor import WorkerOrder
 from jobs.wishes import follow_wishes
 from rubato.checkpoint.storage import open_folder
-from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.cli.keeper.process_table import identify, pid_namespace
 from rubato.engine.coordinator import Coordinator, Terms, Wish
 from rubato.errors import RubatoError
 from rubato.home import RecordedProcess
@@ -229,8 +229,11 @@ def acquire(url: str, ticket: str, job_id: str, process: ProcessIdentity) -> Acq
 
 
 def has_ended(process: ProcessIdentity) -> bool:
-    """Whether a predecessor's process is known to be gone: it ran on this boot of this host, and does not any more."""
-    if not process.boot_id or process.boot_id != boot_id():
+    """Whether a predecessor's process is known to be gone: it ran where this one does, and does not any more.
+
+    Of one that a release before told, which said the boot only, nothing is known: it may live in another container.
+    """
+    if not process.boot_id or process.boot_id != pid_namespace():
         return False
     return identify(process.pid) != RecordedProcess(process.pid, process.start_time)
 
@@ -240,7 +243,7 @@ def own_process() -> ProcessIdentity:
     recorded = identify(os.getpid())
     assert recorded is not None, "this process lives"
     node_id = str(ray.get_runtime_context().get_node_id())
-    return ProcessIdentity(node_id, boot_id(), recorded.pid, recorded.start_time)
+    return ProcessIdentity(node_id, pid_namespace(), recorded.pid, recorded.start_time)
 
 
 def wish_of(desired: Desired) -> Wish:

@@ -22,7 +22,7 @@ from jobs.outbox import Event, Numbered, Outbox
 from jobs.package import WorkerFolder
 from jobs.service_link import Fenced, NotWanted, Refused, ServiceLink
 from jobs.shadow import Shadow
-from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.cli.keeper.process_table import identify, pid_namespace
 from rubato.errors import RubatoError, StaleAttempt
 from rubato.home import RecordedProcess
 from rubato.launch.environment import child_environment
@@ -69,13 +69,14 @@ class WorkerOrder:
 
 @dataclass(frozen=True)
 class WorkerProcesses:
-    """The processes of a worker, so that a controller on the same host can see for itself that they are gone."""
+    """The processes of a worker, so that a controller beside it can see for itself that they are gone."""
 
     boot_id: str
+    """With the PID namespace (`process_table.pid_namespace`)."""
     supervisor: RecordedProcess | None
     child: RecordedProcess | None
     door: DoorAddress | None = None
-    """Where a controller on another host sees it of the supervisor. None: this host's address cannot be listened at."""
+    """Where a controller elsewhere sees it of the supervisor. None: this host's address cannot be listened at."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ class WorkerSupervisor:
         return (*kept, *self._stripes) if is_fresh or self._has_ended else kept
 
     def _processes(self) -> WorkerProcesses:
-        return WorkerProcesses(boot_id(), self._supervisor_process, self._child_process, self._door)
+        return WorkerProcesses(pid_namespace(), self._supervisor_process, self._child_process, self._door)
 
     def _watch(self) -> None:
         """The dead man's switch. Time in which this process itself was stopped is nobody's silence."""

@@ -51,7 +51,8 @@ class RunRecord:
     mark: str = ""
     """Value of RUBATO_KEEPER in the environment of each process, so that also one that left the tree is known."""
     boot_id: str = ""
-    """Start times count from boot: a record from before a reboot names no living process."""
+    """With the PID namespace (`process_table.pid_namespace`): a record from before a reboot, or from another container,
+    names no process that can be seen here."""
     processes: dict[str, RecordedProcess] = field(default_factory=dict)
     """By role: keeper, ray, service, agent."""
     failures: dict[str, int] = field(default_factory=dict)

@@ -126,7 +126,7 @@ def look_at_machine() -> Iterator[Health]:
 def look_at_home(home: Home) -> Iterator[Health]:
     """Folder, disk, the permissions of secrets, the storage, and what is recorded as running."""
     from rubato.cli.keeper.daemon import is_held
-    from rubato.cli.keeper.process_table import boot_id, is_alive
+    from rubato.cli.keeper.process_table import is_alive, is_own_namespace
 
     if not home.path.is_dir():
         yield Health(Level.OK, "home", f"{home.path} does not exist yet; `rubato up` makes it")
@@ -149,7 +149,7 @@ def look_at_home(home: Home) -> Iterator[Health]:
     if not is_held(home):
         detail = "run.json is there, but no keeper lives; `rubato up` takes over what still runs, `rubato down` ends it"
         yield Health(Level.WARNING, "keeper", detail)
-    elif dead or record.boot_id != boot_id():
+    elif dead or not is_own_namespace(record.boot_id):
         yield Health(Level.WARNING, "keeper", f"up, but not running just now: {', '.join(dead)}; see {home.path}/*.log")
     else:
         pids = ", ".join(f"{role} {process.pid}" for role, process in record.processes.items())

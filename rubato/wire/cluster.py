@@ -94,10 +94,11 @@ class SyncReply:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for another: pid and start time on one boot of one node."""
+    """A process that cannot be mistaken for another: pid and start time in a PID namespace on a boot of a node."""
 
     node_id: str
     boot_id: str
+    """Of the kernel, and behind a slash the inode of the PID namespace, for containers of a host share the boot."""
     pid: int
     start_time: int
     """Field 22 of /proc/PID/stat: clock ticks since boot."""

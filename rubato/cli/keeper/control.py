@@ -17,9 +17,9 @@ from rubato.cli.keeper import commands
 from rubato.cli.keeper.daemon import end_recorded, family_of, is_held
 from rubato.cli.keeper.ports import describe_holder, is_port_free
 from rubato.cli.keeper.process_table import (
-    boot_id,
     identify,
     is_alive,
+    is_own_namespace,
     send_signal,
     wait_until_gone,
 )
@@ -263,7 +263,9 @@ def bring_down(home: Home, *, tell: Teller) -> bool:
     """
     record = home.read_record()
     held = is_held(home)
-    if record is None or record.boot_id != boot_id():
+    if record is None or not is_own_namespace(record.boot_id):
+        if held and record is not None:
+            raise KeeperError(f"a keeper in another container holds {home.path}; run `rubato down` there")
         if held:
             raise KeeperError(f"a keeper holds {home.path} but wrote no run.json; see {home.log_file('keeper')}")
         home.run_file.unlink(missing_ok=True)

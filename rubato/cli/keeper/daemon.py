@@ -27,11 +27,12 @@ from rubato.cli.keeper import commands
 from rubato.cli.keeper.backoff import Backoff
 from rubato.cli.keeper.ports import accepts_connections
 from rubato.cli.keeper.process_table import (
-    boot_id,
     end_processes,
     identify,
     is_alive,
+    is_own_namespace,
     marked_processes,
+    pid_namespace,
     read_table,
     reap_children,
     session_of,
@@ -193,7 +194,7 @@ class Keeper:
             ray_temp_dir=str(self.layout.ray_temp_dir),
             started_at=self._since,
             slots=self.layout.slots,
-            boot_id=boot_id(),
+            boot_id=pid_namespace(),
             mark=self.layout.mark,
             processes={"keeper": own, **self.processes},
             failures={role: backoff.failures for role, backoff in self.backoffs.items() if backoff.failures},
@@ -211,9 +212,9 @@ class Keeper:
         record = self.home.read_record()
         if record is None:
             return None
-        if record.boot_id == boot_id() and "ray" in record.processes and is_alive(record.processes["ray"]):
+        if is_own_namespace(record.boot_id) and "ray" in record.processes and is_alive(record.processes["ray"]):
             return record
-        if record.boot_id == boot_id():
+        if is_own_namespace(record.boot_id):
             end_recorded(record)
         _remove(Path(record.ray_temp_dir))
         return None

@@ -75,12 +75,22 @@ def is_alive(process: RecordedProcess) -> bool:
     return identify(process.pid) == process
 
 
-def boot_id() -> str:
-    """Changes at every boot; start times count from it."""
+def pid_namespace() -> str:
+    """Where a pid and a start time name one process: the kernel's boot, and the PID namespace of this process.
+
+    All containers of a host have the same boot, and each has pids of its own. Empty where it cannot be told.
+    """
     try:
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{(PROC / 'self/ns/pid').stat().st_ino}"
     except OSError:
         return ""
+
+
+def is_own_namespace(told: str) -> bool:
+    """Whether processes of a record on this machine can be seen here. Releases before told the boot only."""
+    own = pid_namespace()
+    return bool(own) and told in (own, own.partition("/")[0])
 
 
 def tree_of(roots: Iterable[RecordedProcess], table: dict[int, ProcessRow]) -> list[RecordedProcess]:

@@ -8,7 +8,7 @@ import pytest
 
 from rubato.cli import doctor
 from rubato.cli.doctor import Level
-from rubato.cli.keeper.process_table import boot_id, identify
+from rubato.cli.keeper.process_table import identify, pid_namespace
 from rubato.home import Home, RecordedProcess, RunRecord
 from tests.unit.cli.fake_service import FakeService, Reply
 
@@ -101,7 +101,7 @@ def test_a_home_without_its_keeper_says_how_to_go_on(home: Home) -> None:
     own = identify(os.getpid())
     assert own is not None
     assert look(list(doctor.look_at_home(home)), "keeper").detail == "down"
-    home.write_record(RunRecord("http://127.0.0.1:1", "", "", "", boot_id=boot_id(), processes={"ray": own}))
+    home.write_record(RunRecord("http://127.0.0.1:1", "", "", "", boot_id=pid_namespace(), processes={"ray": own}))
     found = look(list(doctor.look_at_home(home)), "keeper")
     assert found.level == Level.WARNING
     assert "rubato up" in found.detail
@@ -109,7 +109,7 @@ def test_a_home_without_its_keeper_says_how_to_go_on(home: Home) -> None:
 
 def test_a_role_that_does_not_live_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rubato.cli.keeper.daemon.is_held", lambda _: True)
-    record = RunRecord("u", "", "", "", boot_id=boot_id(), processes={"agent": RecordedProcess(2**22 + 1, 1)})
+    record = RunRecord("u", "", "", "", boot_id=pid_namespace(), processes={"agent": RecordedProcess(2**22 + 1, 1)})
     home.write_record(record)
     found = look(list(doctor.look_at_home(home)), "keeper")
     assert found.level == Level.WARNING

@@ -22,6 +22,7 @@ import yaml
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.settings import Settings
+from tests.other_container import ALONE
 
 ROOT = Path(__file__).resolve().parents[3]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -388,8 +389,7 @@ def test_training_leaves_a_pod_before_it_is_stopped(build: Build) -> None:
 
 
 def test_a_worker_is_alive_while_its_raylet_is(tmp_path: Path) -> None:
-    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+    if subprocess.run([*ALONE, "true"], capture_output=True).returncode != 0:
         pytest.skip("no processes of its own can be had here")
     shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
     script = """
@@ -402,7 +402,7 @@ def test_a_worker_is_alive_while_its_raylet_is(tmp_path: Path) -> None:
         exit 0
     """
     command = ["bash", "-c", script, str(ROOT / "deploy" / "ray-alive"), str(tmp_path / "raylet")]
-    done = subprocess.run([*alone, *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*ALONE, *command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "no raylet runs here" in done.stderr
 

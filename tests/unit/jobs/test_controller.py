@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from typing import Any
 
 import pytest
 
 from jobs import controller as module
-from jobs.controller import JobController, Leader, acquire
+from jobs.controller import JobController, Leader, acquire, has_ended
 from jobs.service_link import Unreachable
+from rubato.cli.keeper.process_table import identify, pid_namespace
 from rubato.errors import UserError
 from rubato.wire.cluster import Acquired, Desired, ProcessIdentity, Report, ReportReply
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
+from tests.other_container import process_elsewhere
 
 PROCESS = ProcessIdentity("node", "boot", 12, 345)
 
@@ -111,3 +114,21 @@ def test_a_service_that_cannot_be_asked_for_an_attempt_is_told_once(
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
     assert acquire("http://wrong", "ticket", "job_1", PROCESS) == acquired()
     assert capsys.readouterr().err.count("no word from the service at http://wrong (HTTP 502)") == 1
+
+
+def test_a_predecessor_in_another_container_of_the_host_is_not_known_to_be_gone() -> None:
+    with process_elsewhere() as (namespace, process):
+        assert namespace.partition("/")[0] == pid_namespace().partition("/")[0], "of the same boot"
+        assert identify(process.pid) != process, "which tells nothing: pids here are others'"
+        assert not has_ended(ProcessIdentity("node", namespace, process.pid, process.start_time))
+
+
+def test_a_predecessor_is_gone_that_is_not_here_any_more() -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    here = pid_namespace()
+    assert not has_ended(ProcessIdentity("node", here, own.pid, own.start_time))
+    assert has_ended(ProcessIdentity("node", here, own.pid, own.start_time - 1))
+    boot = here.partition("/")[0]
+    for told in ("", boot, "another boot/1"):  # the second as told by a release before
+        assert not has_ended(ProcessIdentity("node", told, own.pid, own.start_time - 1)), told

@@ -14,12 +14,15 @@ from ray._private.label_utils import validate_label_selector
 from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
 from jobs import fleet as fleet_module
-from jobs.fleet import RayFleet, placement_options
+from jobs.fleet import RayFleet, placement_options, wait_until_gone
 from jobs.outbox import Numbered
 from jobs.supervisor import Allegiance, AttachReply, PollReply, WorkerOrder, WorkerProcesses, left_behind
+from rubato.cli.keeper.process_table import pid_namespace
 from rubato.errors import StaleAttempt
+from rubato.home import RecordedProcess
 from rubato.wire import worker as wire
 from rubato.wire.spec import ResourcesSpec
+from tests.other_container import process_elsewhere
 
 PATIENCE_S = 60.0
 
@@ -281,3 +284,10 @@ def test_a_worker_that_trains_beside_the_job_is_ended(watched: Watched, monkeypa
         living.add(incarnation, replace(described(incarnation), followed=allegiance[0], led_by=allegiance[1]))
     assert [one.incarnation for one in watched.fleet.attach_all()] == ["2.1", "2.2"]
     assert living.killed == ["w-job_1-1.3"]
+
+
+def test_workers_are_seen_to_be_gone_only_where_they_can_be_seen() -> None:
+    nobody = RecordedProcess(2**22 + 1, 1)
+    assert wait_until_gone(WorkerProcesses(pid_namespace(), nobody, None), 0.0)
+    with process_elsewhere() as (namespace, process):
+        assert not wait_until_gone(WorkerProcesses(namespace, process, process), 0.0)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rubato.cli.keeper.control import _save_jobs, bring_up, check_same, find_missing, find_storage_before
+from rubato.cli.keeper import control
+from rubato.cli.keeper.control import _save_jobs, bring_down, bring_up, check_same, find_missing, find_storage_before
 from rubato.cli.keeper.daemon import Keeper
-from rubato.cli.keeper.process_table import identify
+from rubato.cli.keeper.process_table import identify, pid_namespace
 from rubato.cli.service_commands import make_login_link, tell_of_move
 from rubato.errors import KeeperError, UserError
 from rubato.home import Home, RecordedProcess, RunRecord
@@ -137,3 +138,15 @@ def test_a_keeper_that_takes_over_has_the_slots_of_what_runs(
     monkeypatch.setattr(Keeper, "_adoptable", lambda _: home_that_is_up.read_record())
     monkeypatch.setattr(Keeper, "_adopt", lambda *_: None)
     assert Keeper(home_that_is_up, port=8700, slots=8).layout.slots == 3
+
+
+def test_a_home_that_another_container_holds_is_not_brought_down_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = used_home(tmp_path)
+    elsewhere = f"{pid_namespace().partition('/')[0]}/1"
+    home.write_record(RunRecord("http://127.0.0.1:1", "", "", "", boot_id=elsewhere))
+    monkeypatch.setattr(control, "is_held", lambda _: True)
+    with pytest.raises(KeeperError, match="another container"):
+        bring_down(home, tell=lambda _: None)
+    assert home.read_record() is not None, "it counts there"

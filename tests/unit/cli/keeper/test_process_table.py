@@ -6,16 +6,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rubato.cli.keeper import process_table
 from rubato.cli.keeper.process_table import (
+    PROC,
     ProcessRow,
     end_processes,
     identify,
     is_alive,
+    is_own_namespace,
     marked_processes,
     parse_stat,
+    pid_namespace,
     read_table,
     send_signal,
     session_of,
@@ -133,3 +138,21 @@ def test_waiting_names_who_lives_on() -> None:
     own = identify(os.getpid())
     assert own is not None
     assert wait_until_gone([own], 0.0) == [own]
+
+
+def test_a_record_tells_whether_its_processes_can_be_seen_here() -> None:
+    boot, _, namespace = pid_namespace().partition("/")
+    assert boot == (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    assert Path("/proc/self/ns/pid").readlink() == Path(f"pid:[{namespace}]")
+    assert is_own_namespace(pid_namespace())
+    assert is_own_namespace(boot), "as told by a release before"
+    assert not is_own_namespace(f"{boot}/1")
+    assert not is_own_namespace("")
+
+
+def test_where_the_namespace_cannot_be_told_no_record_is_believed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process_table, "PROC", tmp_path)
+    assert pid_namespace() == ""
+    assert not is_own_namespace("")
