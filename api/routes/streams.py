@@ -145,13 +145,10 @@ async def get_logs(
             begin = await run_in(SEARCHES, context.logs.find_tail, job.id, end, count, wanted)
         return job_logs(context, caller, job.id, begin, wanted)
     if begin is None:
-        count = TAIL if tail is None else tail
-        first, earlier = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)
-    elif not wants_stream(request):
-        first, position = await run_in(SEARCHES, context.logs.read, job.id, begin, end, limit, wanted)
-    if not wants_stream(request):
-        return _log_page(first, position, earlier, has_more=position < end)
-    return job_logs(context, caller, job.id, first, position, wanted)
+        items, earlier = await run_in(SEARCHES, context.logs.tail, job.id, end, count, wanted)
+        return _log_page(items, end, earlier, has_more=False)
+    items, position = await run_in(SEARCHES, context.logs.read, job.id, begin, end, limit, wanted)
+    return _log_page(items, position, begin, has_more=position < end)
 
 
 @router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)
