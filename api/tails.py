@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from rubato.wire.status import FINAL, Status
 from service.access import Principal
 from service.context import Context
 from service.events import event_json, list_events
-from service.logs import LogFilter, LogPosition
+from service.logs import LogFilter, LogPosition, plain
 from service.metrics import list_metrics, metric_json, most_rows
 from service.models import Job
 from service.notify import ALL_JOBS, job_topic
@@ -112,6 +113,22 @@ def job_logs(
         return Look(messages, is_over=is_over, has_more=position < end)
 
     return stream(context, caller, [job_topic(job_id)], look)
+
+
+async def log_text(
+    context: Context, job_id: str, start: LogPosition, end: LogPosition, wanted: LogFilter
+) -> AsyncIterator[bytes]:
+    """Lines between two positions as text, each with its time and who wrote it; without colours."""
+    position = start
+    while position < end:
+        items, position = await run_in(SEARCHES, context.logs.read, job_id, position, end, PAGE, wanted)
+        yield "".join(map(_text_line, items)).encode()
+
+
+def _text_line(item: dict[str, Any]) -> str:
+    source = item["worker_id"] if item["rank"] is None else f"rank {item['rank']}"
+    mark = "" if item["stream"] == "stdout" else f" {item['stream']}"
+    return f"{item['time']} [{source}{mark}] {plain(item['line'])}\n"
 
 
 def all_jobs(context: Context, caller: Principal, *, with_history: bool = False) -> StreamingResponse:

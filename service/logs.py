@@ -76,7 +76,7 @@ class LogFilter:
         return (
             (not self.ranks or item["rank"] in self.ranks)
             and (self.attempt is None or item["attempt"] == self.attempt)
-            and (not self.text or self.text.lower() in _plain(str(item["line"])).lower())
+            and (not self.text or self.text.lower() in plain(str(item["line"])).lower())
             and (self.since is None or not _is_before(item["time"], self.since))
         )
 
@@ -321,7 +321,7 @@ class LogStore:
         return self._folder / job_id / f"{segment:08d}.jsonl"
 
 
-def _plain(line: str) -> str:
+def plain(line: str) -> str:
     """What a person reads of a line, and therefore searches for: without colours."""
     return _COLOURS.sub("", line) if "\x1b" in line else line
 

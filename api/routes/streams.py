@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import AwareDatetime
 
 from api import schemas
@@ -14,7 +14,7 @@ from api.auth import Caller, JobReference, Parts
 from api.routes.errors import errors
 from api.routes.pages import History
 from api.sse import EVENT_STREAM, wants_stream
-from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics
+from api.tails import PAGE, all_jobs, job_events, job_logs, job_metrics, log_text
 from service import jobs
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
@@ -32,6 +32,10 @@ TAIL = 100
 """Lines of a log, where nothing else is asked for."""
 
 LastEventId = Annotated[str | None, Header()]
+Rank = Annotated[str, Query(description="Ranks, separated by commas.")]
+AttemptOf = Annotated[int | None, Query(ge=0, le=_LARGEST)]
+Text = Annotated[str, Query(max_length=200, description="Part of the line.")]
+Since = Annotated[AwareDatetime | None, Query(description="Only lines of this time and later.")]
 After = Annotated[int, Query(ge=0, le=_LARGEST, description="Position behind which to begin.")]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 
@@ -106,10 +110,10 @@ async def get_logs(
     reference: JobReference,
     context: Parts,
     caller: Caller,
-    rank: Annotated[str, Query(description="Ranks, separated by commas.")] = "",
-    attempt: Annotated[int | None, Query(ge=0, le=_LARGEST)] = None,
-    q: Annotated[str, Query(max_length=200, description="Part of the line.")] = "",
-    since: Annotated[AwareDatetime | None, Query(description="Only lines of this time and later.")] = None,
+    rank: Rank = "",
+    attempt: AttemptOf = None,
+    q: Text = "",
+    since: Since = None,
     tail: Annotated[
         int | None,
         Query(ge=0, le=10_000, description="Lines from the end, where `after` is not given; without `since` 100."),
@@ -149,6 +153,27 @@ async def get_logs(
         return _log_page(items, end, earlier, has_more=False)
     items, position = await run_in(SEARCHES, context.logs.read, job.id, begin, end, limit, wanted)
     return _log_page(items, position, begin, has_more=position < end)
+
+
+@router.get("/jobs/{reference}/logs/file", response_class=PlainTextResponse, responses=errors(404, 422))
+async def download_logs(
+    reference: JobReference,
+    context: Parts,
+    rank: Rank = "",
+    attempt: AttemptOf = None,
+    q: Text = "",
+    since: Since = None,
+) -> StreamingResponse:
+    """All lines of the workers up to now as one text file, oldest first."""
+    wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
+    async with context.database.read() as session:
+        job = await jobs.find(session, reference)
+    end = LogPosition(job.log_segment, job.log_offset)
+    begin = LogPosition()
+    if wanted.since is not None:
+        begin = await run_in(SEARCHES, context.logs.find, job.id, end, wanted.since)
+    headers = {"Content-Disposition": f'attachment; filename="{job.name}.log"'}
+    return StreamingResponse(log_text(context, job.id, begin, end, wanted), media_type="text/plain", headers=headers)
 
 
 @router.get("/events", responses={**_STREAM, **errors()}, response_class=StreamingResponse)

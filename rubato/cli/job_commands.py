@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
 from rubato.cli.live import Picture, WatchOption, show
-from rubato.cli.local_runs import local_runs, source_of
+from rubato.cli.local_runs import TAIL, local_runs, source_of
 from rubato.cli.options import (
     SINCE,
     JobOrRunArgument,
@@ -123,8 +123,11 @@ def logs(
     rank: Annotated[str | None, typer.Option(metavar="0,3", help="Only these ranks.")] = None,
     tail: Annotated[
         int | None,
-        typer.Option(min=1, show_default="100, with --since all", help="Begin with so many of the newest lines."),
+        typer.Option(
+            min=1, max=10_000, show_default="100, with --since all", help="Begin with so many of the newest lines."
+        ),
     ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Begin with the first line.")] = False,
     since: Annotated[str | None, typer.Option(metavar="TIME", help=f"Only what is newer: {SINCE}")] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt.")] = None,
     text: Annotated[str | None, typer.Option("--grep", help="Only lines that hold this text.")] = None,
@@ -135,27 +138,32 @@ def logs(
 
     With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
     """
-    ranks = parse_ranks(rank)
-    begin = parse_since(since, datetime.now(UTC))
+    if whole and tail is not None:
+        raise typer.BadParameter("takes no --tail: it begins with the first line", param_hint="--all")
+    only: dict[str, Any] = {
+        "ranks": parse_ranks(rank),
+        "attempt": attempt,
+        "text": text,
+        "since": parse_since(since, datetime.now(UTC)),
+    }
     with source_of(job, url) as client:
         if not follow:
-            lines = client.logs(job, ranks=ranks, attempt=attempt, tail=tail, text=text, since=begin)
+            is_filtered = any(only.values())
+            listen = _tell_search if is_filtered else None
+            lines = client.whole_log(job, **only) if whole else client.logs(job, tail=tail, on_search=listen, **only)
+            count = 0
             for line in lines:
+                count += 1
                 put_json(line.raw) if as_json else put(format_log_line(line))
-            if not lines:
-                is_filtered = bool(ranks) or any(limit is not None for limit in (attempt, text, since))
+            if count == 0:
                 note("No line matches." if is_filtered else "The training processes have written nothing yet.")
+            elif count == TAIL and not (whole or tail or since or sys.stdout.isatty()):
+                note(f"These are the newest {TAIL} lines; --all prints every one.")
             return
         found = client.job(job)
         try:
             for line in client.follow_logs(
-                found.id,
-                ranks=ranks,
-                attempt=attempt,
-                tail=tail,
-                text=text,
-                since=begin,
-                on_gap=gap_listener(PlainProgress()),
+                found.id, tail=tail, whole=whole, on_gap=gap_listener(PlainProgress()), **only
             ):
                 put_json(line.raw) if as_json else put(format_log_line(line))
         except KeyboardInterrupt:
@@ -163,6 +171,10 @@ def logs(
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
         note(f"{ended.name} {ended.status}{f': {ended.message}' if ended.message else ''}")
+
+
+def _tell_search(part: float) -> None:
+    note(f"Looked through {part:.0%} of the log; going on.")
 
 
 def scale(

@@ -164,25 +164,36 @@ class LocalRuns:
         rows = self._record(run_id).lines("metrics")
         return (decode(MetricPoint, {**row, "position": position}) for position, row in enumerate(rows, start=1))
 
-    def logs(self, run_id: str, *, tail: int | None = None, **only: Any) -> list[LogLine]:
-        """The newest lines of output, oldest first; `only` as for `follow_logs`."""
+    def logs(self, run_id: str, *, tail: int | None = None, on_search: Any = None, **only: Any) -> list[LogLine]:
+        """The newest lines of output, oldest first; `only` as for `follow_logs`, `on_search` of no use here."""
         found = list(_log_lines(self._record(run_id).lines("logs"), **only))
         limit = tail or (len(found) if only.get("since") else TAIL)
         return found[-limit:] if found else []
 
+    def whole_log(self, run_id: str, **only: Any) -> Iterator[LogLine]:
+        """All lines of output, oldest first; `only` as for `follow_logs`."""
+        return _log_lines(self._record(run_id).lines("logs"), **only)
+
     def follow_logs(
-        self, run_id: str, *, tail: int | None = None, on_gap: GapListener | None = None, **only: Any
+        self,
+        run_id: str,
+        *,
+        tail: int | None = None,
+        whole: bool = False,
+        on_gap: GapListener | None = None,
+        **only: Any,
     ) -> Iterator[LogLine]:
         """The lines of `logs`, then every line as it is written, until the run ends.
 
         Args:
             run_id: whose.
             tail: begin with so many.
+            whole: begin with the first.
             on_gap: of no use here.
             only: ranks, attempt, text, since: which lines.
         """
         record = self._record(run_id)
-        begun = self.logs(run_id, tail=tail, **only)
+        begun = [] if whole else self.logs(run_id, tail=tail, **only)
         yield from begun
         # Lines before the tail's end are not told twice: they are numbered.
         last = int(begun[-1].id) if begun else 0

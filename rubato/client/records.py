@@ -14,6 +14,11 @@ from rubato.client.transport import Message, Transport
 from rubato.errors import ServiceUnreachable, UserError
 
 GapListener = Callable[[ServiceUnreachable], None]
+SearchListener = Callable[[float], None]
+TAIL = 100
+"""Lines of a log, where nobody says how many."""
+BEGINNING = "0:0"
+"""Of a log: before its first line."""
 
 
 class Records:
@@ -99,16 +104,56 @@ class Records:
         tail: int | None = None,
         text: str | None = None,
         since: datetime | None = None,
+        on_search: SearchListener | None = None,
     ) -> Call[list[LogLine]]:
-        """The job's newest log lines, oldest first: `tail` of them, or all of a time (aware) and later."""
-        params: dict[str, Any] = {**_log_filter(ranks, attempt, text, since), "tail": tail}
-        path = path_of("jobs", job, "logs")
-        page = yield from self._transport.json("GET", path, params=params)
+        """The job's newest log lines, oldest first: `tail` of them, or all of a time (aware) and later.
+
+        Args:
+            job: id or name.
+            ranks: only these; empty: all.
+            attempt: only this one.
+            tail: 0 to 10,000 lines; None: 100, with `since` all.
+            text: only lines that hold it.
+            since: only lines of this time and later.
+            on_search: told the part of the log that was looked through, 0 to 1, where that takes more than one look.
+        """
+        only, path = _log_filter(ranks, attempt, text, since), path_of("jobs", job, "logs")
+        page = yield from self._transport.json("GET", path, params={**only, "tail": tail})
         items = list(page["items"])
-        while page.get("has_more"):
-            page = yield from self._transport.json("GET", path, params={**params, "after": page["next"]})
-            items += page["items"]
+        if tail is None and since is not None:
+            while page.get("has_more"):
+                page = yield from self._transport.json("GET", path, params={**only, "after": page["next"]})
+                items += page["items"]
+            return [decode(LogLine, item) for item in items]
+        end, wanted = page.get("next"), TAIL if tail is None else tail
+        while len(items) < wanted and page.get("earlier"):
+            if on_search is not None:
+                on_search(_searched(page["earlier"], end))
+            params = {**only, "before": page["earlier"], "tail": wanted - len(items)}
+            page = yield from self._transport.json("GET", path, params=params)
+            items = [*page["items"], *items]
         return [decode(LogLine, item) for item in items]
+
+    @flow
+    def whole_log(
+        self,
+        job: str,
+        *,
+        ranks: tuple[int, ...] = (),
+        attempt: int | None = None,
+        text: str | None = None,
+        since: datetime | None = None,
+    ) -> Flow[LogLine]:
+        """Every line of the job's log up to now, oldest first, read page by page; the filters are those of `logs`."""
+        params = {**_log_filter(ranks, attempt, text, since), "limit": 10_000}
+        after, has_more = BEGINNING if since is None else None, True
+        while has_more:
+            page = yield from self._transport.json(
+                "GET", path_of("jobs", job, "logs"), params={**params, "after": after}
+            )
+            for item in page["items"]:
+                yield Item(decode(LogLine, item))
+            after, has_more = page["next"], page["has_more"]
 
     @flow
     def follow_logs(
@@ -120,10 +165,11 @@ class Records:
         tail: int | None = None,
         text: str | None = None,
         since: datetime | None = None,
+        whole: bool = False,
         on_gap: GapListener | None = None,
     ) -> Flow[LogLine]:
-        """The lines of `logs`, then every line as it is written; ends with the job."""
-        params = {**_log_filter(ranks, attempt, text, since), "tail": tail}
+        """The lines of `logs`, or the whole log, then every line as it is written; ends with the job."""
+        params = {**_log_filter(ranks, attempt, text, since), "tail": tail, "after": BEGINNING if whole else None}
         messages = self._transport.stream(path_of("jobs", job, "logs"), params=params, on_gap=on_gap)
 
         def lines(message: Message) -> Iterator[LogLine]:
@@ -218,6 +264,12 @@ def _updates(transport: Transport, job: str, after: int, on_gap: GapListener | N
 
     path = path_of("jobs", job, "events")
     return each(transport.stream(path, params={"after": after}, last_id=str(after), on_gap=on_gap), update)
+
+
+def _searched(earlier: str, end: str) -> float:
+    """The part of a log between two positions; its segments are about equally long."""
+    first, last = (int(position.partition(":")[0]) for position in (earlier, end))
+    return (last - first) / (last + 1)
 
 
 def _log_filter(

@@ -57,6 +57,7 @@ VIEWERS = {
             "metrics",
             "metrics/chart",
             "logs",
+            "logs/file",
             "checkpoints",
             "code",
             "code/text",

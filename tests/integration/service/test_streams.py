@@ -273,6 +273,31 @@ async def test_a_stream_of_logs_tells_where_it_stands_while_no_line_is_wanted(
     assert told == [f"loss {number}" for number in range(150)]
 
 
+async def test_a_whole_log_comes_as_one_text_file(
+    client: httpx.AsyncClient, controller: SimulatedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.logs.MAX_SCAN_BYTES", 1_000)
+    path = f"/api/v1/jobs/{controller.job_id}/logs/file"
+    nothing = await client.get(path)
+    assert (nothing.status_code, nothing.text) == (200, "")
+    numbers = range(2_500)
+    lines = [log_line(f"\x1b[1mstep\x1b[0m {number}", rank=number % 2) for number in numbers]
+    for first in range(0, len(lines), 500):
+        await controller.report(logs=tuple(lines[first : first + 500]))
+    whole = await client.get(path)
+    name = (await client.get(f"/api/v1/jobs/{controller.job_id}")).json()["name"]
+    assert whole.headers["content-disposition"] == f'attachment; filename="{name}.log"'
+    assert whole.headers["content-type"].startswith("text/plain")
+    expected = [f"{one.time} [rank {number % 2}] step {number}" for number, one in zip(numbers, lines, strict=True)]
+    assert whole.text.splitlines() == expected
+    some = (await client.get(path, params={"q": "STEP 24", "rank": "1"})).text.splitlines()
+    assert some == [
+        line for number, line in zip(numbers, expected, strict=True) if str(number)[:2] == "24" and number % 2
+    ]
+    assert (await client.get(path, params={"rank": "x"})).status_code == 422
+    assert (await client.get(path, params={"since": "2999-01-01T00:00:00Z"})).text == ""
+
+
 async def test_the_stream_of_all_jobs_begins_with_a_snapshot(
     client: httpx.AsyncClient, controller: SimulatedController
 ) -> None:

@@ -137,6 +137,45 @@ def test_logs_without_a_line_say_so(service: FakeService, rubato: Rubato) -> Non
         assert "No line matches" in rubato("logs", "job_1", *limit).err
 
 
+def test_a_search_goes_on_to_the_beginning_of_the_log_and_says_so(service: FakeService, rubato: Rubato) -> None:
+    line = {"id": "0:9", "time": "t", "stream": "stdout", "line": "needle", "rank": 0}
+    pages = {None: ([], "8:5"), "8:5": ([], "3:7"), "3:7": ([line], None)}
+
+    def answer(request: Request) -> Reply:
+        items, earlier = pages[request.query.get("before")]
+        return Reply({"items": items, "next": "9:1", "has_more": True, "earlier": earlier})
+
+    service.on("GET", "/jobs/job_1/logs", answer)
+    done = rubato("logs", "job_1", "--grep", "needle")
+    assert done.out.splitlines() == ["[rank 0] needle"]
+    assert "Looked through 10% of the log" in done.err
+    assert "Looked through 60% of the log" in done.err
+    assert [request.query.get("tail") for request in service.asked("GET", "/jobs/job_1/logs")] == [None, "100", "100"]
+
+
+def test_the_whole_log_is_printed_and_a_part_of_it_says_that_it_is_one(service: FakeService, rubato: Rubato) -> None:
+    lines = [
+        {"id": f"0:{number}", "time": "t", "stream": "stdout", "line": str(number), "rank": 0} for number in range(300)
+    ]
+
+    def answer(request: Request) -> Reply:
+        if (after := request.query.get("after")) is None:
+            return Reply({"items": lines[-100:], "next": "0:300", "has_more": False, "earlier": "0:199"})
+        first = int(after.removeprefix("0:"))
+        items, end = lines[first : first + 120], min(300, first + 120)
+        return Reply({"items": items, "next": f"0:{end}", "has_more": end < 300, "earlier": None})
+
+    service.on("GET", "/jobs/job_1/logs", answer)
+    newest = rubato("logs", "job_1")
+    assert len(newest.out.splitlines()) == 100
+    assert "newest 100 lines; --all prints every one" in newest.err
+    whole = rubato("logs", "job_1", "--all")
+    assert whole.out.splitlines() == [f"[rank 0] {number}" for number in range(300)]
+    assert not whole.err
+    assert "takes no --tail" in rubato("logs", "job_1", "--all", "--tail", "5").err
+    assert "10000" in rubato("logs", "job_1", "--tail", "10001").err
+
+
 @pytest.mark.parametrize(
     ("since", "ago_s"), [("90", 90.0), ("5m", 300.0), ("2h", 7200.0), ("2026-01-31T13:00:00+01:00", None)]
 )

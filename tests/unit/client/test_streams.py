@@ -77,6 +77,37 @@ def test_a_log_goes_on_behind_its_beginning_where_no_line_came_before_the_cut(
     assert heard == [None, "0:6"]
 
 
+def test_a_log_is_followed_from_its_first_line_where_that_is_asked_for(tmp_path: Path) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert dict(request.url.params) == {"after": "0:0"}
+        return stream_of("event: end\ndata: null\n\n")
+
+    with client_of(handler, tmp_path) as client:
+        assert list(client.follow_logs("j", whole=True)) == []
+
+
+def test_lines_are_looked_for_as_far_back_as_it_takes(tmp_path: Path) -> None:
+    """A look gives fewer than asked for where it looked at much; the next one is asked for the rest only."""
+    pages = {None: ([7, 8], "2:50"), "2:50": ([], "1:3"), "1:3": ([5], "0:9"), "0:9": ([1], None)}
+    asked: list[tuple[str | None, str]] = []
+    told: list[float] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        query = dict(request.url.params)
+        asked.append((query.get("before"), query["tail"]))
+        numbers, earlier = pages[query.get("before")]
+        items = [{"id": f"0:{n}", "time": "t", "stream": "stdout", "line": str(n), "rank": 0} for n in numbers]
+        return httpx.Response(200, json={"items": items, "next": "3:1", "has_more": True, "earlier": earlier})
+
+    with client_of(handler, tmp_path) as client:
+        found = client.logs("j", text="x", tail=5, on_search=told.append)
+        assert [line.line for line in found] == ["1", "5", "7", "8"]
+        assert told == [0.25, 0.5, 0.75]
+        asked.clear()
+        assert [line.line for line in client.logs("j", text="x", tail=3)] == ["5", "7", "8"], "and no further"
+    assert asked == [(None, "3"), ("2:50", "1"), ("1:3", "1")]
+
+
 def test_rows_go_on_where_they_were_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rubato.client.transport.RETRY_INITIAL_S", 0.0)
     heard: list[tuple[str | None, dict[str, str]]] = []
