@@ -25,6 +25,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             "of these it is shared out evenly, so that bits follow their moments, too (checkpoint.every_steps fixes "
             "those of checkpoints). Compare loss curves at equal samples with those of whole gradients."
         )
+        twice = ", twice" if name == "onebit" or compression.momentum else ""
+        yield (
+            f"Before each checkpoint, {_interval(spec)}, all tell each other what they keep: as much as a whole "
+            f"gradient{twice}. On a slow network save more seldom; `rubato plan` tells what it takes."
+        )
         if compression.on_loss == "continue":
             yield (
                 "A lost worker takes along what it had kept, and the others train on without it, which is told; "
@@ -55,6 +60,10 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             f"{local.fragments} fragments: a step is so many updates, for schedules, checkpoints, scaling and losses, "
             "too. Where workers come or go, or something is saved or evaluated, all go on from the mean of their "
             "weights; a lost worker takes along what it had not told yet, which is told."
+        )
+        yield (
+            f"Before each checkpoint, {_interval(spec)}, that is an exchange of all weights and of what optimizers "
+            "keep: on a slow network save more seldom; `rubato plan` tells what it takes."
         )
     elif local.method == "synchronous":
         late = f", and waits for none of the slowest {local.backups}" if local.backups else ""
@@ -88,3 +97,10 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             f"Learning rates are multiplied as {scaling.rule} says, from a batch of {scaling.base_size} to one of "
             f"{spec.batch.global_size}."
         )
+
+
+def _interval(spec: JobSpec) -> str:
+    told = spec.checkpoint
+    if told.every_steps is not None:
+        return f"every {told.every_steps} steps"
+    return "at intervals that the job chooses" if told.every == "auto" else f"every {told.every:g} s"

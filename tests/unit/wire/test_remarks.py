@@ -29,6 +29,30 @@ def test_nothing_is_said_of_what_is_usual() -> None:
         (said(reproducible=False, aggregation={"algorithm": "tree"}), ["exchanged whole by tree, when the backward"]),
         (compressed(method="bf16"), ["rounded to bf16 before they are added up"]),
         (compressed(method="topk"), ["With topk a part of each gradient travels later", "on_loss: rollback goes back"]),
+        (
+            compressed(method="topk"),
+            ["Before each checkpoint, every 30 s, all tell each other what they keep: as much as a whole gradient."],
+        ),
+        (compressed(method="onebit"), ["as much as a whole gradient, twice."]),
+        (compressed(method="topk", momentum=0.9), ["as much as a whole gradient, twice."]),
+        (
+            said(
+                reproducible=False,
+                aggregation={"compression": {"method": "topk"}},
+                checkpoint={"every_steps": 500},
+            ),
+            ["Before each checkpoint, every 500 steps, all"],
+        ),
+        (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
+                checkpoint={"every": "auto"},
+                local_updates={"method": "streaming_diloco", "sync_every": 8, "fragments": 4},
+            ),
+            ["Before each checkpoint, at intervals that the job chooses, that is an exchange of all weights"],
+        ),
         (compressed(method="topk", on_loss="rollback"), ["sends all back to the newest checkpoint, as"]),
         (compressed(method="powersgd"), ["With powersgd all workers must run on nodes of one kind"]),
         (compressed(method="topk", momentum=0.9), ["The optimizer must have no momentum of its own"]),
@@ -109,3 +133,4 @@ def test_each_is_said_once() -> None:
     assert "takes along what it had kept" not in told
     assert "rounded" not in told
     assert "exchanged whole" not in told
+    assert "Before each checkpoint" not in compressed(method="fp16") + said(reproducible=False)
