@@ -106,7 +106,7 @@ class DryRun(BaseModel):
 
 
 class ListedJob(JobItem):
-    """A job of a list."""
+    """A job of a list; its `failure` is without `traceback` and `last_output`, which only the job itself has."""
 
     loss_history: list[tuple[int, float]] | None = None
     """Where `history` is asked for: some steps, rising, and the loss there."""

@@ -11,9 +11,12 @@ from service.restarts import restarts_to_scale
 from service.spec_origin import given_fields
 from service.tags import tag_of
 
+PRINTED = ("traceback", "last_output")
+"""Of a failure: up to 256 kB, and a list has hundreds of jobs."""
+
 
 def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
-    """The job object; items of a list have no spec."""
+    """The job object; items of a list have no spec, and of a failure not what it printed."""
     queue = None
     if job.status == "queued":
         queue = {"position": job.queue_position, "reason": job.message}
@@ -45,7 +48,7 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
         "finished_at": optional_rfc3339(job.finished_at),
         "updated_at": to_rfc3339(job.updated_at),
         "result": job.result,
-        "failure": job.failure and {**job.failure, "advice": advice_for(job.failure["reason"])},
+        "failure": _failure_json(job, with_output=with_spec),
         "queue": queue,
     }
     if with_spec:
@@ -58,6 +61,13 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
         shown["dropped"] = [what for what in HISTORIES if getattr(job, f"{what}_dropped_at") is not None]
         shown["etag"] = edition(job)
     return shown
+
+
+def _failure_json(job: Job, *, with_output: bool) -> dict[str, Any] | None:
+    if job.failure is None:
+        return None
+    shown = {**job.failure, "advice": advice_for(job.failure["reason"])}
+    return shown if with_output else {name: value for name, value in shown.items() if name not in PRINTED}
 
 
 def edition(job: Job) -> str:

@@ -186,6 +186,7 @@ class Job:
     result: dict[str, Any] | None = None
     """`step` and `digest` of a job that succeeded."""
     failure: dict[str, Any] | None = None
+    """Why it failed; in lists without `traceback` and `last_output`."""
     queue: dict[str, Any] | None = None
     log_bytes: int = 0
     log_lines_dropped: int = 0

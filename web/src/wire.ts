@@ -47,8 +47,10 @@ export interface Failure {
   last_output: string[];
 }
 
-/** As the API shows it: with what to do about the reason. */
-export type AdvisedFailure = Failure & { advice: string };
+type Printed = "traceback" | "last_output";
+
+/** As the API shows it: with what to do about the reason, and in lists without what was printed. */
+export type AdvisedFailure = Omit<Failure, Printed> & Partial<Pick<Failure, Printed>> & { advice: string };
 
 /** Who is signed in. */
 export interface Me {

@@ -171,6 +171,10 @@ async def test_failure_is_kept_with_its_place(bench: Bench) -> None:
     assert job["failure"]["last_output"] == ["one", "two"]
     assert "Read the traceback" in job["failure"]["advice"]
     assert job["message"] == failure.message
+    printed = {"traceback", "last_output"}
+    (listed,) = (await bench.get("/jobs"))["items"]
+    assert listed["failure"] == {name: value for name, value in job["failure"].items() if name not in printed}
+    assert printed <= job["failure"].keys()
     for verb in ("scale", "pause", "resume", "cancel", "checkpoint"):
         body = {"workers": 2} if verb == "scale" else None
         assert (await bench.post(f"/jobs/digits/{verb}", 409, body))["code"] == "job_final"

@@ -22,6 +22,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailur
     ["Step", failure.step],
     ["Microbatch", failure.microbatch],
   ];
+  const output = failure.last_output ?? [];
   const known = where.filter(([, value]) => value !== null && value !== undefined);
   return (
     <section class="card failure" aria-labelledby="failure-title" data-failure={failure.reason}>
@@ -37,7 +38,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailur
         ))}
       </dl>
       {failure.traceback && <Output title="Traceback" text={failure.traceback} />}
-      {failure.last_output.length > 0 && <Output title="Last lines" text={failure.last_output.join("\n")} />}
+      {output.length > 0 && <Output title="Last lines" text={output.join("\n")} />}
       <p class="actions">
         <a class="button" href={jobPath(job.id, "logs")}>
           <Icon name="down" /> Logs, at the failing line

@@ -1,7 +1,7 @@
 /** Log lines: pure merging by id, bounded, and filtering by rank and text. */
 
 import { plainText } from "../text/ansi";
-import type { Failure, LogLine } from "../wire";
+import type { AdvisedFailure, LogLine } from "../wire";
 
 export interface LogState {
   lines: readonly LogLine[];
@@ -106,16 +106,18 @@ export function ranksText(ranks: ReadonlySet<number>): string {
 }
 
 /** Of which ranks to look for the line of a failure: of all (none is named) where only its worker is known; null: of none. */
-export function failingRanks(failure: Failure | null): ReadonlySet<number> | null {
+export function failingRanks(failure: Failed | null): ReadonlySet<number> | null {
   if (!failure || (failure.rank === null && failure.worker_id === null)) return null;
   return new Set(failure.rank === null ? [] : [failure.rank]);
 }
+
+type Failed = Pick<AdvisedFailure, "rank" | "worker_id" | "traceback">;
 
 /**
  * The line at which a job failed, as far as it is among these: the last one of the failing worker that ends as the
  * traceback does, else the last one of that worker or rank; null where none of it is here.
  */
-export function findFailure(lines: readonly LogLine[], failure: Failure): LogLine | null {
+export function findFailure(lines: readonly LogLine[], failure: Failed): LogLine | null {
   const isOwn = (line: LogLine) =>
     failure.worker_id === null ? line.rank === failure.rank : line.worker_id === failure.worker_id;
   const last = failure.traceback?.trimEnd().split("\n").at(-1)?.trim();
