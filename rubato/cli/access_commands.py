@@ -13,7 +13,10 @@ from rubato.cli.render import format_time
 
 token = typer.Typer(name="token", help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 project = typer.Typer(
-    name="project", help="Make projects, and say who may do what there.", no_args_is_help=True, rich_markup_mode=None
+    name="project",
+    help="Make and delete projects, and say who may do what there.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 user = typer.Typer(name="user", help="Make users, and shut them out.", no_args_is_help=True, rich_markup_mode=None)
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of a project.")]
@@ -81,6 +84,28 @@ def list_projects(*, as_json: JsonOption = False, url: UrlOption = None) -> None
     """List your projects."""
     with connect(url) as client:
         _show(client.access.projects(), ("name", "role", "description"), as_json=as_json)
+
+
+@project.command("set")
+def set_project(
+    name: ProjectArgument,
+    *,
+    description: Annotated[str, typer.Option(help="What it is for.")],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Describe a project anew (admins of the service)."""
+    with connect(url) as client:
+        changed = client.access.update_project(name, description=description)
+    tell(changed, f"{name}: {description or 'no description'}.", as_json=as_json)
+
+
+@project.command("rm")
+def remove_project(name: ProjectArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Delete a project without jobs, with its secrets and webhooks (admins of the service)."""
+    with connect(url) as client:
+        client.access.delete_project(name)
+    tell({"name": name}, f"The project {name} is deleted.", as_json=as_json)
 
 
 @project.command("members")
@@ -177,6 +202,20 @@ def list_users(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List all users."""
     with connect(url) as client:
         _show(client.access.users(), ("name", "is_admin", "created_at", "disabled_at"), as_json=as_json)
+
+
+@user.command("set")
+def set_user(
+    name: UserArgument,
+    *,
+    is_admin: Annotated[bool, typer.Option("--admin/--no-admin", help="Whether an admin of the whole service.")],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Make a user an admin of the service, or not any more."""
+    with connect(url) as client:
+        changed = client.access.update_user(name, is_admin=is_admin)
+    tell(changed, f"{name} is {'an admin' if is_admin else 'no admin'} of the service.", as_json=as_json)
 
 
 @user.command("disable")

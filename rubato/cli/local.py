@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from rubato.cli.local_runs import LocalRuns
-from rubato.cli.options import JsonOption, RecipeOption, parse_assignments
+from rubato.cli.options import (
+    BatchOption,
+    JsonOption,
+    MicrobatchesOption,
+    RecipeOption,
+    SeedOption,
+    parse_assignments,
+    settings_of,
+)
 from rubato.cli.output import put_json
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
@@ -26,9 +34,9 @@ def run(
         int | None, typer.Option("--workers", "-w", min=1, help="Worker processes. Default: the spec's, else 1.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples in one optimizer step.")] = None,
-    num_microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches a step is cut into.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the sample order and every random number.")] = None,
+    batch: BatchOption = None,
+    num_microbatches: MicrobatchesOption = None,
+    seed: SeedOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V", help="A field of the spec; repeatable.")
     ] = None,
@@ -53,10 +61,7 @@ def run(
 
     config_given = parse_assignments(config or [], "--config")
     env_given = read_environment_flags(env or [], os.environ)
-    settings_given = parse_assignments(settings or [], "--set")
-    for path, value in (("batch.global_size", batch), ("batch.num_microbatches", num_microbatches), ("seed", seed)):
-        if value is not None:
-            settings_given.setdefault(path, str(value))
+    settings_given = settings_of(settings, batch=batch, num_microbatches=num_microbatches, seed=seed)
     spec, folder = read_spec(
         file, recipe=recipe, workers=workers, config=config_given, env=env_given, settings=settings_given
     )

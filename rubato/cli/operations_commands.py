@@ -145,7 +145,8 @@ def find_worker(client: Client, job: str, name: str) -> str:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-@node.command("list")
+@node.command("ls")
+@node.command("list", hidden=True)  # what it was called before
 def list_nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List the nodes of a cluster, with what runs there."""
     with connect(url) as client:
@@ -159,7 +160,7 @@ def list_nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = Fals
 
 
 def nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """List the nodes of a cluster, with what runs there; `rubato node` takes them out of service."""
+    """List the nodes of a cluster, with what runs there: short for `rubato node ls`."""
     list_nodes(cluster=cluster, as_json=as_json, url=url)
 
 
@@ -240,5 +241,5 @@ def find_node(client: Client, cluster: str, name: str) -> str:
     found = exact or [one for one in nodes if one["node_id"].startswith(name)]
     if len(found) != 1:
         what = "no node" if not found else f"{len(found)} nodes"
-        raise typer.BadParameter(f"{what} of {cluster} called {name!r}; see `rubato node list`")
+        raise typer.BadParameter(f"{what} of {cluster} called {name!r}; see `rubato node ls`")
     return str(found[0]["node_id"])

@@ -33,6 +33,14 @@ RecipeOption = Annotated[
     str | None,
     typer.Option("--recipe", help="A program that ships with Rubato, such as image-classifier, instead of FILE."),
 ]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", min=1, help="Samples in one optimizer step (batch.global_size).")
+]
+MicrobatchesOption = Annotated[
+    int | None,
+    typer.Option("--num-microbatches", min=1, help="Microbatches a step is cut into (batch.num_microbatches)."),
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Of the sample order and every random number.")]
 ProjectOption = Annotated[str, typer.Option("--project", help="Which project.")]
 TimeoutOption = Annotated[
     str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer than that: 90, 5m.")
@@ -166,6 +174,20 @@ def parse_assignments(pairs: list[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint=option)
         found[name] = value
     return found
+
+
+def settings_of(
+    pairs: list[str] | None, *, batch: int | None, num_microbatches: int | None, seed: int | None
+) -> dict[str, str]:
+    """What `--set` and the options for single fields say, by path; `--set` wins.
+
+    Raises:
+        typer.BadParameter: a pair without `=`.
+    """
+    flags = {"batch.global_size": batch, "batch.num_microbatches": num_microbatches, "seed": seed}
+    return {path: str(value) for path, value in flags.items() if value is not None} | parse_assignments(
+        pairs or [], "--set"
+    )
 
 
 def parse_since(text: str | None, now: datetime) -> datetime | None:

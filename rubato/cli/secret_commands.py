@@ -34,7 +34,8 @@ def set_secret(
     tell(stored, f"{name} is set in {project}; {advice}", as_json=as_json)
 
 
-@app.command("list")
+@app.command("ls")
+@app.command("list", hidden=True)  # what it was called before
 def list_secrets(*, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List the secrets of a project; never their values."""
     with connect(url) as client:
@@ -45,7 +46,8 @@ def list_secrets(*, project: ProjectOption = "default", as_json: JsonOption = Fa
         put_table(rows, ("name", "updated_at", "updated_by"))
 
 
-@app.command("delete")
+@app.command("rm")
+@app.command("delete", hidden=True)
 def delete_secret(
     name: NameArgument, *, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None
 ) -> None:

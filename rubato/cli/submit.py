@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
+from rubato.cli.options import (
+    BatchOption,
+    JsonOption,
+    MicrobatchesOption,
+    RecipeOption,
+    SeedOption,
+    UrlOption,
+    connect,
+    parse_assignments,
+    settings_of,
+)
 from rubato.cli.output import note, put, put_json
 from rubato.cli.render import plural
 from rubato.cli.specfile import (
@@ -35,6 +45,9 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers at the start (workers.initial).")] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A value of run.config; repeatable.")] = None,
+    batch: BatchOption = None,
+    num_microbatches: MicrobatchesOption = None,
+    seed: SeedOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="K=V", help="A field of the spec, such as workers.max=8; repeatable."),
@@ -57,7 +70,7 @@ def submit(
     Paths in a spec are relative to its file. The working folder is packed (see .rubatoignore) and uploaded once.
     """
     config_given = parse_assignments(config or [], "--config")
-    settings_given = parse_assignments(settings or [], "--set")
+    settings_given = settings_of(settings, batch=batch, num_microbatches=num_microbatches, seed=seed)
     env_given = read_environment_flags(env or [], os.environ)
     draft = find_draft(file, recipe)
     data = apply_flags(draft.data, name=name, workers=workers, config=config_given, env=env_given)

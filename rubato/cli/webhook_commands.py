@@ -59,7 +59,8 @@ def add_webhook(
     note(f"{name} is told of {told}. `rubato webhook test {name} --project {project}`")
 
 
-@app.command("list")
+@app.command("ls")
+@app.command("list", hidden=True)  # what it was called before
 def list_webhooks(*, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List the webhooks of a project; never their secrets."""
     with connect(url) as client:
@@ -94,7 +95,7 @@ def list_deliveries(
     status: Annotated[
         Literal["pending", "delivered", "failed"] | None, typer.Option(help="Only these. Default: all.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
     project: ProjectOption = "default",
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -108,7 +109,8 @@ def list_deliveries(
         put_table(rows, ("id", "type", "job_id", "status", "tries", "last_status", "created_at", "error"))
 
 
-@app.command("delete")
+@app.command("rm")
+@app.command("delete", hidden=True)
 def delete_webhook(
     name: NameArgument, *, project: ProjectOption = "default", as_json: JsonOption = False, url: UrlOption = None
 ) -> None:

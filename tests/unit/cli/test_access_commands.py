@@ -46,6 +46,27 @@ def test_lists_of_projects_members_and_users(service: FakeService, rubato: Rubat
     assert rubato("user", "ls", "--json").json[0]["name"] == "ada"
 
 
+def test_a_project_is_described_anew_and_deleted(service: FakeService, rubato: Rubato) -> None:
+    service.on("PATCH", "/projects/vision", {"name": "vision"})
+    assert rubato("project", "set", "vision", "--description", "cats").code == 0
+    assert service.requests[-1].json == {"description": "cats", "quota": {}}
+    assert rubato("project", "set", "vision").code == 2
+    service.on("DELETE", "/projects/vision", Reply(status=204))
+    assert rubato("project", "rm", "vision", "--json").json == {"name": "vision"}
+    has_jobs = Reply({"detail": "The project 'vision' has jobs", "code": "conflict"}, status=409)
+    service.on("DELETE", "/projects/vision", has_jobs)
+    refused = rubato("project", "rm", "vision")
+    assert (refused.code, "has jobs" in refused.err) == (1, True)
+
+
+def test_a_user_is_made_an_admin_and_not_any_more(service: FakeService, rubato: Rubato) -> None:
+    service.on("PATCH", "/users/ada", {"name": "ada"})
+    for flag, is_admin, told in (("--admin", True, "an admin"), ("--no-admin", False, "no admin")):
+        assert f"ada is {told} of the service" in rubato("user", "set", "ada", flag).err
+        assert service.requests[-1].json == {"is_admin": is_admin, "is_disabled": None}
+    assert rubato("user", "set", "ada").code == 2
+
+
 ENTRY = {
     "id": 7,
     "time": "2026-01-31T12:00:00.123Z",

@@ -72,6 +72,18 @@ def test_every_command_gives_json_or_has_a_reason_not_to() -> None:
     assert silent == set(WITHOUT_JSON)
 
 
+def test_what_lists_and_removes_is_called_alike_everywhere() -> None:
+    shown = {name: command for name, command in commands() if not command.hidden}
+    assert [name for name in shown if name.rpartition(".")[2] in ("list", "remove", "delete")] == ["delete"]
+    hidden = {name for name, _ in commands()} - set(shown)
+    assert hidden == {"node.list", "secret.list", "secret.delete", "webhook.list", "webhook.delete"}
+    callbacks = {name: command.callback for name, command in commands()}
+    for old in hidden:
+        group, _, verb = old.partition(".")
+        new = callbacks[f"{group}.{ {'list': 'ls', 'delete': 'rm'}[verb] }"]
+        assert callbacks[old].__name__ == new.__name__, "scripts go on with the names of before"
+
+
 def test_everything_that_a_command_takes_says_what_it_is() -> None:
     silent = [f"{name} {one.name}" for name, command in commands() for one in command.params if not one.help]
     assert silent == []
@@ -121,24 +133,26 @@ CASES: list[tuple[str, str, Any, str | None]] = [
     ("checkpoints pin ckpt_1", "PATCH /checkpoints/ckpt_1", CHECKPOINT, None),
     ("pin ckpt_1", "PATCH /checkpoints/ckpt_1", CHECKPOINT, None),
     ("nodes", "GET /clusters/default/nodes", {"items": [NODE]}, "items"),
-    ("node list", "GET /clusters/default/nodes", {"items": [NODE]}, "items"),
+    ("node ls", "GET /clusters/default/nodes", {"items": [NODE]}, "items"),
     ("worker ls job_1", "GET /jobs/job_1/workers", {"items": [{"worker_id": "w1", "rank": 0}]}, "items"),
     ("worker drain job_1 w1", "POST /jobs/job_1/workers/w1/drain", ACTION, None),
     ("worker kill job_1 w1", "POST /jobs/job_1/workers/w1/kill", ACTION, None),
     ("token create x", "POST /tokens", {"id": "tok_1", "token": "rbt_1"}, None),
     ("token ls", "GET /tokens", {"items": [{"id": "tok_1"}]}, "items"),
     ("project add x", "POST /projects", NAMED, None),
+    ("project set x --description y", "PATCH /projects/x", NAMED, None),
     ("project ls", "GET /projects", {"items": [NAMED]}, "items"),
     ("project members x", "GET /projects/x", {"members": [NAMED]}, "members"),
     ("project grant x ada editor", "PUT /projects/x/members/ada", NAMED, None),
     ("user add ada", "POST /users", NAMED, None),
     ("audit", "GET /audit", {"items": [ENTRY]}, "items"),
     ("user ls", "GET /users", {"items": [NAMED]}, "items"),
+    ("user set ada --admin", "PATCH /users/ada", NAMED, None),
     ("user disable ada", "PATCH /users/ada", NAMED, None),
     ("webhook add x https://a.example", "POST /projects/default/webhooks", NAMED, None),
-    ("webhook list", "GET /projects/default/webhooks", {"items": [NAMED]}, "items"),
+    ("webhook ls", "GET /projects/default/webhooks", {"items": [NAMED]}, "items"),
     ("webhook deliveries x", "GET /projects/default/webhooks/x/deliveries", {"items": [NAMED]}, "items"),
-    ("secret list", "GET /projects/default/secrets", {"items": [NAMED]}, "items"),
+    ("secret ls", "GET /projects/default/secrets", {"items": [NAMED]}, "items"),
     ("logs job_1", "GET /jobs/job_1/logs", {"items": [LINE], "has_more": False}, None),
 ]
 

@@ -25,7 +25,7 @@ def test_webhooks_and_deliveries_are_listed(service: FakeService, rubato: Rubato
     service.on("GET", "/projects/default/webhooks", {"items": [WEBHOOK], "next_cursor": None})
     assert rubato("webhook", "list").out.splitlines()[1].split() == ["team", "status,failure", "https://a.example/x"]
     service.on("GET", "/projects/default/webhooks/team/deliveries", {"items": [DELIVERY] * 3, "next_cursor": None})
-    assert len(rubato("webhook", "deliveries", "team", "--limit", "2", "--json").json) == 2
+    assert len(rubato("webhook", "deliveries", "team", "-n", "2", "--json").json) == 2
     assert "dlv_1" in rubato("webhook", "deliveries", "team", "--status", "failed").out
     assert service.requests[-1].query["status"] == "failed"
 
