@@ -267,30 +267,6 @@ def test_a_failed_job_says_where_why_and_what_to_do(
     expect(page.locator(".log-row mark")).to_have_text("RuntimeError")
 
 
-def test_logs_follow_are_filtered_by_rank_and_survive_a_deep_link(
-    service: Service, cluster: SimulatedCluster, new_page: NewPage
-) -> None:
-    job_id = service.submit("digits-6", pace=0.02)
-    page = new_page(service)
-    open_job(page, service, job_id, "#logs")
-    rows = page.locator(".log-row")
-    expect(rows.first).to_be_visible()
-    box = page.get_by_role("log")
-    wait_until(page, lambda: box.evaluate("box => box.scrollHeight > box.clientHeight + 200"))
-    assert box.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 40")
-    page.get_by_role("button", name="rank 1").click()
-    expect(page.locator(".log-rank", has_text="0")).to_have_count(0)
-    expect(page.locator(".log-rank", has_text="1").first).to_be_visible()
-    page.get_by_role("button", name="rank 1").click()
-    expect(page.locator(".log-rank", has_text="0").first).to_be_visible()
-    box.evaluate("box => { box.scrollTop = 0 }")
-    expect(page.get_by_role("button", name="Follow")).to_be_visible()
-    page.get_by_role("button", name="Follow").click()
-    expect(page.get_by_role("button", name="Follow")).to_have_count(0)
-    page.reload()
-    expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
-
-
 def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
     job_id = service.submit("digits-7", pace=0.1)
     page = new_page(service)

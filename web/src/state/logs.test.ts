@@ -11,6 +11,7 @@ import {
   MOST_LINES,
   NO_LOGS,
   parseRanks,
+  partSearched,
   placeOf,
   prependLines,
   ranksOf,
@@ -37,6 +38,17 @@ describe("compareIds", () => {
     const ids = ["10:0", "2:100", "2:9", "1:5000"];
     expect([...ids].sort(compareIds)).toEqual(["1:5000", "2:9", "2:100", "10:0"]);
     expect(compareIds("3:4", "3:4")).toBe(0);
+  });
+});
+
+describe("partSearched", () => {
+  it.each([
+    ["9:100", "9:900", 0],
+    ["8:5", "9:1", 0.1],
+    ["3:7", "9:1", 0.6],
+    ["3:7", undefined, 0],
+  ])("between %s and %s it is %d", (from, end, part) => {
+    expect(partSearched(from, end)).toBeCloseTo(part);
   });
 });
 

@@ -27,6 +27,12 @@ export function compareIds(a: string, b: string): number {
   );
 }
 
+/** The part of a log, 0 to 1, that lies between two positions; its segments are about equally long. */
+export function partSearched(from: string, end: string | undefined): number {
+  const [first, last] = [from, end ?? from].map((position) => Number(position.split(":")[0]));
+  return ((last ?? 0) - (first ?? 0)) / ((last ?? 0) + 1);
+}
+
 /** Append what is new. Lines come in the order of their ids, so a replayed line is at or before the last one known. */
 export function appendLines(state: LogState, items: LogLine[]): LogState {
   let last = state.lines.at(-1)?.id ?? null;
@@ -105,13 +111,13 @@ export function ranksText(ranks: ReadonlySet<number>): string {
   return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
+type Failed = Pick<AdvisedFailure, "rank" | "worker_id" | "traceback">;
+
 /** Of which ranks to look for the line of a failure: of all (none is named) where only its worker is known; null: of none. */
 export function failingRanks(failure: Failed | null): ReadonlySet<number> | null {
   if (!failure || (failure.rank === null && failure.worker_id === null)) return null;
   return new Set(failure.rank === null ? [] : [failure.rank]);
 }
-
-type Failed = Pick<AdvisedFailure, "rank" | "worker_id" | "traceback">;
 
 /**
  * The line at which a job failed, as far as it is among these: the last one of the failing worker that ends as the

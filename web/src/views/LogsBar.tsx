@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import { Icon } from "../parts/Icon";
 import { SearchField } from "../parts/SearchField";
 import { type LogFilter, parseRanks, ranksText } from "../state/logs";
 
@@ -32,12 +33,14 @@ interface LogsBarProps {
   /** Those that have written something. */
   ranks: readonly number[];
   counted: string;
+  /** All lines of the wish as a text file. */
+  file: { href: string; name: string };
   onWish: (wish: LogWish) => void;
   onFailure: (() => void) | null;
 }
 
 /** Ranks, age and text of the lines to be shown. */
-export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProps) {
+export function LogsBar({ wish, ranks, counted, file, onWish, onFailure }: LogsBarProps) {
   const since = (minutes: string) =>
     minutes ? new Date(Date.now() - Number(minutes) * 60_000).toISOString() : "";
   return (
@@ -70,6 +73,14 @@ export function LogsBar({ wish, ranks, counted, onWish, onFailure }: LogsBarProp
         text={wish.text}
         onText={(text) => onWish({ ...wish, text })}
       />
+      <a
+        class="button small"
+        href={file.href}
+        download={file.name}
+        title="These lines of the whole log, as text"
+      >
+        <Icon name="download" /> Download
+      </a>
     </div>
   );
 }

@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
-import { get } from "../live/api";
+import { API, get } from "../live/api";
 import { useResource, useStream, useThrottled } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
 import { LogList } from "../parts/LogList";
@@ -14,6 +14,7 @@ import {
   type LogState,
   MOST_LINES,
   NO_LOGS,
+  partSearched,
   prependLines,
   ranksOf,
 } from "../state/logs";
@@ -72,6 +73,7 @@ export function LogsTab({ job, now }: { job: Job; now: number }) {
         wish={wish}
         ranks={ranks}
         counted={counted}
+        file={{ href: `${API}${path}/file?${query.slice(1)}`, name: `${job.name}.log` }}
         onWish={setWish}
         onFailure={failing && (() => jump(failing))}
       />
@@ -115,7 +117,13 @@ function LiveLogs({ job, now, first, query, wish, onRanks, onCount, onAll }: Liv
     lastId,
     onMessages: (messages) => add({ place: "end", items: readLines(messages) }),
   });
-  const { earlier, isReading, readEarlier } = useEarlier(job, first.earlier, query, state, add);
+  const { earlier, isReading, hasFailed, readEarlier } = useEarlier(job, first.earlier, query, state, add);
+  // A search ends where something is found, and else at the beginning of the log, of which each look sees a part.
+  const isSearching = state.lines.length === 0 && earlier !== null && !hasFailed;
+  useEffect(() => {
+    if (isSearching && !isReading) void readEarlier();
+  }, [isSearching, isReading]);
+  const onEarlier = earlier !== null && !isReading ? () => void readEarlier() : null;
   const shown = useMemo(() => filterLines(state.lines, wish), [state.lines, wish]);
   const [focus] = useState(() => (job.failure ? (findFailure(state.lines, job.failure)?.id ?? null) : null));
   useEffect(() => onRanks(ranksOf(state.lines)), [state.lines]);
@@ -127,14 +135,19 @@ function LiveLogs({ job, now, first, query, wish, onRanks, onCount, onAll }: Liv
     <>
       <StreamBanner states={[stream]} />
       {state.lines.length === 0 ? (
-        <NoLines isAll={query === ""} onAll={onAll} />
+        <NoLines
+          isAll={query === ""}
+          searched={isSearching ? partSearched(earlier, lastId) : null}
+          onEarlier={onEarlier}
+          onAll={onAll}
+        />
       ) : (
         <LogList
           lines={shown}
           needle={wish.text.toLowerCase()}
           now={now}
           focus={focus}
-          onEarlier={earlier !== null && !isReading ? () => void readEarlier() : null}
+          onEarlier={onEarlier}
         />
       )}
     </>
@@ -151,31 +164,58 @@ function useEarlier(
 ) {
   const [next, setNext] = useState(from);
   const [isReading, setReading] = useState(false);
+  const [hasFailed, setFailed] = useState(false);
   const say = useSay();
   // Where lines were dropped at the front, those come first.
   const earlier = state.dropped > 0 ? (state.lines[0]?.id ?? null) : next;
   const readEarlier = async () => {
     setReading(true);
+    setFailed(false);
     try {
       const page = await get<LogPage>(`/jobs/${job.id}/logs?before=${earlier}&tail=${MORE_LINES}${query}`);
       add({ place: "front", items: page.items });
       setNext(page.earlier);
     } catch (error) {
       say("bad", error instanceof Error ? error.message : String(error));
+      setFailed(true);
     }
     setReading(false);
   };
-  return { earlier: state.lines.length < MOST_LINES ? earlier : null, isReading, readEarlier };
+  return { earlier: state.lines.length < MOST_LINES ? earlier : null, isReading, hasFailed, readEarlier };
 }
 
-function NoLines({ isAll, onAll }: { isAll: boolean; onAll: () => void }) {
-  if (isAll) return <p class="empty soft">No worker has written anything yet.</p>;
+interface NoLinesProps {
+  isAll: boolean;
+  /** The part of the log that was looked through, while the rest of it is; null: no more is. */
+  searched: number | null;
+  onEarlier: (() => void) | null;
+  onAll: () => void;
+}
+
+function NoLines({ isAll, searched, onEarlier, onAll }: NoLinesProps) {
+  if (isAll && !onEarlier && searched === null)
+    return <p class="empty soft">No worker has written anything yet.</p>;
   return (
     <div class="empty">
-      <p class="soft">No line matches.</p>
-      <button type="button" class="button" onClick={onAll}>
-        Show all lines
-      </button>
+      {searched !== null ? (
+        <p class="soft" role="status">
+          No line matches in the newest {Math.round(searched * 100)} % of the log. Looking further back…
+        </p>
+      ) : (
+        <p class="soft">{onEarlier ? "No line matches as far as it was looked." : "No line matches."}</p>
+      )}
+      <p class="actions">
+        {searched === null && onEarlier && (
+          <button type="button" class="button" onClick={onEarlier}>
+            Load earlier lines
+          </button>
+        )}
+        {!isAll && (
+          <button type="button" class="button" onClick={onAll}>
+            Show all lines
+          </button>
+        )}
+      </p>
     </div>
   );
 }
