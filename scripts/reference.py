@@ -118,8 +118,60 @@ def _plain(code: str) -> str:
     return code.replace("True", "true").replace("False", "false").replace("'", "")
 
 
+VARIABLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "Client and command line": (
+        ("RUBATO_URL", "Address of the service; before that of `rubato login`."),
+        ("RUBATO_TOKEN", "Token for it; before that of `rubato login` and the file in the home."),
+        ("RUBATO_HOME", "Folder of `rubato up`, `rubato login` and `rubato run`; default: `~/.rubato`."),
+        ("RUBATO_PORT", "Port of the service that `rubato up` starts."),
+        ("RUBATO_DATABASE_URL", "Its database, which the home remembers."),
+        ("RUBATO_STORAGE", "Where its checkpoints are kept, which the home remembers, too."),
+        (
+            "RUBATO_PG_BIN",
+            "Folder of pg_dump, pg_restore and psql for `rubato backup` and `restore`; default: the PATH.",
+        ),
+        ("SSL_CERT_FILE, SSL_CERT_DIR", "Who may have signed the certificate of an https address."),
+        ("RUBATO_KEEPER", "Set by the keeper in all that it starts, to know it again; not to be set."),
+    ),
+    "Agent": (
+        ("RUBATO_CLUSTER_TOKEN_FILE", "File of its token; default: `cluster-token` in the home."),
+        ("RUBATO_HOME", "Where that lies, on the machine of the service."),
+        ("RUBATO_URL", "Address of the service; `deploy/ray-head` gives it to the agent as `--url`."),
+        ("RUBATO_CLUSTER", "Name of the cluster; `deploy/ray-head` gives it to the agent as `--cluster`."),
+        ("RUBATO_WORKER_NODES", "Of `docker-compose.yml`: how many nodes with slots; default: 2."),
+        ("RUBATO_SLOTS", "Of `docker-compose.yml`: slots of each; default: 4."),
+    ),
+    "Training process": (
+        ("RUBATO_JOB_ID", "Id of the job, or of the run."),
+        (
+            "RUBATO_WORKER_ID",
+            "Id of the worker, which no other one has later: `w1.2`. Its rank changes: it is none of these.",
+        ),
+        ("RUBATO_INCARNATION", "Which start of that worker this is."),
+        ("OMP_NUM_THREADS", "`1`: the bits of a sum depend on how many threads share it out."),
+        ("PYTHONHASHSEED", "`0`: the order of a set of strings is the same in all workers."),
+        (
+            "PYTHONUNBUFFERED, PYTHONFAULTHANDLER",
+            "`1`: output comes as it is written, and stacks where a process crashes.",
+        ),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "`0`: a lost peer is left to the engine."),
+        ("CUBLAS_WORKSPACE_CONFIG", "`:4096:8` where the job is `reproducible`."),
+        (
+            "CUDA_VISIBLE_DEVICES",
+            "Under `rubato run` this worker's share of those that the shell's names, else of all.",
+        ),
+        (
+            "RUBATO_CONTROL_FD, RUBATO_PROGRESS_FD, RUBATO_STACKS_FD, RUBATO_GUARD_FD, RUBATO_SUPERVISOR_PID, "
+            "RUBATO_PREFETCH_FDS, RUBATO_FORKSERVER_FD",
+            "What a process and its supervisor, or those that read ahead for it, share; of no use to programs.",
+        ),
+    ),
+}
+"""Environment variables that are no settings of the service: by whom they are read."""
+
+
 def settings_page() -> Iterator[str]:
-    """Every environment variable of the service."""
+    """Every environment variable: of the service, and of all else."""
     yield "# Settings of the service\n"
     yield "Environment variables, read once when the service starts. Durations are seconds (`30`, `0.5`), words as in a"
     yield "job's spec (`1h30m`), or ISO 8601 (`PT30S`).\n"
@@ -129,6 +181,13 @@ def settings_page() -> Iterator[str]:
         if name != "model_config"
     ]
     yield from _table(("variable", "type", "default", "meaning"), rows)
+    yield "\n## Variables of client, agent and training process\n"
+    yield "A training process gets `env` and the secrets of its job, and what its supervisor has, but for credentials"
+    yield "of Ray and Rubato. Where a value is told below it is a default, which `env` replaces.\n"
+    for who, variables in VARIABLES.items():
+        yield f"\n### {who}\n"
+        names = [(", ".join(_code(name) for name in many.split(", ")), meaning) for many, meaning in variables]
+        yield from _table(("variable", "meaning"), names)
 
 
 def _value(name: str) -> str:
