@@ -267,6 +267,28 @@ def test_a_failed_job_says_where_why_and_what_to_do(
     expect(page.locator(".log-row mark")).to_have_text("RuntimeError")
 
 
+def test_tabs_and_timeline_are_gone_through_by_keys_and_leave_those_of_the_browser_alone(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("digits-keys", pace=0.1)
+    page = new_page(service)
+    open_job(page, service, job_id)
+    timeline = page.get_by_role("application", name="Timeline")
+    expect(timeline).to_be_visible()
+    page.evaluate("window.taken = []; addEventListener('keydown', (e) => taken.push(e.defaultPrevented))")
+    for press, taken in (("Alt+ArrowLeft", False), ("ArrowLeft", True)):
+        timeline.dispatch_event("keydown", {"key": "ArrowLeft", "altKey": press.startswith("Alt"), "bubbles": True})
+        assert page.evaluate("taken.pop()") is taken, press
+    selected = page.locator("[role=tab][aria-selected=true]")
+    for key, name in (("End", "Code"), ("ArrowRight", "Overview"), ("ArrowLeft", "Code"), ("Home", "Overview")):
+        selected.press(key)
+        expect(selected).to_have_text(name)
+        expect(selected).to_be_focused()
+    selected.dispatch_event("keydown", {"key": "ArrowLeft", "altKey": True, "bubbles": True})
+    assert page.evaluate("taken.pop()") is False
+    expect(selected).to_have_text("Overview")
+
+
 def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
     job_id = service.submit("digits-7", pace=0.1)
     page = new_page(service)

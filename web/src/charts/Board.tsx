@@ -8,7 +8,7 @@ import { BoardBar, type Choice } from "./BoardBar";
 import { axesOf, batchOf, metricNames, type Range, type XAxis } from "./data";
 import { CHART_POINTS, fillMembership, rowsOfChart, thinnedSteps, withDetail } from "./history";
 import { Lane } from "./Lane";
-import { isPositive, rangeOf, styleOf, type Track } from "./lines";
+import { logOf, rangeOf, styleOf, type Track } from "./lines";
 import { MarkerRail } from "./MarkerRail";
 import { markersOf, placeMarkers } from "./markers";
 import { AXIS_PX, PAD_PX } from "./options";
@@ -130,7 +130,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
             data={data}
             height={index === 0 ? 190 : 130}
             hasAxis={false}
-            isLog={choice.isLog && isPositive(data)}
+            {...logOf(choice.isLog, data)}
           />
         ))}
         <Lane

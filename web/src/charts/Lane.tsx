@@ -2,7 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatCount, formatElapsed, formatValue } from "../text/format";
 import type { LaneData, Range, XAxis } from "./data";
-import { indexUpTo, placeAfter, zoomAfter } from "./keys";
+import { indexUpTo, isPlain, placeAfter, zoomAfter } from "./keys";
 import { type LineStyle, readingAt } from "./lines";
 import { laneOptions } from "./options";
 import { type ChartInputs, decideChart } from "./plan";
@@ -34,6 +34,8 @@ export interface LaneProps {
   hasAxis: boolean;
   isStepped?: boolean;
   isLog?: boolean;
+  /** What a reader would else take for granted of how it is drawn. */
+  note?: string;
   /** Greatest value of a whole-number axis that begins at zero, or of none. */
   wholeTo?: number;
   fromZero?: boolean;
@@ -92,7 +94,7 @@ export function Lane(props: LaneProps) {
   const index = hover !== null && hover < props.data.x.length ? hover : props.data.x.length - 1;
   const x = props.data.x[index];
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!isPlain(event)) return;
     const { data, range, whole, onZoom } = props;
     const place = placeAfter(event.key, data.x, range, look.current);
     const part = event.key === "Escape" ? whole : zoomAfter(event.key, data.x, range, whole, look.current);
@@ -128,6 +130,7 @@ export function Lane(props: LaneProps) {
             {layer.name} {format(heightOf(props.data, place, index))}
           </span>
         ))}
+        {props.note && <span class="soft">{props.note}</span>}
         <span class="lane-at">{x !== undefined && hover !== null && `at ${nameOf(props.axis, x)}`}</span>
         <span class="lane-keys" aria-hidden="true">
           ← → read, + − zoom, Esc shows all

@@ -5,7 +5,7 @@ import type { Job, MetricChart } from "../wire";
 import { BoardBar, type Choice } from "./BoardBar";
 import { axesOf, type Range } from "./data";
 import { Lane } from "./Lane";
-import { buildLines, isPositive, rangeOf, styleOf, trackOf } from "./lines";
+import { buildLines, logOf, rangeOf, styleOf, trackOf } from "./lines";
 
 export interface RunDrawn {
   job: Job;
@@ -88,7 +88,7 @@ export function RunsBoard({ runs, names, choice, theme, isLoading, onChoice }: R
               width={width}
               height={lanes.length === 1 ? 320 : 200}
               hasAxis={index === lanes.length - 1}
-              isLog={choice.isLog && isPositive(data)}
+              {...logOf(choice.isLog, data)}
               theme={theme}
               onZoom={setZoom}
             />

@@ -12,6 +12,7 @@ import {
 } from "../state/story";
 import { formatDuration, formatElapsed, formatTime, plural } from "../text/format";
 import type { Job, JobEvent } from "../wire";
+import { isPlain } from "./keys";
 import { AXIS_PX, PAD_PX } from "./options";
 import {
   boxes,
@@ -84,12 +85,14 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
   const moments = useMemo(() => momentsOf(events), [events]);
   const starts = useMemo(() => generationStarts(events), [events]);
   const [from, to] = zoomed(spans, last);
-  const whole = (to - (spans[0]?.from ?? to)) / 1000;
+  const beginning = spans[0]?.from ?? from;
+  const whole = (to - beginning) / 1000;
   const zooms = ZOOMS.filter(([, seconds]) => seconds === null || whole > seconds);
   const strip: Strip = { from, to, width };
   const shown = useMemo(() => lanes.filter((lane) => endOfLane(lane) >= from), [lanes, from]);
 
   const onKeyDown = (event: KeyboardEvent) => {
+    if (!isPlain(event)) return;
     const next = moveLook(look ?? { at: to, row: -1 }, event.key, strip, shown.length);
     if (!next) return;
     event.preventDefault();
@@ -99,7 +102,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
     <section class="card timeline" aria-labelledby="timeline-title">
       <header class="card-head">
         <h2 id="timeline-title">Timeline</h2>
-        <span class="soft">{shown.length > 0 && `${plural(shown.length, "worker")} so far`}</span>
+        <span class="soft">{tellWorkers(lanes.length, shown.length)}</span>
         <span class="grow" />
         {zooms.length > 1 && (
           <fieldset class="segments" aria-label="Part of the timeline">
@@ -134,7 +137,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
             {shown.length > 0 && (
               <WorkerStrips strip={strip} lanes={shown} starts={starts} look={look} onLook={setLook} />
             )}
-            <TimeAxis strip={strip} />
+            <TimeAxis strip={strip} beginning={beginning} />
           </>
         )}
       </div>
@@ -143,6 +146,11 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
       </output>
     </section>
   );
+}
+
+function tellWorkers(all: number, shown: number): string {
+  if (all === 0) return "";
+  return `${plural(all, "worker")} so far${shown < all ? `, ${shown} of them here` : ""}`;
 }
 
 function endOfLane(lane: WorkerLane): number {
@@ -349,13 +357,13 @@ function Cursor({ strip, at, height }: { strip: Strip; at: number; height: numbe
   return <line class="timeline-cursor" x1={x} x2={x} y1="0" y2={height} />;
 }
 
-function TimeAxis({ strip }: { strip: Strip }) {
+function TimeAxis({ strip, beginning }: { strip: Strip; beginning: number }) {
   return (
     <div class="timeline-row" aria-hidden="true">
       <span class="timeline-name" />
       <svg width={strip.width} height={AXIS_HEIGHT_PX} aria-hidden="true">
-        {ticksOf(strip).map((seconds) => (
-          <text key={seconds} x={pxOf(strip, strip.from + seconds * 1000)} y="14" class="timeline-tick">
+        {ticksOf(strip, beginning).map((seconds) => (
+          <text key={seconds} x={pxOf(strip, beginning + seconds * 1000)} y="14" class="timeline-tick">
             {formatElapsed(seconds)}
           </text>
         ))}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { placeAfter, zoomAfter } from "./keys";
+import { isPlain, placeAfter, tabAfter, zoomAfter } from "./keys";
 
 const x = [0, 10, 20, 30, 30, 40, 50];
 
@@ -48,5 +48,28 @@ describe("zoomAfter", () => {
   it("shows no part in which there is no line", () => {
     expect(zoomAfter("+", x, [15, 31], whole, 20)).toBeNull();
     expect(zoomAfter("+", [], [0, 1], [0, 1], null)).toBeNull();
+  });
+});
+
+describe("tabAfter", () => {
+  it.each([
+    ["ArrowLeft", 0, 6],
+    ["ArrowLeft", 3, 2],
+    ["ArrowRight", 6, 0],
+    ["ArrowRight", 3, 4],
+    ["Home", 3, 0],
+    ["End", 3, 6],
+    ["ArrowDown", 3, null],
+  ])("%s from tab %i of 7 leads to %s", (key, index, next) => {
+    expect(tabAfter(key, index, 7)).toBe(next);
+  });
+});
+
+describe("isPlain", () => {
+  it("leaves keys with a modifier to the browser", () => {
+    const plain = { ctrlKey: false, metaKey: false, altKey: false };
+    expect(isPlain(plain)).toBe(true);
+    for (const key of ["ctrlKey", "metaKey", "altKey"])
+      expect(isPlain({ ...plain, [key]: true })).toBe(false);
   });
 });

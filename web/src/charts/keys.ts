@@ -1,6 +1,27 @@
-/** How the keyboard reads a lane and zooms into it. Pure. */
+/** How the keyboard reads a lane and zooms into it, and goes through tabs. Pure. */
 
 import type { Range } from "./data";
+
+/** Whether a key is pressed alone: with these it is the browser's, such as Alt and the left arrow, which goes back. */
+export function isPlain(event: Pick<KeyboardEvent, "ctrlKey" | "metaKey" | "altKey">): boolean {
+  return !(event.ctrlKey || event.metaKey || event.altKey);
+}
+
+/** Which of several tabs a key leads to, around both ends; null: it is no key of a list of tabs. */
+export function tabAfter(key: string, index: number, count: number): number | null {
+  switch (key) {
+    case "ArrowLeft":
+      return (index - 1 + count) % count;
+    case "ArrowRight":
+      return (index + 1) % count;
+    case "Home":
+      return 0;
+    case "End":
+      return count - 1;
+    default:
+      return null;
+  }
+}
 
 /** The places of the axis that are in sight, each once. */
 function placesIn(x: readonly number[], [min, max]: Range): number[] {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { at, makeJob } from "../testing";
 import type { MetricChart, MetricRow } from "../wire";
-import { buildLines, isPositive, joinLines, rangeOf, readingAt, trackOf } from "./lines";
+import { buildLines, joinLines, logOf, rangeOf, readingAt, trackOf } from "./lines";
 
 const chart = (steps: number[], y: number[], name = "loss"): MetricChart => ({
   bucket_steps: 1,
@@ -80,10 +80,11 @@ describe("the lines of several jobs", () => {
     expect(buildLines(tracks("time"), (row) => row.values.accuracy, choice).x).toEqual([]);
   });
 
-  it("fit a logarithmic axis where no value is zero or less", () => {
+  it("fit a logarithmic axis where no value is zero or less, and else are drawn without one, which is said", () => {
     const choice = { axis: "step" as const, range: [0, 10] as const, maxPoints: 100, isSmooth: false };
     const built = (y: number[]) => buildLines([trackOf(early, chart([1, 2], y), "step")], loss, choice);
-    expect(isPositive(built([1, 2]))).toBe(true);
-    expect(isPositive(built([1, 0]))).toBe(false);
+    expect(logOf(true, built([1, 2]))).toEqual({ isLog: true });
+    expect(logOf(true, built([1, 0]))).toEqual({ isLog: false, note: "linear: a value is 0 or less" });
+    expect(logOf(false, built([1, 0]))).toEqual({ isLog: false });
   });
 });

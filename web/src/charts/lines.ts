@@ -107,11 +107,17 @@ export function buildLines(tracks: readonly Track[], read: Read, choice: LinesCh
 }
 
 /** Whether a logarithmic axis can show all of it. */
-export function isPositive(data: LaneData): boolean {
+function isPositive(data: LaneData): boolean {
   const columns = data.lines ? data.lines.map((line) => line.y) : [data.y];
   return columns.every((column) =>
     column.every((value) => value === null || value === undefined || value > 0),
   );
+}
+
+/** How a lane is drawn where a logarithmic axis is wished for: as usual, and saying so, where that cannot show all of it. */
+export function logOf(isWished: boolean, data: LaneData): { isLog: boolean; note?: string } {
+  if (!isWished || isPositive(data)) return { isLog: isWished };
+  return { isLog: false, note: "linear: a value is 0 or less" };
 }
 
 /** What a line reads at a place: its last point before, as long as it goes on. Without a place: where it ends. */

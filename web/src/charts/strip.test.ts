@@ -67,8 +67,17 @@ describe("what lies under the pointer", () => {
 
 describe("the axis", () => {
   it("has round labels with room between them", () => {
-    expect(ticksOf(strip)).toEqual([0, 30, 60, 90]);
-    expect(ticksOf({ from: 0, to: 86_400_000, width: 400 })).toEqual([0, 21_600, 43_200, 64_800, 86_400]);
+    expect(ticksOf(strip, strip.from)).toEqual([0, 30, 60, 90]);
+    expect(ticksOf({ from: 0, to: 86_400_000, width: 400 }, 0)).toEqual([0, 21_600, 43_200, 64_800, 86_400]);
+  });
+
+  it("counts from the beginning of the job, also where only its end is in sight", () => {
+    const [begun, hours] = [50_000, 3 * 3_600_000 + 12_000];
+    const end = begun + hours;
+    expect(ticksOf({ from: end - 300_000, to: end, width: 500 }, begun)).toEqual([
+      10_560, 10_620, 10_680, 10_740, 10_800,
+    ]);
+    expect(ticksOf({ from: begun, to: end, width: 400 }, begun)).toEqual([0, 3600, 7200, 10_800]);
   });
 
   it("shows all, or the last of it", () => {

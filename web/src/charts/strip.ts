@@ -79,12 +79,13 @@ export function momentsNear<T extends { at: number }>(strip: Strip, moments: rea
 
 const STEPS_S = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_592_000];
 
-/** Seconds after the left edge that get a label: round ones, about 90 pixels apart. */
-export function ticksOf(strip: Strip): number[] {
-  const span = (strip.to - strip.from) / 1000;
+/** Seconds since the beginning that get a label, of those between the edges: round ones, about 90 pixels apart. */
+export function ticksOf(strip: Strip, beginning: number): number[] {
+  const [from, to] = [(strip.from - beginning) / 1000, (strip.to - beginning) / 1000];
   const most = Math.max(1, Math.floor(strip.width / 90));
-  const step = STEPS_S.find((one) => span / one <= most) ?? span;
-  return Array.from({ length: Math.floor(span / step) + 1 }, (_, index) => index * step);
+  const step = STEPS_S.find((one) => (to - from) / one <= most) ?? to - from;
+  const first = Math.ceil(from / step);
+  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, index) => (first + index) * step);
 }
 
 /** Which part of the whole story is shown. */

@@ -1,6 +1,7 @@
 import { useEffect, useReducer, useState } from "preact/hooks";
 import { Board } from "../charts/Board";
 import { CHART_POINTS, MOST_ROWS, rowsOfChart } from "../charts/history";
+import { isPlain, tabAfter } from "../charts/keys";
 import { SkewCard } from "../charts/SkewCard";
 import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";
@@ -156,9 +157,10 @@ const TAB_NAMES: Record<Tab, string> = {
 function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
   const counts: Partial<Record<Tab, number>> = { workers: job.workers, events };
   const onKeyDown = (event: KeyboardEvent) => {
-    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
-    if (step === 0) return;
-    const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length];
+    const place = isPlain(event) ? tabAfter(event.key, TABS.indexOf(tab), TABS.length) : null;
+    if (place === null) return;
+    event.preventDefault(); // Home and End would scroll
+    const next = TABS[place];
     document.getElementById(`tab-${next}`)?.click();
     document.getElementById(`tab-${next}`)?.focus();
   };
