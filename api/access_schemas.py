@@ -125,6 +125,8 @@ class Token(BaseModel):
     name: str
     role: str
     user: str | None
+    cluster: str | None
+    """That it speaks for alone, of the role `cluster`; null: for any."""
     created_at: str
     expires_at: str | None
     revoked_at: str | None
@@ -149,6 +151,9 @@ class TokenRequest(Request):
     name: str = Field(min_length=1, max_length=63, description="What it is for.")
     user: str | None = Field(default=None, max_length=63, description="Whose it is; default: the caller's.")
     role: Literal["user", "cluster", "scraper"] = "user"
+    cluster: str | None = Field(
+        default=None, max_length=63, description="Of the role cluster: the only one it speaks for; null: any."
+    )
     expires_in: float | None = Field(default=None, gt=0, le=10 * 366 * 86400, description="Seconds; null: never.")
 
 

@@ -52,6 +52,8 @@ class Principal:
     attempt: int = 0
     token_id: str | None = None
     user_id: str | None = None
+    cluster_id: str | None = None
+    """Of a cluster's token: the only cluster it speaks for; None: for any."""
     projects: Mapping[str, ProjectRole] = field(default_factory=dict)
     """Of a user: the role in each project; an admin has all of them."""
     is_cookie: bool = False

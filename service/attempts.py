@@ -122,14 +122,19 @@ def fenced(job: Job, attempt: int) -> ServiceError:
     )
 
 
-async def confirm_gone(session: AsyncSession, job_id: str, attempt: int) -> None:
-    """The cluster's agent saw that an attempt's process is dead: its successor need not wait for the lease."""
+async def confirm_gone(session: AsyncSession, job_id: str, attempt: int, cluster_id: str | None) -> None:
+    """The cluster's agent saw that an attempt's process is dead: its successor need not wait for the lease.
+
+    `cluster_id`: nothing changes unless the job is placed there; None: wherever it is.
+    """
     statement = (
         update(Attempt)
         .where(Attempt.job_id == job_id, Attempt.number == attempt, Attempt.ended_at.is_(None))
         .where(Attempt.is_confirmed_gone.is_(False))
         .values(is_confirmed_gone=True)
     )
+    if cluster_id is not None:
+        statement = statement.where(Attempt.job_id.in_(select(Job.id).where(Job.cluster_id == cluster_id)))
     await session.execute(statement.execution_options(synchronize_session=False))
 
 

@@ -289,7 +289,7 @@ async def _owner(session: AsyncSession, token: Token, now: datetime) -> Principa
     if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now):
         return None
     if token.user_id is None:
-        return Principal(Role(token.role), token.name, token_id=token.id)
+        return Principal(Role(token.role), token.name, token_id=token.id, cluster_id=token.cluster_id)
     user = await session.get(User, token.user_id)
     if user is None or user.disabled_at is not None:
         return None

@@ -45,14 +45,20 @@ def check_cluster_id(cluster_id: str) -> None:
         raise ServiceError(ErrorKind.INVALID_REQUEST, "A cluster id has 1 to 63 letters, digits, '.', '_' or '-'.")
 
 
-async def sync(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
+async def sync(context: Context, cluster_id: str, request: SyncRequest, caller: Principal) -> SyncReply:
     """Take the agent's view; answer when the list is newer than the one it acted on, or the wait is over.
 
     Raises:
-        ServiceError: invalid_request (numbers that are not finite).
+        ServiceError: forbidden (the token is another cluster's), invalid_request (numbers that are not finite).
     """
+    if caller.cluster_id not in (None, cluster_id):
+        raise ServiceError(
+            ErrorKind.FORBIDDEN,
+            f"This token speaks for the cluster {caller.cluster_id} only: start the agent with --cluster "
+            f"{caller.cluster_id}, or make one by `rubato token create NAME --role cluster --cluster {cluster_id}`.",
+        )
     _check_numbers(request)
-    reply = await _take_view(context, cluster_id, request)
+    reply = await _take_view(context, cluster_id, request, of_its_own=caller.cluster_id is not None)
     if reply.acting and reply.version != request.after:
         return reply
 
@@ -163,8 +169,8 @@ def _check_numbers(request: SyncRequest) -> None:
         raise ServiceError(ErrorKind.INVALID_REQUEST, "The sync holds numbers that are not finite.", findings=findings)
 
 
-async def _take_view(context: Context, cluster_id: str, request: SyncRequest) -> SyncReply:
-    """Store what the acting agent saw; another agent only looks on."""
+async def _take_view(context: Context, cluster_id: str, request: SyncRequest, *, of_its_own: bool) -> SyncReply:
+    """Store what the acting agent saw; another agent only looks on. `of_its_own`: only of jobs placed there."""
     now = context.clock()
     async with context.database.write() as session:
         cluster = await session.get(Cluster, cluster_id, with_for_update=True)
@@ -183,7 +189,7 @@ async def _take_view(context: Context, cluster_id: str, request: SyncRequest) ->
         cluster.last_seen = now
         for seen in request.controllers:
             if seen.state == "gone" and 0 < seen.attempt <= LARGEST:
-                await confirm_gone(session, seen.job_id, seen.attempt)
+                await confirm_gone(session, seen.job_id, seen.attempt, cluster_id if of_its_own else None)
         await session.flush()
         return await _refresh_list(context, session, cluster, request.agent_id)
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from service.access import Principal, Role
 from service.auth import new_token
 from service.clock import optional_rfc3339, to_rfc3339
+from service.clusters import check_cluster_id
 from service.context import Context
 from service.errors import ErrorKind, ServiceError, not_found
 from service.ids import is_id, new_id
@@ -21,7 +22,14 @@ from service.people import audit, find_token, storable
 
 
 async def create(
-    context: Context, name: str, caller: Principal, *, user: str | None, role: Role, lifetime_s: float | None
+    context: Context,
+    name: str,
+    caller: Principal,
+    *,
+    user: str | None,
+    role: Role,
+    lifetime_s: float | None,
+    cluster_id: str | None = None,
 ) -> dict[str, Any]:
     """A new token; the reply is the only place where its secret ever stands.
 
@@ -32,12 +40,17 @@ async def create(
         user: whose it is; None: the caller's.
         role: `user`, or `cluster` or `scraper` for a machine.
         lifetime_s: seconds until it expires; None: never.
+        cluster_id: of the role `cluster`: the only cluster that it speaks for; None: any.
 
     A token that expires makes none that outlives it.
 
     Raises:
         ServiceError: forbidden, not_found (the user), invalid_request.
     """
+    if cluster_id is not None:
+        if role is not Role.CLUSTER:
+            raise ServiceError(ErrorKind.INVALID_REQUEST, "Only a token of the role cluster speaks for a cluster.")
+        check_cluster_id(cluster_id)
     now = context.clock()
     secret = new_token()
     async with context.database.write() as session:
@@ -52,13 +65,14 @@ async def create(
             name=name,
             role=str(role),
             user_id=None if owner is None else owner.id,
+            cluster_id=cluster_id,
             token_hmac=context.authority.digest(secret),
             created_at=now,
             expires_at=await _bounded(session, caller, expires_at),
         )
         session.add(token)
         owner_name = None if owner is None else owner.name
-        detail = {"token": token.id, "name": name, "role": str(role), "user": owner_name}
+        detail = {"token": token.id, "name": name, "role": str(role), "user": owner_name, "cluster": cluster_id}
         audit(session, context, caller, "token.created", detail)
         await session.flush()
         return {**_token_json(token, owner_name), "token": secret}
@@ -132,6 +146,7 @@ def _token_json(token: Token, owner: str | None) -> dict[str, Any]:
         "name": token.name,
         "role": token.role,
         "user": owner,
+        "cluster": token.cluster_id,
         "created_at": to_rfc3339(token.created_at),
         "expires_at": optional_rfc3339(token.expires_at),
         "revoked_at": optional_rfc3339(token.revoked_at),

@@ -121,7 +121,13 @@ async def create_token(body: schemas.TokenRequest, context: Parts, caller: Calle
     """A new token for yourself; by an admin for anybody, or a machine. Its secret is in this reply and nowhere else."""
     check_json(body.model_dump())
     return await tokens.create(
-        context, body.name, caller, user=body.user, role=Role(body.role), lifetime_s=body.expires_in
+        context,
+        body.name,
+        caller,
+        user=body.user,
+        role=Role(body.role),
+        lifetime_s=body.expires_in,
+        cluster_id=body.cluster,
     )
 
 

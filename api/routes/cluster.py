@@ -25,12 +25,12 @@ router = APIRouter(prefix="/cluster/v1", tags=["clusters"])
 
 @router.post("/clusters/{cluster_id}/sync", responses=errors(422))
 @allow(Role.CLUSTER)
-async def sync_cluster(cluster_id: str, request: Request, context: Parts) -> JSONResponse:
+async def sync_cluster(cluster_id: str, request: Request, context: Parts, caller: Caller) -> JSONResponse:
     """The agent's view; answered with the jobs that should have a controller, as soon as the list is new."""
     check_cluster_id(cluster_id)
     view = await read_wire(request, SyncRequest, context.settings.max_body_bytes)
     _check_version(view.wire_version)
-    return JSONResponse(to_json(await sync(context, cluster_id, view)))
+    return JSONResponse(to_json(await sync(context, cluster_id, view, caller)))
 
 
 @router.post("/attempts/acquire", responses=errors(404, 409, 422))

@@ -31,13 +31,18 @@ def create_token(
     role: Annotated[
         Literal["user", "cluster", "scraper"], typer.Option(help="cluster: an agent's; scraper: of Prometheus.")
     ] = "user",
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="Of the role cluster: the only cluster it speaks for. Default: any."),
+    ] = None,
     expires: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 30d. Default: never.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Make a token, and print it: it is never shown again."""
     with connect(url) as client:
-        made = client.access.create_token(name, user=owner, role=role, expires_in_s=read_timeout(expires, "--expires"))
+        expires_in_s = read_timeout(expires, "--expires")
+        made = client.access.create_token(name, user=owner, role=role, expires_in_s=expires_in_s, cluster=cluster)
     if as_json:
         put_json(made)
         return
@@ -49,7 +54,11 @@ def create_token(
 def list_tokens(*, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List tokens, newest first; never their secrets."""
     with connect(url) as client:
-        _show(client.access.tokens(), ("id", "name", "role", "user", "expires_at", "revoked_at"), as_json=as_json)
+        _show(
+            client.access.tokens(),
+            ("id", "name", "role", "user", "cluster", "expires_at", "revoked_at"),
+            as_json=as_json,
+        )
 
 
 @token.command("revoke")

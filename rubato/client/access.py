@@ -86,7 +86,13 @@ class Access:
 
     @call
     def create_token(
-        self, name: str, *, user: str | None = None, role: str = "user", expires_in_s: float | None = None
+        self,
+        name: str,
+        *,
+        user: str | None = None,
+        role: str = "user",
+        expires_in_s: float | None = None,
+        cluster: str | None = None,
     ) -> Call[Row]:
         """A new token; `token` of the reply is its secret, which is never shown again.
 
@@ -95,8 +101,10 @@ class Access:
             user: whose it is; None: yours. Others' tokens are made by an admin.
             role: `user`, or (by an admin, for no user) `cluster` or `scraper`.
             expires_in_s: seconds; None: it never expires.
+            cluster: of the role `cluster`: the only cluster that it speaks for; None: any.
         """
         body = {"name": name, "user": user, "role": role, "expires_in": expires_in_s}
+        body |= {} if cluster is None else {"cluster": cluster}
         return dict((yield from self._transport.json("POST", "/tokens", body)))
 
     @call

@@ -67,6 +67,8 @@ class Token(Base):
     role: Mapped[str] = mapped_column(String(16))
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     """Whose it is; null: the home's own, or a machine's."""
+    cluster_id: Mapped[str | None] = mapped_column(String(63))
+    """Of the role `cluster`: the only cluster it speaks for, known or not; null: for any."""
     token_hmac: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]

@@ -299,6 +299,8 @@ export interface Token {
   name: string;
   role: string;
   user: string | null;
+  /** That it speaks for alone, of an agent; null: for any. */
+  cluster: string | null;
   created_at: string;
   expires_at: string | null;
   revoked_at: string | null;

@@ -189,7 +189,7 @@ async def test_jobs_in_every_status_are_migrated_and_go_on(
             4,
             itertools.count(10),
         )
-        await running.report(metrics=(metric(8, loss=8.5),), step=8, events=(running.event("user.event"),))
+        await running.report(metrics=(metric(8, loss=8.5),), step=8, events=(running.event("worker.ready"),))
         history = (await bench.get(f"/jobs/{running_id}/metrics"))["items"]
         assert [(row["step"], row["values"]["loss"]) for row in history] == [(step, step + 0.5) for step in range(1, 9)]
         assert [one["step"] for one in (await bench.get(f"/jobs/{running_id}/checkpoints"))["items"]] == [5]
@@ -210,3 +210,27 @@ async def test_jobs_in_every_status_are_migrated_and_go_on(
         bench.clock.advance(2)
         await bench.schedule()
         assert (await bench.job(late["id"]))["status"] == "failed"
+
+
+async def test_tokens_of_one_cluster_are_good_for_none_in_the_release_before(urls: tuple[str, str]) -> None:
+    """There they would be good for all."""
+    engine = create_engine(urls[0])
+    columns = "id, name, role, token_hmac, created_at"
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0013")
+        for name in ("any", "edge"):
+            row = {"name": name, "now": _as_text(NOW) if connection.dialect.name == "sqlite" else NOW}
+            connection.execute(
+                text(f"INSERT INTO tokens ({columns}) VALUES (:name, :name, 'cluster', :name, :now)"), row
+            )
+        upgrade_to_head(connection)
+        bound = text("UPDATE tokens SET cluster_id = 'edge' WHERE id = 'edge'")
+        assert list(connection.execute(text("SELECT cluster_id FROM tokens"))) == [(None,), (None,)], "as before: any"
+        connection.execute(bound)
+        command.downgrade(alembic_config(connection), "0013")
+        revoked = text("SELECT id, revoked_at IS NOT NULL FROM tokens ORDER BY id")
+        assert [(name, bool(is_revoked)) for name, is_revoked in connection.execute(revoked)] == [
+            ("any", False),
+            ("edge", True),
+        ]
+    engine.dispose()

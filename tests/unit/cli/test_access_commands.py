@@ -13,9 +13,19 @@ def test_a_new_token_alone_is_on_stdout(service: FakeService, rubato: Rubato) ->
     assert service.requests[-1].json == {"name": "ci", "user": "ada", "role": "user", "expires_in": 30 * 86400}
 
 
+def test_a_token_of_an_agent_is_bound_to_its_cluster(service: FakeService, rubato: Rubato) -> None:
+    service.on("POST", "/tokens", Reply({**TOKEN, "user": None, "role": "cluster", "token": "rbt_secret"}, status=201))
+    assert rubato("token", "create", "edge", "--role", "cluster", "--cluster", "edge").code == 0
+    body = {"name": "edge", "user": None, "role": "cluster", "expires_in": None, "cluster": "edge"}
+    assert service.requests[-1].json == body
+
+
 def test_tokens_are_listed_and_revoked(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/tokens", {"items": [TOKEN], "next_cursor": None})
-    assert rubato("token", "ls").out.splitlines()[1].split() == ["tok_1", "ci", "user", "ada", "-", "-"]
+    assert rubato("token", "ls").out.splitlines()[1].split() == ["tok_1", "ci", "user", "ada", "-", "-", "-"]
+    bound = {**TOKEN, "name": "edge", "role": "cluster", "user": None, "cluster": "edge"}
+    service.on("GET", "/tokens", {"items": [bound], "next_cursor": None})
+    assert rubato("token", "ls").out.splitlines()[1].split() == ["tok_1", "edge", "cluster", "-", "edge", "-", "-"]
     service.on("DELETE", "/tokens/tok_1", Reply(status=204, content=b""))
     assert rubato("token", "revoke", "tok_1").code == 0
 

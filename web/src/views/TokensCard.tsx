@@ -29,6 +29,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
       name: filled.get("name"),
       user: filled.get("user") || null,
       role: filled.get("role") ?? "user",
+      cluster: (filled.get("role") === "cluster" && filled.get("cluster")) || null,
       expires_in: lifetime,
     });
     reload();
@@ -81,7 +82,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
                   <th scope="row">{token.name}</th>
                   <td>
                     {token.user ?? <span class="soft">nobody's</span>}{" "}
-                    {token.role !== "user" && <span class="soft">{token.role}</span>}
+                    {token.role !== "user" && <span class="soft">{token.role}</span>} {token.cluster}
                   </td>
                   <td title={token.created_at}>{formatAgo(token.created_at, now)}</td>
                   <td>
@@ -112,6 +113,10 @@ function ForWhom() {
           <option value="cluster">the agent of a cluster</option>
           <option value="scraper">a reader of metrics, such as Prometheus</option>
         </select>
+      </label>
+      <label class="field">
+        Which cluster, where an agent's
+        <input name="cluster" maxLength={63} autocomplete="off" placeholder="any" />
       </label>
       <label class="field">
         Whose it is, where a person's
