@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import json
@@ -10,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,7 +28,8 @@ from rubato.engine.coordinator.orders import CheckpointFound, CommitManifest, Em
 from rubato.engine.session import Session
 from rubato.entrypoint import load_function
 from rubato.errors import CheckpointError, EntrypointError, UserError
-from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms
+from rubato.launch.claim import Claim, describe_former, describe_taken
 from rubato.recipes import find_recipe
 from rubato.run import Run
 from rubato.wire import worker as wire
@@ -124,12 +127,20 @@ def main(train: TrainFunction, arguments: Sequence[str] | None = None) -> None:
 
 def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tuple[str, int]:
     folder = open_folder(parse_storage(storage).absolute()) if storage is not None else None
-    attempt = 1
-    if folder is not None:
-        attempt = within(due_s(), lambda: _look_at(folder, spec), f"looking at {folder}")
+    if folder is None:
+        return _lead_alone(train, spec, None, None)
+    claim = within(due_s(), lambda: _look_at(folder, spec), f"looking at {folder}")
+    with contextlib.closing(claim):
+        if claim.former:
+            print(describe_former(claim.former), file=sys.stderr)
+        return _lead_alone(train, spec, folder, claim)
+
+
+def _lead_alone(train: TrainFunction, spec: JobSpec, folder: Folder | None, claim: Claim | None) -> tuple[str, int]:
     device = prepare_torch(spec)
+    attempt = claim.attempt if claim is not None else 1
     start = wire.Start(attempt, "local", "w1.1", "1.1", spec_to_json(spec), "127.0.0.1", str(folder) if folder else "")
-    control = _Alone(start, spec, folder)
+    control = _Alone(start, spec, folder, claim)
     session = Session(control, spec, device, start.host, ProgramCode(sys.modules[train.__module__]).digest)
     try:
         if folder is not None:
@@ -139,26 +150,31 @@ def _train_alone(train: TrainFunction, spec: JobSpec, storage: str | None) -> tu
         train(run)
         digest = run.finish()
         control.archive.finish()
+        control.check()
     finally:
         control.archive.close(timeout_s=0.0)
     return digest, session.step
 
 
-def _look_at(folder: Folder, spec: JobSpec) -> int:
-    """Make sure that a run may go on there; its attempt, so that its checkpoints come after all that lie there."""
+def _look_at(folder: Folder, spec: JobSpec) -> Claim:
+    """Make sure that this run, and no other one, may go on there."""
     folder.prepare()
     check_root(folder)
     check_terms(folder, job_terms("local", spec))
-    return next_attempt(folder)
+    return Claim(folder, f"python {Path(sys.argv[0]).name}")
 
 
 class _Alone(Control):
     """The controller of a program that runs alone: shows progress, commits its own checkpoints."""
 
-    def __init__(self, start: wire.Start, spec: JobSpec, root: Folder | None) -> None:
+    def __init__(self, start: wire.Start, spec: JobSpec, root: Folder | None, claim: Claim | None) -> None:
         super().__init__(start)
         self._spec = spec
-        self.archive = StorageArchive(ArchiveTerms.of(start.job_id, root, spec, start.attempt), self._take)
+        self._root, self._claim = root, claim
+        self._taken = ""
+        """Why this run may save no more; empty: it may."""
+        terms = ArchiveTerms.of(start.job_id, root, spec, start.attempt)
+        self.archive = StorageArchive(terms, self._take, self._is_taken)
         self._answers: SimpleQueue[CheckpointFound | ManifestCommitted] = SimpleQueue()
         self._shown_at = 0.0
         self._samples = self._seconds = 0.0
@@ -174,6 +190,7 @@ class _Alone(Control):
                 for row in rows:
                     self._show(row)
                 self.rows.clear()
+                self.check()
                 self._ask_for_checkpoint()
             case wire.StripeWritten():
                 self._commit(message)
@@ -183,6 +200,20 @@ class _Alone(Control):
                 print(text, file=sys.stderr)
             case _:
                 pass
+
+    def check(self) -> None:
+        """Raises:  UserError: the checkpoints are another run's now."""
+        if self._taken:
+            raise UserError(self._taken)
+
+    def _is_taken(self) -> bool:
+        taker = self._claim.taken_by() if self._claim is not None else ""
+        if taker and self._root is not None:
+            self._taken = describe_taken(self._root, taker)
+            self._answers.put(
+                CheckpointFound(unusable=self._taken)
+            )  # for whoever looks for one, and finds no other answer
+        return bool(taker)
 
     def find_latest(self) -> Folder | None:
         """The newest checkpoint that holds; looked for until the storage answers, or somebody interrupts it.

@@ -26,7 +26,7 @@ from rubato.engine.coordinator import (
     Spawn,
     Wish,
 )
-from rubato.engine.coordinator.orders import CheckpointFound, ManifestCommitted, RowsStored
+from rubato.engine.coordinator.orders import CheckpointFound, ManifestCommitted, RowsStored, StorageTaken
 from rubato.launch.output import OutputLine
 from rubato.wire import worker as wire
 from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
@@ -34,7 +34,7 @@ from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outc
 TICK_S = 0.1
 """How often deadlines are looked at; messages are handled as they come."""
 
-HostEvent = wire.Message | OutputLine | Wish | CheckpointFound | ManifestCommitted | RowsStored | Emit
+HostEvent = wire.Message | OutputLine | Wish | CheckpointFound | ManifestCommitted | RowsStored | StorageTaken | Emit
 """What may be posted. An `Emit` comes from a helper and goes straight into the journal."""
 
 

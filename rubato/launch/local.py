@@ -19,9 +19,11 @@ from typing import Any, TextIO
 from rubato.checkpoint.due import due_s, within
 from rubato.checkpoint.storage import open_folder
 from rubato.engine.coordinator import Coordinator, Emit, Terms, Wish
+from rubato.engine.coordinator.orders import StorageTaken
 from rubato.errors import UserError
 from rubato.home import write_atomically
-from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms, next_attempt
+from rubato.launch.archive import ArchiveTerms, StorageArchive, check_root, check_terms, job_terms
+from rubato.launch.claim import Claim, describe_former, describe_taken
 from rubato.launch.control import RUN_FILE, ControlServer
 from rubato.launch.devices import share_of_slot, visible_devices
 from rubato.launch.environment import child_environment
@@ -124,10 +126,11 @@ class LocalRun:
         own = StorageUri("file", str(self.folder / "checkpoints"))
         self.checkpoints = open_folder((checkpoint_dir or own).absolute())
         self._spec = spec
-        attempt = 1
         if checkpoint_dir is not None:  # the run's own is new
-            attempt = within(due_s(), self._look_at_checkpoints, f"looking at {self.checkpoints}")
+            self._claim = within(due_s(), self._look_at_checkpoints, f"looking at {self.checkpoints}")
         self.folder.mkdir(mode=0o700, parents=True)
+        if checkpoint_dir is None:
+            self._claim = Claim(self.checkpoints, self.run_id)
         self._command = command
         self._working_dir = working_dir
         self._progress = progress or sys.stderr
@@ -139,16 +142,23 @@ class LocalRun:
         """Of the newest checkpoint that this run has saved."""
         self._observed: Observed | None = None
         self._workers: tuple[WorkerReport, ...] = ()
-        terms = Terms.of(self.run_id, attempt, spec)
-        self._attempt = terms.attempt
+        self._attempt = self._claim.attempt
+        terms = Terms.of(self.run_id, self._attempt, spec)
         self.host = Host(Coordinator(terms, self._wish))
 
-    def _look_at_checkpoints(self) -> int:
-        """Make sure that this run may go on there; its attempt."""
+    def _look_at_checkpoints(self) -> Claim:
+        """Make sure that this run, and no other one, may go on there."""
         self.checkpoints.prepare()
         check_root(self.checkpoints)
         check_terms(self.checkpoints, job_terms(self.run_id, self._spec))
-        return next_attempt(self.checkpoints)
+        return Claim(self.checkpoints, self.run_id)
+
+    def _is_taken(self) -> bool:
+        """Whether the checkpoints are another run's now, which fails this one."""
+        taker = self._claim.taken_by()
+        if taker:
+            self.host.post(StorageTaken(describe_taken(self.checkpoints, taker)))
+        return bool(taker)
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Train until the end.
@@ -156,7 +166,7 @@ class LocalRun:
         Args:    on_ready: called once the run can be asked by its id.
         """
         environment = child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
-        with self._forkserver(environment) as forkserver:
+        with contextlib.closing(self._claim), self._forkserver(environment) as forkserver:
             return self._lead(environment, forkserver, on_ready)
 
     def _lead(
@@ -168,11 +178,13 @@ class LocalRun:
         fleet = LocalFleet(plan, self.host.post, devices, max(1, int(self._spec.resources_per_worker.gpu)))
         journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
         archive = StorageArchive(
-            ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post
+            ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post, self._is_taken
         )
         control = ControlServer(self.folder, self.answer)
         try:
             self._introduce(control)
+            if self._claim.former:
+                print(f"rubato: {describe_former(self._claim.former)}", file=self._progress, flush=True)
             on_ready()
             with self._signals():
                 outcome = self.host.run(fleet, journal, archive)

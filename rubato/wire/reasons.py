@@ -70,7 +70,7 @@ class Reason(StrEnum):
     )
     CHECKPOINT_INVALID = (
         "checkpoint_invalid",
-        "No checkpoint holds, or the one to begin from cannot be used.",
+        "No checkpoint holds, the one to begin from cannot be used, or another run saves in their folder.",
         "Put one back from a copy, or begin from an older one (checkpoint.resume_from); the message names each damage.",
     )
     MAX_RESTARTS_EXCEEDED = (

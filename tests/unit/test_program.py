@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -20,8 +21,9 @@ from torch import nn
 import rubato
 from rubato import program
 from rubato.checkpoint.files import FileRecord
-from rubato.checkpoint.storage import LocalFolder
+from rubato.checkpoint.storage import LocalFolder, open_folder
 from rubato.errors import EntrypointError, StorageUnreachable
+from rubato.launch.claim import Claim
 from rubato.launch.environment import child_environment
 from rubato.run import Run
 from rubato.wire.spec import JobSpec
@@ -121,6 +123,46 @@ def test_a_checkpoint_is_refused_in_place_of_its_folder(tmp_path: Path) -> None:
     rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"1-2 is itself a checkpoint: name the folder that it lies in"):
         rubato.main(train, [*SMALL, "--config", "steps=4", "--checkpoint-dir", str(tmp_path / "1-2")])
+
+
+def test_a_folder_that_another_run_saves_in_is_refused(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(Claim(LocalFolder(tmp_path), "run_other")),
+        pytest.raises(SystemExit, match=r"run_other \(process .* saves to .*or give this one another --checkpoint-dir"),
+    ):
+        rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
+    rubato.main(train, [*SMALL, "--config", "steps=2", "--checkpoint-dir", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["1-2"]
+
+
+def test_a_run_whose_folder_was_taken_over_stops_and_deletes_nothing() -> None:
+    root = open_folder("memory:///taken-over")
+    others: list[Claim] = []
+
+    def train_beside_another(run: Run) -> None:
+        steps = run.steps
+
+        def watched() -> Iterator[Any]:
+            for step in steps():
+                if step.index == 3:
+                    others.append(Claim(root, "run_other"))
+                    (root / "2-1").write("stripe", [b"of another run"])
+                yield step
+
+        run.steps = watched  # type: ignore[assignment, method-assign]
+        train(run)
+
+    try:
+        flags = [*SMALL, "--checkpoint-dir", str(root), "--config", "steps=6"]
+        with pytest.raises(
+            SystemExit, match=r"run_other .* saves to memory:///taken-over now, so this run has stopped"
+        ):
+            rubato.main(train_beside_another, flags)
+        assert sorted(root.folders()) == ["1-6", "2-1"]
+        assert not (root / "1-6").exists("manifest.json")
+        assert others[0].taken_by() == ""
+    finally:
+        root.remove_all()
 
 
 def test_a_run_that_goes_on_past_a_damaged_checkpoint_saves_behind_it(tmp_path: Path) -> None:

@@ -388,6 +388,9 @@ class Coordinator:
         else:
             job.ledger.on_committed(event.step)
 
+    def _on_storage_taken(self, event: orders.StorageTaken, now: float) -> None:
+        self._ending.fail(Failure("user", Reason.CHECKPOINT_INVALID, event.message))
+
     def _on_rows_stored(self, event: orders.RowsStored, now: float) -> None:
         self._rows.on_stored(event.count)
 

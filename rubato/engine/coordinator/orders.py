@@ -122,6 +122,13 @@ class ManifestCommitted:
 
 
 @dataclass(frozen=True)
+class StorageTaken:
+    """Checkpoints are saved by another run now: this one may neither save nor delete any there."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class RowsStored:
     """So many metric rows are stored for good, of all that this attempt has told; they are stored in order."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import queue
 import resource
@@ -22,6 +23,7 @@ from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
 from rubato.errors import CheckpointError, UserError
 from rubato.launch.archive import next_attempt
+from rubato.launch.claim import OWNER_NAME
 from rubato.launch.control import ask_run
 from rubato.launch.local import LocalFleet, LocalRun, describe_left_out, run_local
 from rubato.launch.output import OutputLine
@@ -31,7 +33,7 @@ from rubato.wire.cluster import Failure, Outcome
 from rubato.wire.reasons import Reason
 from rubato.wire.spec import CheckpointSpec, LimitsSpec, spec_to_json
 from rubato.wire.storage import parse_storage
-from tests.integration.launch.toy_run import TOY, read_lines, spec
+from tests.integration.launch.toy_run import TOY, Background, read_lines, spec
 from tests.waiting import wait_for
 
 
@@ -179,6 +181,41 @@ def test_a_checkpoint_is_refused_in_place_of_its_folder(home: Path, tmp_path: Pa
     assert run_local(spec(steps=2), working_dir=tmp_path, checkpoint_dir=where, home=home, command=TOY) == 0
     with pytest.raises(UserError, match=r"kept/1-2 is itself a checkpoint: name the folder that it lies in, /.*/kept,"):
         LocalRun(spec(steps=4), tmp_path, parse_storage(f"{kept}/1-2"), home)
+
+
+def test_a_folder_that_another_run_saves_in_is_refused_also_its_own(
+    home: Path, tmp_path: Path, background: Any
+) -> None:
+    first = background(spec(steps=10**6))
+    first.wait(2)
+    with pytest.raises(UserError, match=rf"{first.run.run_id} \(process .* saves to .*`rubato cancel run_.* --wait`"):
+        LocalRun(spec(), tmp_path, parse_storage(str(first.run.checkpoints)), home)
+    assert [path.name for path in home.glob("runs/*")] == [first.run.run_id]
+    first.ask(verb="pause")
+    assert first.join().state == "paused"
+    kept, steps = (
+        parse_storage(str(first.run.checkpoints)),
+        read_lines(first.run.folder / "metrics.jsonl")[-1]["step"] + 2,
+    )
+    assert run_local(spec(steps=steps), working_dir=tmp_path, checkpoint_dir=kept, home=home, command=TOY) == 0
+
+
+def test_a_run_whose_folder_was_taken_over_fails_and_deletes_nothing(home: Path, tmp_path: Path) -> None:
+    """Where there are no locks, as in an object store."""
+    kept = LocalFolder(tmp_path / "kept")
+    run = LocalRun(spec(steps=10**6), tmp_path, parse_storage(str(kept)), home, TOY, io.StringIO())
+    one = Background(run)
+    one.wait(3)
+    (kept.path / OWNER_NAME).write_text(json.dumps({"run": "run_other", "host": "b", "pid": 7, "token": "theirs"}))
+    (kept / "2-1").write("stripe", [b"of another run"])
+    one.ask(verb="checkpoint")
+    outcome = one.join()
+    assert outcome.state == "failed"
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith("run_other (process 7 on b")
+    assert "so this run has stopped" in outcome.failure.message
+    assert "2-1" in kept.folders()
+    assert (kept.path / OWNER_NAME).exists(), "it is the other's"
 
 
 PROGRAM = """

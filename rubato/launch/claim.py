@@ -1,0 +1,173 @@
+"""One run at a time writes to a folder of checkpoints: of two, each would delete the other's, and go on from them.
+
+A folder of a file system is locked for as long as its run lives, and the next run is refused. An object store knows no
+locks, and what a killed run has left there looks like a run that lives: the newer one takes the folder over, and the
+older one, which looks before it writes or deletes anything, stops. Jobs on a cluster have folders of their own, and
+leases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+
+from rubato.checkpoint.due import within
+from rubato.checkpoint.storage import Folder, LocalFolder
+from rubato.errors import CheckpointError, StorageUnreachable, UserError
+from rubato.launch.archive import next_attempt
+from rubato.wire.units import utc_timestamp
+
+OWNER_NAME = "rubato-owner.json"
+"""Who writes to the folder. Removed at an orderly end."""
+RELEASE_S = 5.0
+"""So long the end of a run waits for a storage that hangs."""
+
+
+class Claim:
+    """A folder of checkpoints that is one run's until `close`."""
+
+    def __init__(self, root: Folder, run: str) -> None:
+        """Take it.
+
+        Args:
+            root: where checkpoints lie; of a file system it is made.
+            run: the run's id, or how it was started.
+
+        Raises:
+            UserError: another run holds it; the message says which, and what to do.
+            CheckpointError, OSError: it cannot be written to.
+        """
+        self._root = root
+        self._mine: dict[str, Any] = {
+            "run": run,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": utc_timestamp(),
+            "token": secrets.token_hex(8),
+        }
+        self.attempt = 1
+        """Later than any other one there."""
+        self.former = ""
+        """Who may still write there: it had no lock to hold, and has not said that it is over."""
+        self._descriptor = _lock(root) if isinstance(root, LocalFolder) else None
+        try:
+            self._take()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        former = self._owner() if self._descriptor is None else None
+        self.attempt = next_attempt(self._root)
+        if former is not None:
+            self.former = describe_owner(former)
+            self.attempt = max(self.attempt, int(former.get("attempt", 0)) + 1)
+        self._mine["attempt"] = self.attempt
+        data = json.dumps(self._mine).encode()
+        if self._descriptor is None:
+            self._root.write(OWNER_NAME, [data])
+            return
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without words
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, data, 0)
+
+    def taken_by(self) -> str:
+        """Who has taken the folder over; empty: nobody.
+
+        Raises:
+            OSError, StorageUnreachable: the storage does not answer.
+        """
+        owner = self._owner()
+        if owner is not None:
+            return "" if owner.get("token") == self._mine["token"] else describe_owner(owner)
+        later = next_attempt(self._root) - 1
+        return f"a run that saved as attempt {later}, after this one's {self.attempt}," if later > self.attempt else ""
+
+    def close(self) -> None:
+        """It may be another run's from now on."""
+        with contextlib.suppress(StorageUnreachable, OSError):
+            within(RELEASE_S, self._release, f"releasing {self._root}")
+
+    def _release(self) -> None:
+        try:
+            if (owner := self._owner()) is not None and owner.get("token") == self._mine["token"]:
+                self._root.remove(OWNER_NAME)  # before it is unlocked: who takes it next looks whether it is there
+        finally:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _owner(self) -> dict[str, Any] | None:
+        """What the folder says; None: nothing, or not the whole of it."""
+        try:
+            told = json.loads(b"".join(self._root.read(OWNER_NAME)))
+        except (FileNotFoundError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
+
+
+def describe_owner(owner: dict[str, Any]) -> str:
+    """A run, and where it lives."""
+    return f"{owner.get('run')} (process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')})"
+
+
+def describe_former(owner: str) -> str:
+    """What is told where a folder was taken over."""
+    return (
+        f"these checkpoints were last saved by {owner}, which did not say that it was over: should it still train, it "
+        "stops when it is to save there again"
+    )
+
+
+def describe_taken(root: Folder, taker: str) -> str:
+    """Why a run stops whose folder has become another one's."""
+    return (
+        f"{taker} saves to {root} now, so this run has stopped: each would delete the other's checkpoints. To go on "
+        "with this one, stop the other and start this one again; to have both, give each its own --checkpoint-dir"
+    )
+
+
+def _lock(root: LocalFolder) -> int | None:
+    """The descriptor that holds the folder's lock; None: the file system has no locks.
+
+    Raises:
+        UserError: it is held.  CheckpointError: its file cannot be made.
+    """
+    path = root.path / OWNER_NAME
+    while True:
+        with contextlib.ExitStack() as held:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(_describe_held(path)) from error
+            except OSError:
+                return None
+            # Who held it before may have removed it: then the name is free, or another file's.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    held.pop_all()
+                    return descriptor
+
+
+def _describe_held(path: Path) -> str:
+    owner: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        owner = json.loads(path.read_bytes())
+    run = str(owner.get("run", ""))
+    stops = f"stop it (`rubato cancel {run} --wait`)" if run.startswith("run_") else "stop it"
+    return (
+        f"{describe_owner(owner) if run else 'another run'} saves to {path.parent}, and two runs in one folder would "
+        f"delete each other's checkpoints: wait for its end, {stops}, or give this one another --checkpoint-dir"
+    )
