@@ -379,19 +379,6 @@ def test_a_wait_shows_where_the_job_is(service: FakeService, rubato: Rubato, mon
     assert [line.split(":")[0] for line in done.err.splitlines()] == ["queued", "running"]
 
 
-def test_a_wait_goes_on_while_the_service_is_away_for_longer_than_a_look(
-    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("rubato.client.jobs.LOOK_S", "rubato.cli.follow.PLAIN_EVERY_S", "rubato.client.absence.AWAY_POLL_S"):
-        monkeypatch.setattr(name, 0.02)
-    away = Reply({"code": "service_unavailable", "detail": "starting"}, 503)
-    answers = iter([away, away, away, Reply(job(status="succeeded"))])
-    service.on("GET", "/jobs/digits", job())
-    service.on("GET", "/jobs/job_1", lambda _: next(answers))
-    done = rubato("wait", "digits")
-    assert (done.code, done.out.strip()) == (0, "succeeded")
-
-
 # --- submit ---------------------------------------------------------------------------------------------------------
 
 

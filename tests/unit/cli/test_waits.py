@@ -79,6 +79,18 @@ def test_a_wait_lives_through_a_restart_of_the_service(waits: FakeService, rubat
     assert next(replies, None) is None
 
 
+def test_a_wait_goes_on_while_the_service_is_away_for_longer_than_a_look(
+    service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rubato.client.jobs.LOOK_S", "rubato.cli.follow.PLAIN_EVERY_S", "rubato.client.absence.AWAY_POLL_S"):
+        monkeypatch.setattr(name, 0.02)
+    answers = iter([AWAY, AWAY, AWAY, Reply(job(status="succeeded"))])
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1", lambda _: next(answers))
+    done = rubato("wait", "digits")
+    assert (done.code, done.out.strip()) == (0, "succeeded")
+
+
 @pytest.mark.parametrize("line", WAITS)
 def test_a_service_that_stays_away_ends_a_wait(
     waits: FakeService, rubato: Rubato, line: str, monkeypatch: pytest.MonkeyPatch
