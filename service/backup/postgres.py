@@ -142,6 +142,7 @@ def restore_database(url: str, dump: Path, *, raise_attempts_by: int, folder: Pa
         fit_script(script, connection.info.server_version)
     living = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name IN {NAMES}"
     before.write_text(
+        "SET client_min_messages = warning;\n"  # else the first of what psql says is that tables were dropped
         # A service that starts now waits here, before it migrates; one that came meanwhile is found.
         f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK});\n"
         f"DO $$ BEGIN IF EXISTS ({living} AND wait_event_type IS DISTINCT FROM 'Lock') THEN\n"

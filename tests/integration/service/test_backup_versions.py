@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from service.backup import postgres
+from service.backup.archive import BackupError
 from service.backup.postgres import KNOWS_TRANSACTION_TIMEOUT, copy_database, fit_script, restore_database
 from tests.postgres import migrated_database, postgres_server, tools_of
 
@@ -25,7 +28,12 @@ def test_newer_tools_dump_an_older_server_and_restore_it(tmp_path: Path, monkeyp
             connection.execute(insert, ("before",))
             copy_database(url, tmp_path / "dump", quiet)
             connection.execute(insert, ("after",))
-        restore_database(url, tmp_path / "dump", raise_attempts_by=1000, folder=tmp_path, tell=quiet)
+        restore = partial(restore_database, url, tmp_path / "dump", raise_attempts_by=1000, folder=tmp_path, tell=quiet)
+        with monkeypatch.context() as patched:
+            patched.setattr(postgres, "fit_script", lambda *_: None)
+            with pytest.raises(BackupError, match="transaction_timeout"):
+                restore()
+        restore()
         with psycopg.connect(url) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM projects").fetchall()}
             restored = connection.execute("SELECT count(*) FROM audit WHERE action = 'service.restored'").fetchone()
