@@ -134,7 +134,7 @@ async def watchers(service: Service, pace: Pace) -> list[Reading]:
             await ready.wait()
 
         async def tell(number: int) -> None:
-            await controller.report(events=(controller.event("user.event", marks.new(number, readers=WATCHERS)),))
+            await controller.report(events=(controller.event("worker.ready", marks.new(number, readers=WATCHERS)),))
 
         await send_at_rate(EVENTS_PER_S, pace.seconds, tell)
         await marks.all_heard()

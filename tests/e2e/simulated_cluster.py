@@ -112,7 +112,7 @@ class SimulatedJob:
         self.form("start", None)
         if said := self.config.get("say"):
             self.log(0, said)
-            self.say("user.event", said)
+            self.say("loss.missing", said)
         if has_past:
             self.live_through_the_story()
 

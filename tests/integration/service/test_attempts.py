@@ -42,7 +42,7 @@ async def _rows(bench: Bench) -> dict[str, list[Any]]:
 async def test_a_stale_attempt_is_fenced_and_changes_nothing(bench: Bench) -> None:
     stale = await bench.start()
     await stale.report(step=5, metrics=(metric(5),), logs=(log_line("mine"),))
-    unacknowledged = stale.next_report(step=6, metrics=(metric(6),), events=(stale.event("user.event"),))
+    unacknowledged = stale.next_report(step=6, metrics=(metric(6),), events=(stale.event("worker.ready"),))
     successor = await bench.controller_of(stale.job_id, process=OTHER_PID)
     assert (await successor.acquire(gone=1)).attempt == 2
     before = await _rows(bench)

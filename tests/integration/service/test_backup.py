@@ -143,7 +143,7 @@ async def report_steps(controller: SimulatedController, until_set: asyncio.Event
         await controller.report(
             step=step,
             metrics=(metric(step),),
-            events=(controller.event("user.event", f"step {step}"),),
+            events=(controller.event("worker.ready", f"step {step}"),),
             logs=(log_line(f"line {step} " + "x" * 500),),
         )
         if step == 5:
@@ -189,7 +189,7 @@ async def test_a_backup_of_a_service_that_is_written_to_holds_one_moment_of_ever
         events = (await client.get(f"/api/v1/jobs/{job_id}/events", params=query)).json()["items"]
         page = (await client.get(f"/api/v1/jobs/{job_id}/logs", params={**query, "after": "0:0"})).json()
     assert 5 <= len(rows) <= reporting.result()
-    steps = [item["message"] for item in events if item["kind"] == "user.event"]
+    steps = [item["message"] for item in events if item["kind"] == "worker.ready"]
     assert steps == [f"step {row['step']}" for row in rows]
     assert [item["line"].split(" x")[0] for item in page["items"]] == [f"line {row['step']}" for row in rows]
     assert [item["position"] for item in events] == list(range(1, len(events) + 1))

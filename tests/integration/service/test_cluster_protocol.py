@@ -212,7 +212,7 @@ class Protocol(Played):
         begun = len(one.events)
         one.events += [f"{one.attempt}.{begun + index}" for index in range(1, count + 1)]
         events = tuple(
-            EventReport(number, TIME, "user.event", one.events[number - 1])
+            EventReport(number, TIME, "worker.ready", one.events[number - 1])
             for number in range(begun + 1, begun + count + 1)
         )
         one.batch += 1

@@ -77,7 +77,7 @@ async def test_random_traffic_leaves_what_the_model_says(bench: Bench, seed: int
 
     events = (await bench.get("/jobs/digits/events", limit=10_000))["items"]
     assert [item["position"] for item in events] == list(range(1, len(events) + 1)), f"seed {seed}"
-    assert [item["message"] for item in events if item["kind"] == "user.event"] == model.events, f"seed {seed}"
+    assert [item["message"] for item in events if item["kind"] == "worker.ready"] == model.events, f"seed {seed}"
     rows = (await bench.get("/jobs/digits/metrics", limit=10_000))["items"]
     assert [row["step"] for row in rows] == model.ingested, f"seed {seed}"
     assert {row["step"]: (row["attempt"], row["values"]["loss"]) for row in rows} == model.metrics, f"seed {seed}"
@@ -86,7 +86,7 @@ async def test_random_traffic_leaves_what_the_model_says(bench: Bench, seed: int
 
 
 def _random_report(chance: random.Random, controller: SimulatedController, number: int) -> Report:
-    events = tuple(controller.event("user.event", f"{number}.{index}") for index in range(chance.randint(0, 3)))
+    events = tuple(controller.event("worker.ready", f"{number}.{index}") for index in range(chance.randint(0, 3)))
     metrics = tuple(metric(chance.randint(1, 12), chance.random()) for _ in range(chance.randint(0, 4)))
     logs = tuple(log_line(f"line {number}.{index}") for index in range(chance.randint(0, 3)))
     return controller.next_report(step=chance.randint(0, 12), events=events, metrics=metrics, logs=logs)

@@ -86,13 +86,13 @@ async def test_submit_run_scale_succeed(bench: Bench) -> None:
 async def test_event_positions_have_no_gap_and_pages_join(bench: Bench) -> None:
     controller = await bench.start()
     for step in range(1, 6):
-        await controller.report(step=step, events=(controller.event("user.event", step=step),))
+        await controller.report(step=step, events=(controller.event("worker.ready", step=step),))
     await bench.post("/jobs/digits/scale", 202, {"workers": 2})
     everything = (await bench.get("/jobs/digits/events"))["items"]
     assert [item["position"] for item in everything] == list(range(1, len(everything) + 1))
     kinds = [item["kind"] for item in everything]
     assert kinds[:4] == ["job.submitted", "job.status", "attempt.acquired", "job.status"]
-    assert kinds.count("user.event") == 5
+    assert kinds.count("worker.ready") == 5
     pages = []
     after = 0
     while page := (await bench.get("/jobs/digits/events", after=after, limit=3))["items"]:
@@ -104,7 +104,7 @@ async def test_event_positions_have_no_gap_and_pages_join(bench: Bench) -> None:
 async def test_the_same_batch_twice_is_stored_once(bench: Bench) -> None:
     controller = await bench.start()
     report = controller.next_report(
-        step=1, events=(controller.event("user.event"),), metrics=(metric(1),), logs=(log_line("once"),)
+        step=1, events=(controller.event("worker.ready"),), metrics=(metric(1),), logs=(log_line("once"),)
     )
     first = await controller.send(report)
     before = await _everything(bench)

@@ -177,7 +177,7 @@ async def test_pickles_are_refused_by_all_who_read_bytes_and_run_nowhere(bench: 
             response = await bench.client.put(address, content=data)
             assert (response.status_code, response.json()["code"]) == (422, "package_invalid"), name
     text = bomb.forms()["text"].decode()
-    await controller.report(events=(controller.event("user.event", data=text),), logs=(log_line(text),))
+    await controller.report(events=(controller.event("worker.ready", data=text),), logs=(log_line(text),))
     assert (await bench.get("/jobs/digits/events"))["items"][-1]["data"] == {"data": text}
     assert not bomb.went_off
 
@@ -185,7 +185,7 @@ async def test_pickles_are_refused_by_all_who_read_bytes_and_run_nowhere(bench: 
 async def test_a_report_is_not_nested_too_deep_either(bench: Bench) -> None:
     controller = await bench.start()
     assert controller.acquired is not None
-    report = to_json(controller.next_report(events=(controller.event("user.event"),)))
+    report = to_json(controller.next_report(events=(controller.event("worker.ready"),)))
     report["events"][0]["data"] = {"x": DEEP}
     response = await bench.client.post(
         f"/cluster/v1/jobs/{controller.job_id}/report", json=report, headers=bearer(controller.acquired.token)

@@ -62,7 +62,7 @@ class Traffic:
                 self.unacknowledged = self.controller.next_report(
                     step=self.steps,
                     metrics=(metric(self.steps),),
-                    events=(self.controller.event("user.event", f"step {self.steps}"),),
+                    events=(self.controller.event("worker.ready", f"step {self.steps}"),),
                     logs=(log_line(f"line {self.steps}"),),
                 )
             try:
@@ -105,7 +105,7 @@ async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess, databa
     assert len(steps) > ROUNDS, "the faults met traffic"
     assert traffic.jobs <= stored, f"seed {SEED}: lost {traffic.jobs - stored}"
     assert [item["position"] for item in events] == list(range(1, len(events) + 1))
-    assert [item["message"] for item in events if item["kind"] == "user.event"] == [f"step {step}" for step in steps]
+    assert [item["message"] for item in events if item["kind"] == "worker.ready"] == [f"step {step}" for step in steps]
     assert [row["step"] for row in rows] == steps
     assert [item["line"] for item in logs] == [f"line {step}" for step in steps]
     if not database_url:

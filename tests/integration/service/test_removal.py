@@ -42,7 +42,7 @@ async def train(controller: SimulatedController, *, folder: Path, steps: int = 1
     for name in ("1-50", "1-60"):
         (folder / name / "stripe-0.safetensors").write_bytes(b"weights")
         (folder / name / "manifest.json").write_text("{}")
-    events = [controller.event("user.event", f"number {index}") for index in range(20)]
+    events = [controller.event("worker.ready", f"number {index}") for index in range(20)]
     told = controller.event("checkpoint.committed", step=50, checkpoint_id="1-50", bytes=1, files=[])
     rows = tuple(metric(step) for step in range(1, steps))
     await controller.report(events=(*events, told), metrics=rows, logs=(log_line("hello"),), step=steps)

@@ -122,12 +122,12 @@ async def test_reports_through_both_keep_one_order(replicas: Pair) -> None:
     async def report() -> None:
         for step in range(1, 11):
             controller.client = (first, second)[step % 2].client
-            await controller.report(step=step, metrics=(metric(step),), events=(controller.event("user.event"),))
+            await controller.report(step=step, metrics=(metric(step),), events=(controller.event("worker.ready"),))
 
     await asyncio.gather(ask_for_scales(), report())
     events = (await first.get("/jobs/digits/events"))["items"]
     assert [item["position"] for item in events] == list(range(1, len(events) + 1))
     kinds = Counter(item["kind"] for item in events)
-    assert (kinds["user.event"], kinds["job.scale_requested"]) == (10, 5)
+    assert (kinds["worker.ready"], kinds["job.scale_requested"]) == (10, 5)
     rows = (await second.get("/jobs/digits/metrics"))["items"]
     assert [(row["position"], row["step"]) for row in rows] == [(step, step) for step in range(1, 11)]

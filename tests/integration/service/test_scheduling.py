@@ -458,14 +458,14 @@ async def test_a_round_that_waits_too_long_for_its_turn_judges_nothing_and_says_
 async def test_what_has_nan_is_kept_with_null_in_its_place(bench: Bench) -> None:
     controller = await bench.start()
     report = controller.next_report(
-        events=(controller.event("user.event", deep=[1.0, {"loss": float("nan")}], step=7),),
+        events=(controller.event("worker.ready", deep=[1.0, {"loss": float("nan")}], step=7),),
         worker_reports=(replace(worker(1), microbatches=3, microbatch_seconds=float("nan")),),
     )
     headers = {**bearer(controller.acquired.token), "Content-Type": "application/json"}
     url = f"/cluster/v1/jobs/{controller.job_id}/report"
     sent = await bench.client.post(url, content=json.dumps(to_json(report)), headers=headers)
     assert sent.status_code == 200, sent.text
-    (kept,) = [e for e in (await bench.get("/jobs/digits/events"))["items"] if e["kind"] == "user.event"]
+    (kept,) = [e for e in (await bench.get("/jobs/digits/events"))["items"] if e["kind"] == "worker.ready"]
     assert kept["data"]["deep"] == [1.0, {"loss": None}]
     (shown,) = (await bench.get("/jobs/digits/workers"))["items"]
     assert (shown["microbatches"], shown["microbatch_seconds"]) == (3, None)

@@ -200,7 +200,7 @@ async def test_what_a_job_says_is_stored_without_them(bench: Bench) -> None:
     await successor.report(
         # A worker of the attempt before lives on, and holds the old value.
         logs=(log_line(f"{CANARY} and {LATER}"),),
-        events=(successor.event("user.event", f"heard {LATER}", note={"deep": [CANARY]}),),
+        events=(successor.event("worker.ready", f"heard {LATER}", note={"deep": [CANARY]}),),
         reason=f"waits for {CANARY}",
     )
     assert "waits for [secret TOKEN]" in (await bench.job("digits"))["message"]

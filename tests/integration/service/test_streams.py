@@ -104,7 +104,7 @@ async def _take(messages: AsyncIterator[Any], until: str) -> list[Any]:
 
 async def test_events_replay_without_gap_or_double(client: httpx.AsyncClient, controller: SimulatedController) -> None:
     path = f"/api/v1/jobs/{controller.job_id}/events"
-    await controller.report(events=tuple(controller.event("user.event", f"number {index}") for index in range(5)))
+    await controller.report(events=tuple(controller.event("worker.ready", f"number {index}") for index in range(5)))
     seen = []
     async with open_stream(client, path) as messages:
         async for message in messages:
@@ -113,7 +113,7 @@ async def test_events_replay_without_gap_or_double(client: httpx.AsyncClient, co
             if len(seen) == 4:
                 break
     # Written while nobody watches.
-    await controller.report(events=(controller.event("user.event", "meanwhile"),))
+    await controller.report(events=(controller.event("worker.ready", "meanwhile"),))
     await _succeed(controller)
     async with open_stream(client, path, last_event_id=seen[-1].id) as messages:
         rest = await _take(messages, "end")
@@ -136,7 +136,7 @@ async def test_a_stream_that_is_cut_amid_its_messages_misses_nothing_and_doubles
             await controller.report(
                 metrics=(metric(number),),
                 logs=(log_line(f"line {number}"),),
-                events=(controller.event("user.event", f"number {number}"),),
+                events=(controller.event("worker.ready", f"number {number}"),),
             )
         await _succeed(controller)
 
@@ -170,7 +170,7 @@ async def test_an_event_comes_at_once(client: httpx.AsyncClient, controller: Sim
             if message.event == "job":
                 break
         async with asyncio.timeout(2):
-            await controller.report(events=(controller.event("user.event", "now"),))
+            await controller.report(events=(controller.event("worker.ready", "now"),))
             async for message in messages:
                 if message.event == "event":
                     break

@@ -42,7 +42,7 @@ def test_progress_without_any_number_yet() -> None:
         (formed(1, 2, 4, 1204), "2 → 4 workers at step 1204, paused 41 ms (scale up)"),
         (formed(1, 0, 1, 1), "1 worker at step 1, paused 41 ms (scale up)"),
         (event(1, "worker.lost", "w2 was lost", step=7), "w2 was lost (step 7)"),
-        (event(1, "user.event", "Hello."), "Hello."),
+        (event(1, "worker.ready", "Hello."), "Hello."),
     ],
 )
 def test_events_in_a_line(item: dict[str, object], text: str) -> None:

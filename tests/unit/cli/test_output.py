@@ -63,7 +63,7 @@ def test_what_a_job_wrote_steers_no_terminal(service: FakeService, rubato: Rubat
     line = {"id": "0:1", "time": "t", "stream": "stdout", "line": evil, "rank": 0, "worker_id": "w1"}
     service.on("GET", "/jobs/job_1", ended)
     service.on("GET", "/jobs/job_1/logs", {"items": [line], "next": "0:1"})
-    service.on("GET", "/jobs/job_1/events", log_with([event(1, "user.event", evil)], ""))
+    service.on("GET", "/jobs/job_1/events", log_with([event(1, "worker.ready", evil)], ""))
     assert rubato("logs", "job_1").out == "[rank 0] bad\n"
     assert rubato("logs", "job_1", "--json").json["line"] == evil
     shown = rubato("get", "job_1")

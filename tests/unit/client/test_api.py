@@ -382,7 +382,7 @@ def test_too_many_requests_are_sent_again_when_the_service_says(
 
 
 def test_events_are_read_to_their_end(tmp_path: Path) -> None:
-    log = [{"position": n, "time": "t", "kind": "user.event", "message": f"m{n}"} for n in range(1, 6)]
+    log = [{"position": n, "time": "t", "kind": "worker.ready", "message": f"m{n}"} for n in range(1, 6)]
 
     def handler(request: httpx.Request) -> httpx.Response:
         after = int(request.url.params["after"])

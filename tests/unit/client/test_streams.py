@@ -25,7 +25,7 @@ def stream_of(*parts: str) -> httpx.Response:
 
 
 def event_message(position: int) -> str:
-    data = {"position": position, "time": "t", "kind": "user.event", "message": f"m{position}"}
+    data = {"position": position, "time": "t", "kind": "worker.ready", "message": f"m{position}"}
     return f"id: {position}\nevent: event\ndata: {json.dumps(data)}\n\n"
 
 

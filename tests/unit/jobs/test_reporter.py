@@ -86,7 +86,7 @@ def test_everything_arrives_in_order_and_the_outcome_last(reporter: Reporter, se
     def fill() -> None:
         for step in range(1, 2501):
             reporter.rows((row(step),))
-            reporter.emit(Emit("user.event", f"step {step}", step))
+            reporter.emit(Emit("worker.ready", f"step {step}", step))
             reporter.log(line(str(step)))
 
     finish(reporter, fill)
@@ -158,7 +158,7 @@ def test_no_batch_is_larger_than_the_service_takes(reporter: Reporter, service: 
     def fill() -> None:
         for step in range(1, 1001):
             reporter.rows((MetricRow(step, "now", 1, 1, values),))
-            reporter.emit(Emit("user.event", "\x1b" * 4000, step))
+            reporter.emit(Emit("worker.ready", "\x1b" * 4000, step))
         for _ in range(500):
             reporter.log(line("\x00" * 16_000))
             reporter.log(line("語" * 16_000))

@@ -93,7 +93,7 @@ REPORT = Report(
     wire_version=1,
     observed=replace(RUNNING, reason=f"waits for {CANARY}"),
     events=(
-        EventReport(1, TIME, "user.event", f"said {CANARY}", data={"a": [{CANARY: CANARY, "n": 1}], "b": None}),
+        EventReport(1, TIME, "worker.ready", f"said {CANARY}", data={"a": [{CANARY: CANARY, "n": 1}], "b": None}),
         EventReport(2, TIME, "checkpoint.committed", CANARY, data={"checkpoint_id": "1-10"}),
         EventReport(3, TIME, "checkpoint.failed", CANARY, data={"checkpoint_id": "1-20", "cause": CANARY}),
     ),

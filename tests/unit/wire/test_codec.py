@@ -22,7 +22,7 @@ REPORT = Report(
     wire_version=WIRE_VERSION,
     observed=Observed("running", "training", 1, 2, 0, 7, None, 0, 0),
     workers=(),
-    events=(EventReport(1, TIME, "user.event", "it happened", 7, None, {"deep": [1, {"a": None}]}),),
+    events=(EventReport(1, TIME, "worker.ready", "it happened", 7, None, {"deep": [1, {"a": None}]}),),
     metrics=(MetricRow(7, TIME, 1, 2, {"loss": 0.5, "whole": 1}), MetricRow(8, TIME, 1, 2, {})),
     logs=(LogLine("w1", 0, TIME, "stdout", "a line"), LogLine("", None, TIME, "system", "dropped")),
     outcome=Outcome(state="succeeded", result=Result(digest="00", step=8)),

@@ -98,7 +98,7 @@ async def test_each_webhook_is_told_of_what_it_asked_for(bench: Bench, server: H
             controller.event("generation.formed", cause="scale_up", **formed),
             controller.event("generation.formed", cause="recovery", **formed),
             controller.event("worker.lost", worker_id="w1"),
-            controller.event("user.event"),
+            controller.event("worker.ready"),
             controller.event("checkpoint.committed", step=10, checkpoint_id="1-10", bytes=1, files=[]),
             controller.event("checkpoint.failed", step=20, cause="disk"),
         )

@@ -25,7 +25,7 @@ def event(**changes: Any) -> dict[str, Any]:
         ("generation.formed", {"cause": "scale_down"}, {Topic.SCALING}),
         ("generation.formed", {"cause": "recovery"}, set()),
         ("checkpoint.corrupt", {}, {Topic.CHECKPOINT, Topic.FAILURE}),
-        ("user.event", {}, set()),
+        ("worker.ready", {}, set()),
         ("of.a.newer.controller", {"cause": ["scale_up"]}, set()),
     ],
 )
