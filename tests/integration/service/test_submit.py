@@ -37,8 +37,9 @@ async def test_a_dry_run_resolves_and_stores_nothing(bench: Bench) -> None:
     assert resolved["spec"]["workers"] == {"initial": 1, "min": 1, "max": 8, "standby": 0, "autoscale": "off"}
     assert resolved["remarks"] == []
     lossy = {"reproducible": False, "aggregation": {"compression": {"method": "topk"}}}
-    _, kept, lost = (await bench.post("/jobs", 200, {**SPEC, **lossy}, dry_run=True))["remarks"]
+    _, kept, saved, lost = (await bench.post("/jobs", 200, {**SPEC, **lossy}, dry_run=True))["remarks"]
     assert "a part of each gradient travels later" in kept
+    assert "Before each checkpoint, every 30 s" in saved
     assert "compression.on_loss: rollback" in lost
     assert (await bench.get("/jobs"))["items"] == []
 
