@@ -8,6 +8,7 @@ import httpx
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import NewPage, Service
+from tests.e2e.ways import WITH_DELIVERIES, answer
 
 
 def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewPage) -> None:
@@ -72,3 +73,22 @@ def test_secrets_and_webhooks_of_a_project(service: Service, new_page: NewPage) 
     expect(dialog.get_by_role("alert")).not_to_be_empty()  # an address inside, and no https: refused, and said why
     expect(dialog.get_by_label("Name")).to_have_value("chat")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_what_became_of_the_messages_to_a_webhook_is_listed(service: Service, new_page: NewPage) -> None:
+    page = new_page(service)
+    page.goto(f"{service.url}/settings")
+    answer(WITH_DELIVERIES)(page)
+    page.get_by_role("button", name="Open default").click()
+    page.get_by_role("button", name="Deliveries").click()
+    dialog = page.get_by_role("dialog", name="Deliveries of chat")
+    rows = dialog.locator("[data-delivery]")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text(re.compile("next try at .*: It answered with status 503"))
+    expect(rows.nth(1)).to_contain_text("delivered (status 200)")
+    expect(rows.nth(2)).to_contain_text("given up: It answered with status 410")
+    page.route("**/webhooks/chat/deliveries?*", lambda route: route.fulfill(json={"items": [], "next_cursor": None}))
+    dialog.get_by_role("button", name="Read again").click()
+    expect(dialog).to_contain_text("None was sent in the last days")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)

@@ -28,6 +28,21 @@ NODES = {
 CLUSTER = {"id": "default", "status": "offline", "last_seen": "2026-01-31T12:00:00Z", "slots_total": 32,
            "slots_used": 3, "nodes": []}  # fmt: skip
 
+WEBHOOK = {"id": "wh_1", "name": "chat", "project": "default", "url": "https://chat.example.com/hook",
+           "events": ["failure"], "created_at": "2026-01-31T12:00:00Z", "created_by": "ada"}  # fmt: skip
+_TRIED = {"type": "job.status", "job_id": "job_1", "tries": 1, "created_at": "2026-01-31T12:00:00Z"}
+_TRIED |= {"next_at": None, "finished_at": "2026-01-31T12:00:01Z", "last_status": 200, "error": ""}
+DELIVERIES = [
+    {**_TRIED, "id": "msg_3", "status": "pending", "tries": 3, "next_at": "2026-01-31T12:05:00Z", "finished_at": None,
+     "last_status": 503, "error": "It answered with status 503."},
+    {**_TRIED, "id": "msg_2", "status": "delivered"},
+    {**_TRIED, "id": "msg_1", "status": "failed", "last_status": 410, "error": "It answered with status 410."},
+]  # fmt: skip
+WITH_DELIVERIES = {
+    "**/projects/default/webhooks?*": {"items": [WEBHOOK], "next_cursor": None},
+    "**/webhooks/chat/deliveries?*": {"items": DELIVERIES, "next_cursor": None},
+}
+
 NEVER_ANSWERED = """((part) => {
     const answered = window.fetch;
     window.fetch = (url, ...rest) => (String(url).includes(part) ? new Promise(() => {}) : answered(url, ...rest));

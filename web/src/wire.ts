@@ -93,6 +93,8 @@ export interface Job {
   /** Of a list: some steps, rising, and the loss there. */
   loss_history?: [step: number, loss: number][];
   spec?: unknown;
+  /** Of what people may change: it is changed as it was read. */
+  etag?: string;
   /** Another number of workers restarts the job from its newest checkpoint. */
   scaling_restarts?: boolean;
   /** Paths of the spec that differ from the defaults. */

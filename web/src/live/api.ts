@@ -155,9 +155,13 @@ function send<T>(path: string, body: string, type: string, key = randomKey()): P
   return request<T>(path, { method: "POST", headers, body });
 }
 
-/** Change some fields of one resource. */
-export function patch<T>(path: string, body: unknown): Promise<T> {
-  const headers = { "Content-Type": "application/json", Accept: "application/json" };
+/** Change some fields of one resource; with an etag only as it was read. */
+export function patch<T>(path: string, body: unknown, etag?: string): Promise<T> {
+  const headers = {
+    "Content-Type": "application/json",
+    Accept: "application/json",
+    ...(etag ? { "If-Match": etag } : {}),
+  };
   return request<T>(path, { method: "PATCH", headers, body: JSON.stringify(body) });
 }
 

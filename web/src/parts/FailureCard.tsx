@@ -1,7 +1,8 @@
 import { jobPath } from "../router";
+import { hasCheckpoint } from "../state/events";
 import { parseAnsi } from "../text/ansi";
 import { words } from "../text/format";
-import type { AdvisedFailure, Failure, Job } from "../wire";
+import type { AdvisedFailure, Failure, Job, JobEvent } from "../wire";
 import { Copy } from "./Copy";
 import { Icon } from "./Icon";
 import { LogText } from "./LogText";
@@ -12,8 +13,16 @@ const CLASSES: Record<Failure["failure_class"], string> = {
   service: "In Rubato itself",
 };
 
+interface FailureCardProps {
+  job: Job;
+  failure: AdvisedFailure;
+  events: readonly JobEvent[];
+}
+
 /** Why a job failed, where it began, and what to do. */
-export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailure }) {
+export function FailureCard({ job, failure, events }: FailureCardProps) {
+  // Ray Train's checkpoints are its own: a spec cannot name one to begin from.
+  const canGoOn = !job.scaling_restarts && hasCheckpoint(events);
   const where: [string, string | number | null][] = [
     ["First failing rank", failure.rank],
     ["Worker", failure.worker_id],
@@ -46,7 +55,7 @@ export function FailureCard({ job, failure }: { job: Job; failure: AdvisedFailur
       </p>
       <p class="failure-advice">
         <strong>What to do</strong> {failure.advice}{" "}
-        {job.step > 0 && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
+        {canGoOn && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
         <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
       </p>
     </section>

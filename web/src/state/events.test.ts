@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { at, makeEvent, makeJob } from "../testing";
-import { describeJob, lastPause, restartNote, scaleNote, sinceOf, toneOf } from "./events";
+import { describeJob, hasCheckpoint, lastPause, restartNote, scaleNote, sinceOf, toneOf } from "./events";
 
 const requested = makeEvent(5, "job.scale_requested");
 const waiting = makeEvent(6, "capacity.waiting", { data: { wanted: 4, granted: 2 } });
@@ -92,5 +92,20 @@ describe("toneOf", () => {
     ["something.new", {}, "plain"],
   ])("%s %o is %s", (kind, data, tone) => {
     expect(toneOf(makeEvent(1, kind, { data }))).toBe(tone);
+  });
+});
+
+describe("hasCheckpoint", () => {
+  const told = (position: number, kind: string, checkpoint_id: string) =>
+    makeEvent(position, kind, { data: { checkpoint_id } });
+
+  it("is what was committed and neither deleted nor found corrupt", () => {
+    expect(hasCheckpoint([makeEvent(1, "generation.formed")])).toBe(false);
+    const events = [told(1, "checkpoint.committed", "1-10"), told(2, "checkpoint.committed", "1-20")];
+    expect(hasCheckpoint(events)).toBe(true);
+    events.push(told(3, "checkpoint.deleted", "1-10"));
+    expect(hasCheckpoint(events)).toBe(true);
+    events.push(told(4, "checkpoint.corrupt", "1-20"));
+    expect(hasCheckpoint(events)).toBe(false);
   });
 });

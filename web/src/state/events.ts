@@ -95,3 +95,15 @@ export function scaleNote(job: Job, events: readonly JobEvent[]): string | null 
   const joining = job.joining > 0 ? `${job.joining} joining, ` : "";
   return `${change}, ${joining}waiting for ${slots}: the cluster has none free. They join when slots do.`;
 }
+
+const ENDS_CHECKPOINT = new Set(["checkpoint.deleted", "checkpoint.corrupt"]);
+
+/** Whether a job has left a checkpoint that can be used, as far as its events tell. */
+export function hasCheckpoint(events: readonly JobEvent[]): boolean {
+  const left = new Set<unknown>();
+  for (const { kind, data } of events) {
+    if (kind === "checkpoint.committed") left.add(data.checkpoint_id);
+    else if (ENDS_CHECKPOINT.has(kind)) left.delete(data.checkpoint_id);
+  }
+  return left.size > 0;
+}

@@ -45,10 +45,11 @@ describe("mergeRows", () => {
 });
 
 describe("reduceJob", () => {
-  it("keeps the spec, which live messages may leave out, and ignores an older view", () => {
-    const first = reduceJob(NO_JOB, { type: "job", job: makeJob({ spec: { name: "digits" } }) });
-    const second = reduceJob(first, { type: "job", job: makeJob({ step: 11, updated_at: at(9) }) });
-    expect(second.job).toMatchObject({ step: 11, spec: { name: "digits" } });
+  it("takes a job with its spec as it is told, which may have been changed, and ignores an older view", () => {
+    const first = reduceJob(NO_JOB, { type: "job", job: makeJob({ spec: { workers: { max: 2 } } }) });
+    const job = makeJob({ step: 11, updated_at: at(9), spec: { workers: { max: 4 } } });
+    const second = reduceJob(first, { type: "job", job });
+    expect(second.job).toBe(job);
     expect(reduceJob(second, { type: "job", job: makeJob() })).toBe(second);
   });
 

@@ -25,7 +25,7 @@ const KEPT_ROWS = 500;
 export function reduceJob(state: JobState, action: JobAction): JobState {
   switch (action.type) {
     case "job":
-      return isOlder(action.job, state.job) ? state : { ...state, job: withSpec(action.job, state.job) };
+      return isOlder(action.job, state.job) ? state : { ...state, job: action.job };
     case "events":
       return { ...state, events: appendEvents(state.events, action.items) };
     case "metrics": {
@@ -41,11 +41,6 @@ export function reduceJob(state: JobState, action: JobAction): JobState {
 
 function isOlder(job: Job, known: Job | null): boolean {
   return known !== null && Date.parse(job.updated_at) < Date.parse(known.updated_at);
-}
-
-/** Live messages may leave out the spec, which never changes. */
-function withSpec(job: Job, known: Job | null): Job {
-  return job.spec === undefined && known?.spec !== undefined ? { ...job, spec: known.spec } : job;
 }
 
 /** Positions of a job's events have no gaps and only grow, so the last one known says what is new. */

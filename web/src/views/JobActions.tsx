@@ -10,6 +10,7 @@ import { comparePath } from "../state/compare";
 import { canAsk, type Verb } from "../state/job";
 import { parseAssignments } from "../text/assignments";
 import { isFinal, type Job } from "../wire";
+import { ChangeJob } from "./ChangeJob";
 
 /** A pause that is forced, or of Ray Train's programs, which report their checkpoints when they want to. */
 const PAUSED_FROM_NEWEST = "Asked to pause. The job will go on from its newest checkpoint.";
@@ -89,6 +90,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
       <a class="button" href={comparePath({ jobs: [job.id] })}>
         <Icon name="compare" /> Compare with…
       </a>
+      {mayChange && <ChangeJob job={job} label="Change" onJob={onJob} />}
       {mayChange && <Clone job={job} />}
       {mayChange && isFinal(job.status) && <Delete job={job} />}
       {mayChange && !isFinal(job.status) && <Cancel job={job} onConfirm={send} isBusy={isBusy} />}

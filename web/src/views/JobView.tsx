@@ -103,7 +103,14 @@ export function JobView({ id, tab, theme }: JobViewProps) {
       <TabBar job={job} tab={tab} events={state.events.length} />
       <div class="tab-panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
         {tab === "overview" && (
-          <Overview state={state} job={job} now={now} theme={theme} isLoading={isLong && !past.value} />
+          <Overview
+            state={state}
+            job={job}
+            now={now}
+            theme={theme}
+            isLoading={isLong && !past.value}
+            onJob={onJob}
+          />
         )}
         {tab === "workers" && <WorkersTab job={job} />}
         {tab === "logs" && <LogsTab job={job} now={now} />}
@@ -122,13 +129,14 @@ interface OverviewProps {
   now: number;
   theme: string;
   isLoading: boolean;
+  onJob: (job: Job) => void;
 }
 
-function Overview({ state, job, now, theme, isLoading }: OverviewProps) {
+function Overview({ state, job, now, theme, isLoading, onJob }: OverviewProps) {
   return (
     <>
-      {job.failure && <FailureCard job={job} failure={job.failure} />}
-      {job.status === "queued" && <PendingCard job={job} now={now} />}
+      {job.failure && <FailureCard job={job} failure={job.failure} events={state.events} />}
+      {job.status === "queued" && <PendingCard job={job} now={now} onJob={onJob} />}
       <Tiles job={job} rows={state.rows} events={state.events} now={now} />
       <Timeline job={job} events={state.events} now={now} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (

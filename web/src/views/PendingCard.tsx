@@ -1,13 +1,23 @@
 import { useResource } from "../live/hooks";
+import { useMayChange } from "../parts/useMe";
 import { formatCoarse, formatTime, plural, sentence } from "../text/format";
 import type { Explanation, Job } from "../wire";
+import { ChangeJob } from "./ChangeJob";
 
 /** Asked for anew this often: others come and go in the queue. */
 const RENEW_MS = 5000;
 
+interface PendingCardProps {
+  job: Job;
+  now: number;
+  onJob: (job: Job) => void;
+}
+
 /** Why a queued job waits: the scheduler's sentence, its place, and what it needs to start. */
-export function PendingCard({ job, now }: { job: Job; now: number }) {
-  const { value } = useResource<Explanation>(`/jobs/${job.id}/explain`, Math.floor(now / RENEW_MS));
+export function PendingCard({ job, now, onJob }: PendingCardProps) {
+  const mayChange = useMayChange(job.project);
+  const version = `${Math.floor(now / RENEW_MS)} ${job.etag}`;
+  const { value } = useResource<Explanation>(`/jobs/${job.id}/explain`, version);
   const because = value?.because || job.queue?.reason || job.message;
   return (
     <section class="card pending" aria-labelledby="pending-title">
@@ -28,6 +38,11 @@ export function PendingCard({ job, now }: { job: Job; now: number }) {
           : ""}
         . A job with fewer workers (workers.min) or a higher priority starts sooner.
       </p>
+      {mayChange && (
+        <p class="actions">
+          <ChangeJob job={job} label="Change priority or workers" onJob={onJob} />
+        </p>
+      )}
     </section>
   );
 }

@@ -9,6 +9,7 @@ import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { formatAgo } from "../text/format";
 import type { Delivery, Webhook } from "../wire";
+import { Deliveries } from "./Deliveries";
 
 const TOPICS: [string, string][] = [
   ["status", "a job comes to another status"],
@@ -93,6 +94,7 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
                     <Actions
                       path={`${path}/${encodeURIComponent(webhook.name)}`}
                       name={webhook.name}
+                      now={now}
                       onDone={reload}
                     />
                   </td>
@@ -109,7 +111,14 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
 /** How long a test is waited for. */
 const TEST_S = 15;
 
-function Actions({ path, name, onDone }: { path: string; name: string; onDone: () => void }) {
+interface ActionsProps {
+  path: string;
+  name: string;
+  now: number;
+  onDone: () => void;
+}
+
+function Actions({ path, name, now, onDone }: ActionsProps) {
   const say = useSay();
   const { isBusy, act } = useAct();
   const test = () =>
@@ -123,6 +132,7 @@ function Actions({ path, name, onDone }: { path: string; name: string; onDone: (
       <button type="button" class="button small" disabled={isBusy} onClick={test}>
         Send a test
       </button>
+      <Deliveries path={path} name={name} now={now} />
       <Confirm
         label="Remove"
         title={`Remove ${name}?`}
