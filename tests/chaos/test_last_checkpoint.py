@@ -82,3 +82,15 @@ def test_a_loss_of_all_after_the_last_step_costs_no_row(tmp_path: Path) -> None:
     assert rows[-1]["values"]["evaluated"] == 1.0
     assert rows[-1]["values"]["loss"] > 0.0
     record(run, "SIGKILL of all behind the last step")
+
+
+def test_who_begins_from_the_last_checkpoint_of_another_run_ends_there(tmp_path: Path) -> None:
+    kept = str(tmp_path / "kept")
+    results = []
+    for home in (tmp_path / "first", tmp_path / "second"):
+        home.mkdir()
+        with job(home, CHANGES, workers=1, config={"held": False}, checkpoint_dir=kept) as run:
+            results.append(run.result())
+    assert results[1] == results[0]
+    assert not run.rows(), "it has trained no step"
+    assert (tmp_path / "kept" / "2-6" / "manifest.json").exists()

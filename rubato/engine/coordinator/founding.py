@@ -73,6 +73,7 @@ class Founding:
         job.step = found.step
         self._rows.rewind(found.step)
         self._rows.take(found.rows, now)
+        self._rows.begin(found.step)
         job.ledger.rewind(found.step)
         origin = wire.Origin("checkpoint", found.folder) if found.folder else wire.Origin("fresh")
         job.mint(ready, origin, "restart" if job.highest else "start", follows=0)

@@ -27,6 +27,8 @@ class RowBook:
         self._step = row_step
         self.stored = row_step
         """Rows up to this step are on storage: workers may forget them."""
+        self._begun = 0
+        """The step of the checkpoint that was begun from."""
         self._told = 0
         self._waiting: deque[tuple[int, int]] = deque()
         """(how many rows were told, the last of them) of what is not known to be stored."""
@@ -46,6 +48,13 @@ class RowBook:
         # Rows of later steps that are still to be stored are of a past that is left behind.
         self._waiting = deque((count, min(last, step)) for count, last in self._waiting)
 
+    def begin(self, step: int) -> None:
+        """The job goes on from a checkpoint of this step: of rows up to it no more are to come than are known now.
+
+        None are, where another job has made it.
+        """
+        self._begun = step
+
     def take(self, rows: Sequence[MetricRow], now: float) -> None:
         """Pass on those that are new."""
         fresh = [row for row in rows if row.step > self._step]
@@ -64,8 +73,8 @@ class RowBook:
 
     @property
     def told_step(self) -> int:
-        """Rows up to this step are known."""
-        return self._step
+        """Rows up to this step are known, or will never be."""
+        return max(self._step, self._begun)
 
     @property
     def are_stored(self) -> bool:

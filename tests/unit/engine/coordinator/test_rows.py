@@ -90,3 +90,20 @@ def test_a_checkpoint_waits_for_the_row_of_its_step() -> None:
     say(wire.Committed("1.2", 2, 3, tuple(rows(2, 3))))
     (order,) = [one for one in found if isinstance(one, CommitManifest)]
     assert [row.step for row in order.rows] == [2]
+
+
+def test_of_a_checkpoint_of_another_job_no_rows_are_waited_for() -> None:
+    """Its job had ended: this one begins behind its last step, saves that as its own, and ends."""
+    coordinator = Coordinator(Terms("job", 2, num_microbatches=4), Wish("run", 1))
+    found: list[Order] = coordinator.tick(0.0)
+    for message in (
+        wire.Spawned("2.1", 1, 1, "node"),
+        wire.Hello("2.1", ""),
+        wire.Standby("2.1", "layout", "code", 6),
+        CheckpointFound(folder="1-6", step=6),
+        wire.Entered("2.1", 1, 6),
+        wire.StripeWritten("2.1", 1, 6, "2-6", 0, 1, (), members=("2.1",)),
+    ):
+        found.extend(coordinator.handle(message, 0.0))
+    (order,) = [one for one in found if isinstance(one, CommitManifest)]
+    assert (order.folder, order.rows) == ("2-6", ())
