@@ -41,7 +41,7 @@ from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
 from rubato.engine.unregistered import unregistered
 from rubato.engine.upcoming import upcoming
-from rubato.engine.updates import refuse_within
+from rubato.engine.updates import Weights, refuse_within
 from rubato.engine.warmup import warm_up
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.probe import probe
@@ -66,6 +66,7 @@ class Run:
         self._rate: LearningRate | None = None
         self._replicas: Replicas | None = None
         self._rounds: Served | Separation | None = None
+        self._weights: Weights | None = None
         self._is_started = False
         self._digest: str | None = None
         self.config: dict[str, Any] = dict(session.spec.config)
@@ -195,6 +196,7 @@ class Run:
                 warm_up(state, source, session.device)
             forgotten = unregistered([*prepared["optimizers"].values(), *self._registered.values()])
             session.start(state, flat, plan, total)
+            self._weights = Weights(state) if replicas is None else None
             if forgotten:
                 session.notice(EventKind.UNREGISTERED, _advice(forgotten), things=forgotten)
             yield from self._go_through(ahead, prepared["scaler"])
@@ -225,7 +227,7 @@ class Run:
         session = self._session
         began = time.perf_counter()
         while session.step < session.total_steps:
-            step = Step(session, source, scaler, self._noise, self._replicas, self._rounds)
+            step = Step(session, source, scaler, self._noise, self._replicas, self._rounds, self._weights)
             self._step = step
             yield step
             step.check_reduced()

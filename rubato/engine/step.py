@@ -22,7 +22,7 @@ from rubato.engine.served import Served
 from rubato.engine.serving import Serving
 from rubato.engine.session import Session
 from rubato.engine.streams import advance
-from rubato.engine.updates import Schedules
+from rubato.engine.updates import Schedules, Weights
 from rubato.errors import GenerationLost, ModelError, NonFiniteGradient
 from rubato.strategies.layer_separation import Roles
 from rubato.wire.events import EventKind
@@ -48,6 +48,7 @@ class Step:
         noise: NoiseWatch | None = None,
         replicas: Replicas | None = None,
         rounds: Served | Separation | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self._session = session
         self._source = source
@@ -55,6 +56,8 @@ class Step:
         self._noise = noise
         self._replicas = replicas
         self._rounds = rounds
+        self._weights = weights
+        """Those that no pass may change; None: each replica has its own."""
         self.index = session.step
         """Counted from 0, over the whole job."""
         self.epoch = session.plan.epoch_of(session.step)
@@ -353,7 +356,7 @@ class Step:
         session = self._session
         self._restore(before_float, before_other)
         yield self._open(range(1))
-        self._schedules.check()
+        self._check_unchanged()
         session.audit = session.sums.digest_of_pass(self.index, self._weight, before_float)
         session.present_microbatch = None
 
@@ -383,12 +386,20 @@ class Step:
         session.control.stage("compute" if size in session.sizes_seen else "first_batch", self.index, leaf)
         session.sizes_seen.add(size)
         seed_all(session.spec.seed, self.index, part.start)
+        if self._weights is not None:
+            self._weights.begin()
         return batch
+
+    def _check_unchanged(self) -> None:
+        """Behind a pass: what belongs behind the loop was left for there."""
+        self._schedules.check()
+        if self._weights is not None:
+            self._weights.check()
 
     def _close(self, leaves: range, before_float: list[torch.Tensor]) -> bool:
         """Take the gradients of a pass into the sum. Returns whether the step's lowest microbatch was in it."""
         session = self._session
-        self._schedules.check()
+        self._check_unchanged()
         sizes = session.plan.sizes(self.index)[leaves.start : leaves.stop]
         size, weight = sum(sizes), self._weight
 

@@ -13,13 +13,14 @@ from rubato.engine.step import to_device
 
 
 def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
-    """One forward and backward, best effort, that leaves no trace: gradients, buffers and generators are restored.
+    """One forward and backward, best effort, that leaves no trace in parameters, gradients, buffers and generators.
 
     The loss is not known here, so the outputs are summed. No optimizer step: it would create lazy state. A model that
     is not called with the first part of a batch is simply not warmed.
     """
     random_state = capture()
     buffers = [(one, one.own.clone()) for one in state.buffers]
+    parameters = [(one, one.detach().clone()) for _, one in state.named_parameters()]
     try:
         with contextlib.suppress(Exception):
             batch = to_device(source.read(0, 0), device)
@@ -29,9 +30,10 @@ def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
                     if isinstance(output, torch.Tensor):
                         output.float().sum().backward()  # type: ignore[no-untyped-call]
     finally:
-        for _, parameter in state.named_parameters():
-            parameter.grad = None
         with torch.no_grad():
+            for parameter, values in parameters:
+                parameter.grad = None
+                parameter.copy_(values)
             for buffer, before in buffers:
                 buffer.put(before)
         restore(random_state)
