@@ -82,11 +82,12 @@ def _of_chosen(chosen: Option, own: Sequence[Option]) -> Iterator[str]:
             f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
             "of what the first ones bring."
         )
-    if chosen.workers > 1:
-        overhead = (chosen.step_s - chosen.compute_s) / (chosen.compute_s * chosen.workers)
+    gained = chosen.speedup / chosen.workers
+    if chosen.speedup > 1 and gained < 1:
+        overhead = (1 - gained) / (chosen.speedup - 1)
         yield (
-            f"What does not shrink with the workers leaves {efficiency_of(chosen.workers, overhead):.0%} of their time "
-            f"for work (Amdahl's law); at least half of it with up to {workers_for(HALF, overhead):.0f} workers."
+            f"So {efficiency_of(chosen.workers, overhead):.0%} of their time is gained; at least half of it with up to "
+            f"{workers_for(HALF, overhead):.0f} workers, if what does not shrink with them stays (Amdahl's law)."
         )
 
 
@@ -155,7 +156,7 @@ def _of_other_shares(
         enough = servers_for(
             profile.element_bytes * profile.parameters, option.workers, 1 / link.moved_s(1.0), option.compute_s
         )
-        short = f", more than the {option.workers} workers" if enough > option.workers else ""
+        short = f", more than the {option.workers} workers," if enough > option.workers else ""
         yield f"{enough} servers{short} would take no longer to add up than {option.workers} workers to compute."
 
 

@@ -15,9 +15,10 @@ from groups import fake_group, on_ranks
 from benchmarks.programs.exchanges import WARM, layout_of_shapes, vector_of
 from rubato.checkpoint.digest import digest64
 from rubato.engine.aggregation import compressor_of
-from rubato.planner.methods import Strategy, sent_bytes
+from rubato.planner.links import sent_by
 from rubato.planner.profile import Layer, Profile
 from rubato.strategies.hierarchical import HierarchicalTopK
+from rubato.strategies.sizes import INDEX_BYTES, count_of
 from rubato.wire.aggregation import AggregationSpec, CompressionSpec
 from tests.exchanges import exchange
 from tests.network import Network
@@ -46,6 +47,13 @@ FEW = 6_000
 """Bytes that this comes to, where a worker sends next to nothing."""
 
 
+def of_a_threshold(workers: int) -> float:
+    """Bytes that each worker sends: how many elements, a word of each, and what goes dense."""
+    words = INDEX_BYTES * count_of(MOST, MODEL.compressed)
+    dense = ELEMENT_BYTES * (MODEL.parameters - MODEL.compressed)
+    return sent_by("all_gather", 0, workers, 8 + words) + sent_by("direct", 0, workers, dense)
+
+
 @pytest.mark.parametrize("workers", [4, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 3, 5))])
 def test_what_is_sent_is_what_was_announced(net: Network, workers: int) -> None:
     answers = exchange(net, workers, STRATEGIES, SHAPES, ROUNDS)
@@ -54,7 +62,7 @@ def test_what_is_sent_is_what_was_announced(net: Network, workers: int) -> None:
             sent, announced = answer[name]["sent"], answer[name]["announced"]
             if announced is None:  # it depends on the values, here so many that as much travels as may
                 assert name == "threshold"
-                announced = sent_bytes(Strategy("threshold", density=MOST), MODEL, workers)
+                announced = of_a_threshold(workers)
             assert announced <= sent <= announced * (1 + SHARE) + FEW, f"{name}, rank {rank}: {answer[name]}"
     assert len({answer["threshold"]["digest"] for answer in answers}) == 1
 

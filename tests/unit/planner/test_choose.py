@@ -310,10 +310,11 @@ def test_what_checkpoints_settle_is_told() -> None:
 def test_what_the_lemmas_say_is_told() -> None:
     fast = planned(Link(1e-6, 1e9))
     told = next(one for one in fast.sentences if "Amdahl" in one)
-    found = re.search(r"leaves (\d+)% of their time for work .* at least half of it with up to (\d+) workers", told)
+    found = re.search(r"So (\d+)% of their time is gained; at least half of it with up to (\d+) workers", told)
     assert found is not None
-    assert 0 < int(found[1]) <= 100
+    assert int(found[1]) == round(100 * fast.recommended.speedup / fast.recommended.workers)
     assert int(found[2]) >= fast.recommended.workers
+    assert not any("Amdahl" in one for one in planned(SLOW).sentences), "of one worker"
     served = planned(Link(1e-6, 1e9), reproducible=False, aggregation={"algorithm": "server"})
     assert any(
         re.match(r"\d+ servers.* would take no longer to add up than 8 workers to comp", one)
