@@ -52,6 +52,8 @@ class Manifest:
     """Latest values at the step."""
     global_batch: int = 0
     """Samples in one step; 0: written by a Rubato that did not say."""
+    num_samples: int = 0
+    """Of the dataset, which says what a step reads; 0: it is a stream, or written by a Rubato that did not say."""
     rows: tuple[MetricRow, ...] = ()
     """Metric rows up to the step that were not known to be stored: nobody computes them again."""
     format_version: int = FORMAT_VERSION
@@ -82,7 +84,7 @@ class JobTerms:
         Args:
             folder: its name, `{attempt}-{step}`.
             files: name, bytes, sha256 of each.
-            terms: what the workers say besides: code_digest, versions, metrics.
+            terms: what the workers say besides: code_digest, num_samples, versions, metrics.
             rows: metric rows up to the step that are not known to be stored.
 
         Raises:
@@ -105,6 +107,7 @@ class JobTerms:
             versions={str(key): str(value) for key, value in terms.get("versions", {}).items()},
             metrics={str(key): float(value) for key, value in terms.get("metrics", {}).items()},
             global_batch=self.global_batch,
+            num_samples=int(terms.get("num_samples", 0)),
             rows=tuple(rows),
         )
 

@@ -61,8 +61,8 @@ class Saver:
         self._root = open_folder(storage) if storage else None
         self._incarnation = incarnation
         self._device = device or torch.device("cpu")
-        self.code_digest = ""
-        """Of the program, once that is known."""
+        self.program: dict[str, Any] = {}
+        """What the manifest tells of it, once that is known; see `loading.program_of`."""
         self._say = say
         self._staged: _Staged | None = None
         self._owed: set[tuple[str, int, int]] = set()
@@ -108,7 +108,7 @@ class Saver:
             document={"state": document, "extra": extra, "models": state.state_dict_names()},
             layout=layout(tensors),
             terms={
-                "code_digest": self.code_digest,
+                **self.program,
                 "versions": versions() | arithmetic_of(self._device),
                 "metrics": dict(metrics),
             },

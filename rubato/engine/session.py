@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -29,10 +30,10 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
-from rubato.engine.loading import load_checkpoint
+from rubato.engine.loading import load_checkpoint, program_of
 from rubato.engine.membership import Membership
 from rubato.engine.merge import merge
-from rubato.engine.reduction import Reduced, Reduction
+from rubato.engine.reduction import Reduced
 from rubato.engine.results import Completed
 from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
@@ -89,7 +90,7 @@ class Session:
         self._sums: Sums | None = None
         self.reduced = 0
         """Steps that the present generation has reduced."""
-        self._digests = StateDigests()
+        self.digests = StateDigests()
         self.audit: int | None = None
         """Digest of the gradient of the step's lowest microbatch, where several compute it."""
         self.has_state = False
@@ -165,7 +166,8 @@ class Session:
         self._sums = Sums(self.order, flat, plan)
         if self.aggregation is not None:
             self.aggregation.prepare(flat, plan)
-        self.saver.code_digest = code = self._code()  # after the warm-up: what that has loaded counts, too
+        code = self._code()  # after the warm-up: what that has loaded counts, too
+        self.saver.program = program_of(code, plan)
         if self.control.is_alone:
             self.membership.begin_alone()
             return
@@ -179,7 +181,8 @@ class Session:
 
     def resume(self, folder: Folder) -> None:
         """Install the state of a checkpoint."""
-        loaded = load_checkpoint(folder, lambda: self.control.stage("checkpoint"), self.device, self.notice)
+        on_wait = partial(self.control.stage, "checkpoint")
+        loaded = load_checkpoint(folder, on_wait, self.device, self.notice, self.saver.program)
         resume(self, self.state.install(loaded.document["state"], loaded.tensors))
         extra = loaded.document["extra"]
         # What is known of the run that wrote it holds for that run only.
@@ -231,10 +234,10 @@ class Session:
     def shares(self) -> tuple[int, ...]:
         """By microbatch of the present step, whose share of the work it is."""
         assert self.record is not None
-        return self.owners_of_step[1] if self.owners_of_step and self._is_repaired else self.record.owners
+        return self.owners_of_step[1] if self.owners_of_step and self.is_repaired else self.record.owners
 
     @property
-    def _is_repaired(self) -> bool:
+    def is_repaired(self) -> bool:
         """Whether this step has owners of its own: it was interrupted, or bridges to a generation with joiners."""
         return self.owners_of_step is not None and self.owners_of_step[0] == self.step
 
@@ -243,7 +246,7 @@ class Session:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
         if self.record is None or not self.spec.reproducible or self.follower is not None or not self.state.is_steady:
             return Audit.NONE
-        return audit_of(self.record, self.rank, self.step, self.reduced == 0, self._is_repaired)
+        return audit_of(self.record, self.rank, self.step, self.reduced == 0, self.is_repaired)
 
     def check(self) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
@@ -252,56 +255,6 @@ class Session:
             self.membership.next_result()
         elif self.control.is_revoked(self.record.number):
             self.membership.recover("the controller revoked the generation")
-
-    def overlap(self, leaves: range) -> None:
-        """Exchange the gradients of the pass that begins while it computes them, where that helps and nothing forbids.
-
-        Each worker does so or not as it sees fit.
-        """
-        record, exchange = self.record, self._overlapping()
-        if self.comm is None or record is None or exchange is None or record.world == 1:
-            return
-        if not self.sums.may_overlap or not self._is_group_free(leaves):
-            return
-        passes = self.passes(self.step, self.owners(), self.sums.of(self.step).held)
-        if next(passes) == leaves and next(passes, None) is None:
-            self.sums.overlap(self.step, leaves, self._begin_exchange(exchange, record))
-
-    def begin_digests(self) -> None:
-        """At the start of a step: what is to be compared in it is computed beside its microbatches.
-
-        On a GPU it takes no longer than its launches, and is computed when it is asked for.
-        """
-        if self.record is None or self.follower is not None or self.device.type != "cpu" or not self.state.is_steady:
-            return
-        if not self.is_caught_up():
-            self._digests.begin(self.state, self.step, self._agreement(self.record).parts)
-
-    def relay(self) -> None:
-        """In the bridge a joiner has no microbatch: it takes part in the exchange at once, beside what it compares."""
-        record, exchange = self.record, self._overlapping()
-        if record is None or exchange is None:
-            return
-        is_bridge = self.reduced == 0 and self.rank in record.joiners
-        if is_bridge and not self.sums.is_begun and not self.is_caught_up():
-            self.sums.relay(self._begin_exchange(exchange, record))
-
-    def _overlapping(self) -> Exchange | None:
-        """The reductions of this generation, where one may begin before the step's end."""
-        may = self.exchange is not None and self.exchange.overlaps and self.device.type == "cpu"
-        return self.exchange if may and self.follower is None and self.state.is_steady else None
-
-    def _begin_exchange(self, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
-        stamp = record.attempt, record.number, self.step
-        return exchange.begin(self.order, self.sums.of(self.step).present, self.owners(), stamp)
-
-    def _is_group_free(self, leaves: range) -> bool:
-        """Whether the group may be used before the step's end: in a generation's first step others catch up on it."""
-        if self.reduced:
-            return not self._is_repaired
-        feeder, record = self.feeder, self.record
-        is_fed = feeder is not None and record is not None and feeder.is_over and feeder.record.number == record.number
-        return is_fed and (self.audits is Audit.NONE or 0 not in leaves)
 
     def is_caught_up(self) -> bool:
         """Whether the reduction of the present step is known already: from a recovery, or to a joiner."""
@@ -318,8 +271,8 @@ class Session:
             assert self.exchange is not None
             self.control.stage("exchange", self.step)
             try:
-                agreement = self._agreement(self.record)
-                found = self._digests.of(self.state, self.step, agreement.parts)
+                agreement = self.agreement(self.record)
+                found = self.digests.of(self.state, self.step, agreement.parts)
                 header = self._header(slots, agreement, agreement.digest(found))
                 self.finish_feeding()
                 begun, was_wrong = self.sums.take_begun()
@@ -360,7 +313,8 @@ class Session:
             feeder, self.feeder = self.feeder, None
             feeder.finish()
 
-    def _agreement(self, record: wire.GenerationRecord) -> Agreement:
+    def agreement(self, record: wire.GenerationRecord) -> Agreement:
+        """What is to be compared in the present step of a generation."""
         is_last = self.step + 1 == self._total_steps
         return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust, *alikeness(self))
 

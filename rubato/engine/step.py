@@ -15,6 +15,7 @@ from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
+from rubato.engine.beside import begin_digests, overlap, relay
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
 from rubato.engine.separation import Separation
@@ -137,14 +138,14 @@ class Step:
         integers = b""
         session.compute_ns = session.data_ns = 0
         session.audit = None
-        session.begin_digests()
+        begin_digests(session)
         if self._replicas is not None:
             self._replicas.begin()
         if session.audits is Audit.ALL and self._may_audit:
             yield from self._audit(before_float, before_other)
         while True:
             leaves = session.next_pass()
-            session.relay()
+            relay(session)
             if session.audits is Audit.JOINS and session.audit is None and self._may_audit:
                 yield from self._audit(before_float, before_other)
                 continue
@@ -153,7 +154,7 @@ class Step:
                 self._restore(before_float, before_other)
                 if self._replicas is None:
                     batch = self._open(leaves)
-                    session.overlap(leaves)
+                    overlap(session, leaves)
                     yield batch
                 elif self._rounds is None:
                     yield from self._train(self._replicas, leaves)

@@ -47,10 +47,11 @@ class EventKind(StrEnum):
     CHECKPOINT_DELETED = "checkpoint.deleted"  # checkpoint_id; by, where a person did it through the service
     CHECKPOINT_PINNED = "checkpoint.pinned"  # checkpoint_id, by; written by the service, also what follows
     CHECKPOINT_UNPINNED = "checkpoint.unpinned"  # checkpoint_id, by
-    CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause
+    CHECKPOINT_FAILED = "checkpoint.failed"  # step, cause, times: failed so, with this one, since it was last told
     CHECKPOINT_CORRUPT = "checkpoint.corrupt"  # checkpoint_id, cause
     ARITHMETIC_CHANGED = "arithmetic.changed"
     # checkpoint_id: training goes on from it; before, now: versions and processors
+    CODE_CHANGED = "code.changed"  # checkpoint_id: training goes on from it; before, now: digests of the program
     UNREGISTERED = "state.unregistered"  # things: classes of what changes training and is not in the state
     LOSS_MISSING = "loss.missing"  # a microbatch had gradients, but no step.backward that tells its loss
     RESTARTING = "job.restarting"  # restarts, seconds, cause

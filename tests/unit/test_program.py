@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -22,6 +24,7 @@ import rubato
 from rubato import program
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.storage import LocalFolder, open_folder
+from rubato.engine.saver import versions
 from rubato.errors import EntrypointError, StorageUnreachable
 from rubato.launch.claim import Claim
 from rubato.launch.environment import child_environment
@@ -56,7 +59,7 @@ def settings_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def train(run: Run) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, run.config.get("out", 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+    run.prepare(model=model, optimizer=optimizer, dataset=ROWS[: run.config.get("samples", len(ROWS))])
     for step in run.steps():
         if step.index == run.config.get("crash"):
             # Checkpoints are written beside the training.
@@ -163,6 +166,45 @@ def test_a_run_whose_folder_was_taken_over_stops_and_deletes_nothing() -> None:
         assert others[0].taken_by() == ""
     finally:
         root.remove_all()
+
+
+def test_a_run_does_not_go_on_with_a_dataset_of_another_length(tmp_path: Path) -> None:
+    flags = [*SMALL, "--checkpoint-dir", str(tmp_path), "--config"]
+    rubato.main(train, [*flags, "steps=2"])
+    with pytest.raises(
+        SystemExit, match=r"checkpoint 1-2 was trained on a dataset of 30 samples, and now it has 22.*ex"
+    ):
+        rubato.main(train, [*flags, "steps=4", "--config", "samples=22"])
+    assert [path.name for path in tmp_path.iterdir()] == ["1-2"]
+    manifest = json.loads((tmp_path / "1-2" / "manifest.json").read_text())
+    assert manifest.pop("num_samples") == 30
+    del manifest["manifest_sha256"]
+    body = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    old = {"manifest_sha256": hashlib.sha256(body.encode()).hexdigest(), **manifest}
+    (tmp_path / "1-2" / "manifest.json").write_text(json.dumps(old))
+    rubato.main(train, [*flags, "steps=4", "--config", "samples=22"])  # nobody said of what it was made
+
+
+def test_a_run_that_goes_on_with_another_program_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Edited:
+        def __init__(self, _: Any) -> None: ...
+
+        def digest(self) -> str:
+            return "edited"
+
+    flags = [*SMALL, "--checkpoint-dir", str(tmp_path), "--config"]
+    for steps in ("steps=2", "steps=3"):
+        rubato.main(train, [*flags, steps])
+    assert "another program" not in capsys.readouterr().err
+    monkeypatch.setattr(program, "ProgramCode", Edited)
+    rubato.main(train, [*flags, "steps=4"])
+    assert "goes on from checkpoint 2-3 with another program than made it" in capsys.readouterr().err
+    monkeypatch.setattr(program, "ProgramCode", CODE_OF)
+    monkeypatch.setattr("rubato.engine.loading.versions", lambda: {"torch": "another", "order": versions()["order"]})
+    rubato.main(train, [*flags, "steps=5"])
+    assert "another program" not in capsys.readouterr().err, "the digest differs by the versions, too"
 
 
 def test_a_run_that_goes_on_past_a_damaged_checkpoint_saves_behind_it(tmp_path: Path) -> None:
