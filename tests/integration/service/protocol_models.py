@@ -16,6 +16,7 @@ from sqlalchemy import event, select
 
 from rubato.wire import WIRE_VERSION
 from rubato.wire.cluster import ActionAnswer, ControllerSeen, ProcessIdentity, Report, SyncRequest
+from service.access import Principal, Role
 from service.attempts import rearm_leases
 from service.clusters import sync
 from service.context import Context
@@ -154,7 +155,7 @@ class Played(RuleBasedStateMachine):
     def schedule(self, *seen: ControllerSeen) -> None:
         nodes = one_node(1e6)
         request = SyncRequest("agent", WIRE_VERSION, nodes, seen, after=0, wait=0)
-        self.call(sync(self.context, "default", request))
+        self.call(sync(self.context, "default", request, Principal(Role.CLUSTER, "cluster", cluster_id="default")))
         self.call(self.bench.running.scheduling.run_once())
 
     def events(self) -> list[Event]:
