@@ -204,8 +204,8 @@ class Protocol(Played):
             one.sent.append(one.unsent)
         self._send(one, one.unsent, after)
 
-    @rule(which=st.integers(0, 3), count=st.integers(1, 3), after=st.integers(0, 5))
-    def a_report_is_cut_off_early(self, which: int, count: int, after: int) -> None:
+    @rule(which=st.integers(0, 3), count=st.integers(1, 3), after=st.integers(0, 5) | st.just(AT_COMMIT))
+    def a_report_is_cut_off(self, which: int, count: int, after: int) -> None:
         self.reports(which, count, after, None)
 
     def _next_report(self, one: Controller, count: int, ends: str | None) -> Report:
