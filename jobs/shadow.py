@@ -8,6 +8,7 @@ and takes in what is said from here on knows what one knows that has listened al
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -29,10 +30,20 @@ class Shadow:
         self._highest = 0
         self._broken: wire.Broken | None = None
         self._ended: wire.Ended | None = None
+        self._has_ended = False
+        """At some time, in whichever generation."""
+        self.parts: tuple[wire.StripeWritten | wire.StripeFailed, ...] = ()
+        """What it said of the newest checkpoint: of its own part, and maybe of that of a dead neighbour."""
         self._step = 0
         self._saved_step = -1
         self._rows: deque[MetricRow] = deque(maxlen=MAX_KEPT_ROWS)
         """Only who has the lowest rank tells them: of others it keeps none, and those have them."""
+
+    @property
+    def is_at_end(self) -> bool:
+        """Nothing is trained behind its newest checkpoint, however long its program still runs."""
+        total_steps = self._standby.total_steps if self._standby is not None else None
+        return self._has_ended or any(part.step == total_steps for part in self.parts)
 
     def on_command(self, command: wire.Command) -> None:
         """Something was passed to the process, which takes it in before anything that comes later."""
@@ -65,8 +76,13 @@ class Shadow:
                 self._keep(rows)
             case wire.Broken():  # whose step may be one that it has not committed yet
                 self._broken, self._ended = message, None
+            case wire.StripeWritten() | wire.StripeFailed():
+                same = (message.folder, message.generation)
+                self.parts = (*(one for one in self.parts if (one.folder, one.generation) == same), message)
+            case wire.Stopped(step=step) if self._standby is not None:
+                self._standby = replace(self._standby, total_steps=step)
             case wire.Ended(step=step):
-                self._ended, self._step = message, step
+                self._ended, self._step, self._has_ended = message, step, True
             case _:
                 pass
 

@@ -42,7 +42,7 @@ STALL_PAUSES = 5
 MAX_POLL_S = 10.0
 FETCH_TRIES = 5
 FRESH_STRIPE_S = 15.0
-"""How long after a stripe a controller may have died between it and the manifest."""
+"""How long after a stripe a controller may have died between it and the manifest, while others are to come."""
 TOLD_BY_SNAPSHOT = (
     *(wire.Spawned, wire.Hello, wire.Standby, wire.Formed, wire.Entered, wire.Committed),
     *(wire.Beat, wire.Broken, wire.Ended, wire.Snapshot, wire.StripeWritten),
@@ -146,10 +146,7 @@ class WorkerSupervisor:
         """Of what the shadow has taken in."""
         self._snapshots = 0
         self._snapshot: tuple[int, wire.Snapshot] | None = None
-        self._stripes: list[wire.StripeWritten] = []
-        """Parts of the newest checkpoint that it wrote: its own, and maybe that of a dead neighbour."""
         self._stripes_at = 0.0
-        self._has_ended = False
         self._is_gone = False
         self._supervisor_process = identify(os.getpid())
         self._host, self._node, self._node_id = _own_place()
@@ -268,12 +265,8 @@ class WorkerSupervisor:
                     self._has_hello = True
                 case wire.Snapshot():
                     self._snapshots += 1
-                case wire.StripeWritten():
-                    same = (event.folder, event.generation)
-                    kept = [one for one in self._stripes if (one.folder, one.generation) == same]
-                    self._stripes, self._stripes_at = [*kept, event], time.monotonic()
-                case wire.Ended():
-                    self._has_ended = True
+                case wire.StripeWritten() | wire.StripeFailed():
+                    self._stripes_at = time.monotonic()
                 case wire.Exited():
                     self._is_gone = True
             self._shadow.on_message(event)
@@ -311,11 +304,11 @@ class WorkerSupervisor:
     def _backlog(self, said: tuple[Event, ...]) -> tuple[Event, ...]:
         """What the snapshot does not say. Fresh stripes are told again: their manifest may not be written yet.
 
-        So are those of the end, however old: the job is not over before that is on storage.
+        So are those of the end, however old, and that they failed: the job is not over before it is known of each.
         """
         kept = tuple(event for event in said if not isinstance(event, TOLD_BY_SNAPSHOT))
         is_fresh = time.monotonic() - self._stripes_at < FRESH_STRIPE_S
-        return (*kept, *self._stripes) if is_fresh or self._has_ended else kept
+        return (*kept, *self._shadow.parts) if is_fresh or self._shadow.is_at_end else kept
 
     def _processes(self) -> WorkerProcesses:
         return WorkerProcesses(pid_namespace(), self._supervisor_process, self._child_process, self._door)

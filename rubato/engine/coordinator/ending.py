@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from rubato.engine.coordinator import orders
+from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
@@ -25,9 +26,10 @@ LAST_WORDS_S = 5.0
 class Ending:
     """Watches for an end; once one is decided nothing else is."""
 
-    def __init__(self, job: JobState, rows: RowBook) -> None:
+    def __init__(self, job: JobState, rows: RowBook, repair: Repair) -> None:
         self._job = job
         self._rows = rows
+        self._repair = repair
         self._failure: Failure | None = None
         self._failed_at: float | None = None
         self._result: Result | None = None
@@ -92,7 +94,7 @@ class Ending:
             self._end_when_empty(Outcome("cancelled") if is_stop else Outcome("failed", failure=self._failure))
         elif self._is_released:
             self._after_release(now)
-        elif self._have_ended("finished"):
+        elif self._have_ended("finished") and not self._is_cut_short(now):
             self._finish(now)
         elif self._job.wish.run == "stop":
             self._leave("stop", now)
@@ -104,13 +106,30 @@ class Ending:
                 self._leave("pause", now)
                 self._end_when_empty(Outcome("paused"))
 
+    def _is_cut_short(self, now: float) -> bool:
+        """Whether a stop that was asked for does not wait any longer, not even for what finished is to be stored."""
+        return self._job.wish.run == "stop" and (self._job.wish.force or now >= self._due_at("stop", now))
+
+    def _due_at(self, how: Literal["stop", "pause"], now: float) -> float:
+        """When workers that are asked to leave now, or were before, are ended."""
+        given_s = self._job.wish.grace_s if how == "stop" else None
+        grace_s = self._job.terms.stop_grace_s if given_s is None else given_s
+        return self._asked_at.setdefault(how, now) + grace_s
+
     def _is_culprit(self, worker: WorkerView) -> bool:
         """Whether the failure is of this worker."""
         return self._failure is not None and self._failure.worker_id == worker.worker_id
 
+    @property
+    def _is_brought_together(self) -> bool:
+        """Whoever waits for its release hears first that its generation is over, and says again that it has ended."""
+        return self._repair.is_active
+
     def _have_ended(self, how: str) -> bool:
         members = self._job.roster.of(self._job.current)
         if self._job.current is None or len(members) < self._job.current.world:
+            return False
+        if self._is_brought_together:
             return False
         return all(worker.ended is not None and worker.ended.how == how for worker in members)
 
@@ -162,9 +181,7 @@ class Ending:
     def _leave(self, how: Literal["stop", "pause"], now: float) -> None:
         """Ask members to stop at a boundary; end the others, and those too that do not stop in time."""
         job = self._job
-        given_s = job.wish.grace_s if how == "stop" else None
-        grace_s = job.terms.stop_grace_s if given_s is None else given_s
-        self._deadline = self._asked_at.setdefault(how, now) + grace_s
+        self._deadline = self._due_at(how, now)
         for worker in job.roster:
             # Before a pause a member of the pending generation is spared: the others may be switching to it just now.
             is_wanted = job.is_member(worker) if how == "pause" else job.rank_of(worker) is not None
@@ -179,6 +196,7 @@ class Ending:
         if job.wish.force or now >= self._deadline:
             if how == "pause" and len(job.roster) and job.current is not None and not self._is_saved():
                 self._tell_unsaved()
+            given_s = job.wish.grace_s if how == "stop" else None
             bound = "limits.stop_grace" if given_s is None else f"the {given_s:g} s of its cancel"
             self._kill_all(f"it did not stop within {bound}")
 

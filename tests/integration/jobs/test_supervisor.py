@@ -189,8 +189,15 @@ def test_one_that_is_gone_says_so(make: Any) -> None:
     assert reply.backlog[-1] == wire.Exited("1.1", 3, None, ())
 
 
-def test_the_stripe_of_the_end_is_told_to_every_controller(make: Any, tmp_path: Path) -> None:
-    start = replace(START, spec={"config": {"steps": 2}}, storage=str(tmp_path / "ckpt"))
+@pytest.mark.parametrize("kind", [wire.StripeWritten, wire.StripeFailed])
+def test_what_became_of_the_stripe_of_the_end_is_told_to_every_controller(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    monkeypatch.setattr(module, "FRESH_STRIPE_S", 0.0)
+    storage = tmp_path / "ckpt"
+    if kind is wire.StripeFailed:
+        storage.write_text("not a folder")
+    start = replace(START, spec={"config": {"steps": 2}}, storage=str(storage))
     supervisor = make(start=start)
     controller = Controller(supervisor)
     controller.until_kind(wire.Standby)
@@ -199,7 +206,7 @@ def test_the_stripe_of_the_end_is_told_to_every_controller(make: Any, tmp_path: 
     supervisor.poll(1, controller.seq, 0)
     for attempt in (2, 3):
         reply = supervisor.attach(attempt)
-        assert [event.folder for event in reply.backlog if isinstance(event, wire.StripeWritten)] == ["1-2"]
+        assert [event.folder for event in reply.backlog if isinstance(event, kind)] == ["1-2"]
         assert reply.snapshot is not None
 
 

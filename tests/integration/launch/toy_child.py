@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rubato.checkpoint.files import write_file
+from rubato.errors import CheckpointError
 from rubato.launch.tether import tether_to_supervisor
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
@@ -40,7 +41,11 @@ def say(message: wire.Message) -> None:
 def save(start: wire.Start, record: wire.GenerationRecord, step: int) -> None:
     if start.storage:
         folder = f"{record.attempt}-{step}"
-        file = write_file(Path(start.storage) / folder / "stripe-0.bin", [str(step).encode()])
+        try:
+            file = write_file(Path(start.storage) / folder / "stripe-0.bin", [str(step).encode()])
+        except CheckpointError as error:
+            say(wire.StripeFailed(start.incarnation, folder, step, f"{error}", record.number))
+            return
         say(wire.StripeWritten(start.incarnation, record.number, step, folder, 0, 1, (to_json(file),)))
 
 

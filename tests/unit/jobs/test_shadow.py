@@ -51,6 +51,32 @@ def test_silent_workers_are_taken_over_and_the_job_ends_well(
     assert sorted(cluster.rows) == list(range(1, STEPS + 1)), "one row a step, none lost"
 
 
+def test_what_became_of_its_parts_is_known_of_the_newest_checkpoint() -> None:
+    def part(step: int, index: int, generation: int = 1) -> wire.StripeWritten:
+        return wire.StripeWritten("1.1", generation, step, f"1-{step}", index, 2, ())
+
+    failed = wire.StripeFailed("1.1", "1-25", 25, "the disk is full", 1)
+    shadow = Shadow("1.1")
+    shadow.on_message(wire.Standby("1.1", "layout", "code", 25))
+    for message in (part(10, 0), part(10, 1)):
+        shadow.on_message(message)
+    assert shadow.parts == (part(10, 0), part(10, 1))
+    assert not shadow.is_at_end
+    for message in (part(25, 0), failed):
+        shadow.on_message(message)
+    assert shadow.parts == (part(25, 0), failed)
+    assert shadow.is_at_end, "also while its program still runs"
+    shadow.on_message(part(25, 0, generation=2))
+    assert shadow.parts == (part(25, 0, generation=2),)
+
+
+def test_a_worker_that_has_ended_is_at_the_end_wherever_that_was() -> None:
+    shadow = Shadow("1.1")
+    for message in (wire.Ended("1.1", "paused", 10), wire.Broken("1.1", 1, True, 10)):
+        shadow.on_message(message)
+        assert shadow.is_at_end
+
+
 def test_rows_that_only_the_process_has_come_once_it_answers() -> None:
     """Another member told them, which is lost; of many they come as a snapshot and what follows it."""
     rows = [MetricRow(step, "2026-01-01T00:00:00Z", 1, 1, {"loss": 1.0}) for step in range(1, 4)]

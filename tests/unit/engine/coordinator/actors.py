@@ -66,6 +66,8 @@ class Group:
     lineage: Result | None = None
     rows: tuple[dict[str, object], ...] = ()
     """Not known to be stored at the switch: joiners are told of them."""
+    open_row: dict[str, object] | None = None
+    """Of the last step of all, which joiners have taken, too, where that is the switch."""
     arrived: dict[Key, dict[str, Header]] = field(default_factory=dict)
     decided: dict[Key, Result] = field(default_factory=dict)
 
@@ -140,8 +142,6 @@ class Worker:
         self.on_snapshot: list[Callable[[wire.Snapshot], None]] = []
         """Controllers wait for it."""
         self.spawned: wire.Spawned | None = None
-        self.stripes: list[wire.StripeWritten] = []
-        """Of the newest checkpoint, as the supervisor keeps them."""
         self.stripes_at = 0.0
         self.shadow = Shadow(incarnation)
         """What the supervisor knows of the process."""
@@ -178,6 +178,8 @@ class Worker:
         """The lineage of that."""
         self.saved_row: dict[str, object] | None = None
         """The row that was open then."""
+        self.unwritten: deque[Callable[[], None]] = deque()
+        """Parts that hang on their way to storage."""
         self.has_copies = False
         """Of what it saved last, its own part and that of the rank before."""
         self.has_changed = False
@@ -216,9 +218,7 @@ class Worker:
 
     def say(self, message: wire.Message) -> None:
         """To its supervisor, which keeps it until a controller takes it."""
-        if isinstance(message, wire.StripeWritten):
-            same = (message.folder, message.generation)
-            self.stripes = [one for one in self.stripes if (one.folder, one.generation) == same] + [message]
+        if isinstance(message, wire.StripeWritten | wire.StripeFailed):
             self.stripes_at = self._clock()
         self.outbox.append(message)
         self.shadow.on_message(message)

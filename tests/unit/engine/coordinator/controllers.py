@@ -113,8 +113,8 @@ class Controller:
         said = tuple(message for message in worker.outbox if not isinstance(message, TOLD_BY_SNAPSHOT))
         if snapshot is None:
             said = tuple(worker.outbox)
-        elif now - worker.stripes_at < FRESH_STRIPE_S or worker.control.ended is not None:
-            said = (*said, *worker.stripes)
+        elif now - worker.stripes_at < FRESH_STRIPE_S or worker.shadow.is_at_end:
+            said = (*said, *worker.shadow.parts)
         assert self.calls is not None
         last = worker.outbox[-1] if worker.outbox else None
         self.calls[worker.incarnation] = Reply(snapshot, said, worker.spawned, last, allegiance)

@@ -14,6 +14,11 @@ ENDLESS = 10**9
 MOST_WORKERS = 5
 SOON = 8000
 """Moments: several minutes, where nothing happens."""
+GRACE_S = 20.0
+ENDS_S = 5.0
+"""Most that killing all takes, and telling that."""
+PROMPT_S = 20.0
+"""Most that the end takes where nothing fails any more: well below `stop_grace`, so that nobody is killed for it."""
 DEAF_S = (0.0, 1.0, 30.0)
 """So long a controller does not hear that it is superseded."""
 PACES = (1.0, 0.2, 0.05)
@@ -23,7 +28,7 @@ PACES = (1.0, 0.2, 0.05)
 class Observed(Cluster):
     """What must hold whatever happens: see `test_membership`."""
 
-    def __init__(self, schedule: random.Random, workers: int, spares: int) -> None:
+    def __init__(self, schedule: random.Random, workers: int, spares: int, total_steps: int = ENDLESS) -> None:
         self.commits: dict[str, dict[int, Result]] = {}
         self.passed_on = 0
         """The last row that the service was told."""
@@ -32,7 +37,7 @@ class Observed(Cluster):
         self.late: list[tuple[Worker, wire.Command]] = []
         self.unheard: list[wire.Message] = []
         """Of workers whose nodes were lost."""
-        super().__init__(schedule, workers=workers, total_steps=ENDLESS, max_restarts=10**6, standby_workers=spares)
+        super().__init__(schedule, workers=workers, total_steps=total_steps, max_restarts=10**6, standby_workers=spares)
 
     def carry_out(self, orders: list[Order], by: Controller) -> None:
         for order in orders:
@@ -101,14 +106,17 @@ class Observed(Cluster):
             assert not steps or max(steps) - min(steps) <= 1, f"{group.record.number}: {steps}"
 
     def settle(self) -> None:
-        """Nothing fails any more: all comes to be as it is wished for, and training goes on."""
+        """Nothing fails any more: all comes to be as it is wished for, and training goes on, or comes to its end."""
         self.may_commit = self.takes_rows = self.may_join = True
+        self.writes = "well"
         self.deliver_late()
-        for one in self.superseded:
-            one.is_cut_off = False
-            self.wake(one, 0.0)
-        self.newest.pace = 1.0
-        self.run(lambda: self.leader is self.newest or self.outcome is not None, SOON)
+        self._agree_who_leads()
+        if self.total_steps < ENDLESS:
+            settled_at = self.now
+            self.run(lambda: self.outcome is not None, SOON)
+            assert self.now - settled_at < PROMPT_S
+            self._look_at_the_end()
+            return
         if self.coordinator.job.changes.has_given_up_joins:
             self.ask(workers=self.wish.workers % MOST_WORKERS + 1)
         self.run(lambda: self.outcome is not None or (self.is_as_wished and not self.wish.actions), SOON)
@@ -120,11 +128,46 @@ class Observed(Cluster):
             missing = set(range(1, max(self.rows) + 1)).difference(self.rows)
             assert not missing, f"rows {missing} were lost"
         else:
-            # The only ends that nobody asked for: the states differed again before they had agreed beyond it, or one
-            # step hung again and again.
-            assert self.outcome.failure is not None, self.outcome
-            if self.outcome.failure.reason == "hang":
-                return  # it is only said where it was seen; see HANGS_AT_ONE_STEP
-            assert self.outcome.failure.reason == "diverged", self.outcome
-            assert sum(event.kind == "diverged" for event in self.events) > 1
+            self._look_at_failure()
         self.look()
+
+    def cancel(self, *, force: bool) -> None:
+        """Nothing that fails stops failing, but one controller leads: it ends within the grace, or at once."""
+        self._agree_who_leads()
+        self.ask(run="stop", force=force, grace_s=None if force else GRACE_S)
+        asked_at = self.now
+        self.run(lambda: self.outcome is not None, SOON)
+        assert self.now - asked_at < (0 if force else GRACE_S) + ENDS_S
+        assert self.outcome is not None
+        if self.outcome.state != "cancelled":
+            self._look_at_the_end()
+
+    def _agree_who_leads(self) -> None:
+        for one in self.superseded:
+            one.is_cut_off = False
+            self.wake(one, 0.0)
+        self.newest.pace = 1.0
+        self.run(lambda: self.leader is self.newest or self.outcome is not None, SOON)
+
+    def _look_at_the_end(self) -> None:
+        """It has finished, and all that it made is stored, or somebody is told what is not."""
+        assert self.outcome is not None
+        assert not self.living
+        if self.outcome.result is None:
+            self._look_at_failure()
+            return
+        assert self.outcome.result.step == self.total_steps
+        assert sorted(self.rows) == list(range(1, self.total_steps + 1))
+        unsaved = {event.step for event in self.events if event.kind == "checkpoint.failed"}
+        assert self.total_steps in {step for _, step in self.checkpoints} | unsaved
+
+    def _look_at_failure(self) -> None:
+        """The only ends that nobody asked for: the states differed again before they had agreed beyond it, or one step
+        hung again and again.
+        """
+        assert self.outcome is not None
+        assert self.outcome.failure is not None, self.outcome
+        if self.outcome.failure.reason == "hang":
+            return  # it is only said where it was seen; see HANGS_AT_ONE_STEP
+        assert self.outcome.failure.reason == "diverged", self.outcome
+        assert sum(event.kind == "diverged" for event in self.events) > 1

@@ -186,7 +186,7 @@ class Processes(Training):
         assert group.switched_at is not None
         worker.following, worker.step, worker.completed = None, group.switched_at, group.last
         worker.handled, worker.lineage, worker.is_intact = group.handled, group.lineage, not self.changes_results
-        worker.rows.take_over({}, group.rows)
+        worker.rows.take_over({}, group.rows, group.open_row)
         self._begin(worker, group, (worker.step, bridge_owners(group.record)))
 
     def _stop_following(self, worker: Worker, number: int) -> None:

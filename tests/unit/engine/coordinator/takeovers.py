@@ -7,21 +7,22 @@ import random
 from rubato.engine.coordinator import Wish
 from tests.unit.engine.coordinator.actors import Worker
 from tests.unit.engine.coordinator.controllers import Fate
-from tests.unit.engine.coordinator.observed import DEAF_S, MOST_WORKERS, PACES, Observed
+from tests.unit.engine.coordinator.observed import DEAF_S, ENDLESS, MOST_WORKERS, PACES, Observed
 
-ENOUGH = 200
+ENOUGH = 400
 """So many are played by CI."""
 BEFORE = ("scale", "scale", "die", "drain", "checkpoint", "nothing")
 MEANWHILE = (
     *("die", "die", "scale", "differ", "wake", "rivals", "rivals", "rivals"),
-    *("end", "lead", "program", "late", "storage", "time"),
+    *("end", "lead", "program", "late", "storage", "time", "parts", "parts", "rows"),
 )
 
 
 def play(number: int) -> Observed:
-    """One job, up to where all is as it should be again."""
+    """One job, up to where all is as it should be again, or it has come to its end."""
     chance = random.Random(number)
-    cluster = Observed(chance, workers=chance.randint(1, 4), spares=chance.choice((0, 0, 1)))
+    steps = chance.choice((ENDLESS, chance.randint(4, 12)))
+    cluster = Observed(chance, workers=chance.randint(1, 4), spares=chance.choice((0, 0, 1)), total_steps=steps)
     if chance.random() < 0.9:
         first = chance.randint(1, 4)
         cluster.run(lambda: cluster.coordinator.job.step >= first)
@@ -36,7 +37,10 @@ def play(number: int) -> Observed:
             wander(cluster, chance.randint(1, 40))
             if cluster.outcome is None:
                 happen(cluster, chance, chance.choice(MEANWHILE))
-    cluster.settle()
+    if chance.random() < 0.3:
+        cluster.cancel(force=chance.random() < 0.5)
+    else:
+        cluster.settle()
     return cluster
 
 
@@ -79,6 +83,10 @@ def happen(cluster: Observed, chance: random.Random, what: str) -> None:
             cluster.late += [(one, one.inbox[-1]) for one in told]
         case "storage":
             cluster.may_commit = not cluster.may_commit
+        case "parts":
+            cluster.writes = chance.choice(("well", "fail", "fail", "hang"))
+        case "rows":
+            cluster.takes_rows = not cluster.takes_rows
         case "time":
             cluster.now += chance.choice((1.0, 20.0))
 

@@ -295,3 +295,78 @@ def test_a_last_checkpoint_is_never_made_of_a_state_that_was_changed_since(seed:
     assert cluster.checkpoints[-1][1] == 5
     saved_in = {worker.stripe.generation for worker in cluster.workers.values() if worker.stripe is not None}
     assert saved_in == {generation}, "by the heir of the one that was lost, not anew"
+
+
+def finished_and_unsaved(takes_rows: bool) -> Cluster:
+    """All have finished, and what they saved last, or the rows, will never be stored."""
+    cluster = Cluster(random.Random(3), workers=2, total_steps=5)
+    cluster.writes, cluster.takes_rows = "hang" if takes_rows else "well", takes_rows
+    cluster.run(lambda: len(cluster.living) == 2 and all(worker.ended for worker in cluster.living))
+    for _ in range(500):
+        cluster.advance()
+    assert len(cluster.living) == 2
+    return cluster
+
+
+@pytest.mark.parametrize("takes_rows", [True, False], ids=["its checkpoint hangs", "its rows are not stored"])
+@pytest.mark.parametrize(("grace_s", "force"), [(None, True), (10.0, False), (None, False)])
+def test_a_cancel_ends_what_has_finished_and_cannot_be_stored(
+    takes_rows: bool, grace_s: float | None, force: bool
+) -> None:
+    cluster = finished_and_unsaved(takes_rows)
+    began = cluster.now
+    cluster.ask(run="stop", force=force, grace_s=grace_s)
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "cancelled"
+    due_s = 0.0 if force else grace_s or 30.0
+    assert due_s <= cluster.now - began < due_s + 5
+
+
+def test_what_finishes_in_the_grace_of_its_cancel_has_finished() -> None:
+    cluster = finished_and_unsaved(takes_rows=True)
+    cluster.ask(run="stop")
+    cluster.writes = "well"
+    assert end(cluster) == "succeeded"
+    assert [step for _, step in cluster.checkpoints] == [5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("writes", ["well", "fail"])
+def test_who_takes_over_behind_the_last_step_hears_what_became_of_its_checkpoint(
+    writes: training.Writes, seed: int
+) -> None:
+    """However long ago that was: it is not over before that is known, and the workers have said it already."""
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=5)
+    cluster.writes, cluster.may_commit = writes, False
+
+    def is_behind() -> bool:
+        for worker in cluster.living:
+            if worker.is_sealed:
+                cluster.hang(worker)  # what its program does behind the last step goes on
+        return len(cluster.living) == 2 and all(worker.is_sealed for worker in cluster.living)
+
+    cluster.run(is_behind)
+    for worker in cluster.living:
+        while worker.outbox:
+            cluster._deliver(worker, cluster.leader)
+        worker.stripes_at = -1e9
+    cluster.replace_controller()
+    for worker in cluster.living:
+        cluster.go_on(worker)
+    cluster.may_commit = True
+    assert end(cluster) == "succeeded"
+    told = [event.step for event in cluster.events if event.kind == "checkpoint.failed"]
+    assert 5 in (told if writes == "fail" else [step for _, step in cluster.checkpoints])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_released_who_hears_first_that_its_generation_is_over(seed: int) -> None:
+    """The successor hears of a generation that nobody has entered: all say anew where they are, and that they ended."""
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=5)
+    cluster.takes_rows = False
+    cluster.run(lambda: len(cluster.living) == 2 and all(worker.ended for worker in cluster.living))
+    with_pending_joiner(cluster)
+    cluster.replace_controller()
+    cluster.takes_rows = True
+    assert end(cluster) == "succeeded"

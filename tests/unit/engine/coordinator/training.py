@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from tests.unit.engine.coordinator.storage import MemoryFolder
 
 Move = Callable[[], None]
 NUM_MICROBATCHES = 8
+Writes = Literal["well", "fail", "hang"]
 LEAVING: dict[Leaving, Literal["paused", "stopped"]] = {Leaving.PAUSE: "paused", Leaving.STOP: "stopped"}
 
 
@@ -43,6 +44,8 @@ class Training:
         self.open_rows: dict[tuple[str, int], dict[str, Any] | None] = {}
         """In the document of each checkpoint, which lies beside its first part."""
         """Of each part on storage, by folder, generation and index."""
+        self.writes: Writes = "well"
+        """What becomes of parts that are written from now on; those that hang are written when it changes."""
         self.slowness: dict[str, float] = {}
         """By incarnation: times the usual duration of a microbatch."""
         self.changes_results = False
@@ -291,7 +294,7 @@ class Training:
         group = self.group_of(record)
         assert group.switched_at in (None, worker.step), "members switched at different steps"
         group.switched_at, group.last, group.handled = worker.step, worker.completed, worker.handled
-        group.rows = worker.rows.untold() if record.joining else ()
+        group.rows, group.open_row = worker.rows.untold() if record.joining else (), worker.rows.open_row
         group.lineage = worker.lineage
         self._begin(worker, group, (worker.step, bridge_owners(record)))
 
@@ -348,23 +351,37 @@ class Training:
         self._write_part(worker, rank)
 
     def _write_part(self, worker: Worker, index: int) -> None:
-        """Its own, or that of a dead neighbour: equal steps are equal bytes, whoever computed them.
+        """Its own, or that of a dead neighbour."""
+        kept, saved, row = worker.stripe, worker.saved, worker.saved_row
+        assert kept is not None
+
+        def write() -> None:
+            if self.writes == "fail":
+                worker.say(wire.StripeFailed(worker.incarnation, kept.folder, kept.step, "no space", kept.generation))
+            else:
+                self.lineages[kept.folder, kept.generation, index] = saved
+                worker.say(replace(kept, index=index, files=self._files_of(worker, kept, index, row)))
+
+        if self.writes == "hang":
+            worker.unwritten.append(write)
+        else:
+            write()
+
+    def _files_of(
+        self, worker: Worker, kept: wire.StripeWritten, index: int, row: dict[str, Any] | None
+    ) -> tuple[dict[str, Any], ...]:
+        """A part on storage: equal steps are equal bytes, whoever computed them.
 
         But the document beside the first one holds times that its writer measured.
         """
-        kept = worker.stripe
-        assert kept is not None
         folder = self.storage / kept.folder
         files = [folder.write(f"stripe-{index}-of-{kept.count}", [str(kept.step).encode()])]
         if index == 0:
             files.append(write_document(folder, {"seconds": worker.incarnation}, []))
-            self.open_rows[kept.folder, kept.generation] = worker.saved_row
+            self.open_rows[kept.folder, kept.generation] = row
         if folder.exists(MANIFEST_NAME):
             verify(folder, read_manifest(folder))  # what counts stays as it is
-        told = tuple(asdict(file) for file in files)
-        part = (worker.incarnation, kept.generation, kept.step, kept.folder, index, kept.count, told)
-        self.lineages[kept.folder, kept.generation, index] = worker.saved
-        worker.say(wire.StripeWritten(*part, members=kept.members))
+        return tuple(asdict(file) for file in files)
 
     def _obey_stripes(self, worker: Worker, command: wire.WriteStripe | wire.ForgetStripes) -> None:
         kept = worker.stripe

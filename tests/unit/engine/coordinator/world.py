@@ -362,6 +362,8 @@ class World(Processes):
                 actions.append(lambda w=worker, to=to: self._deliver(w, to))
             if worker.alive and worker.inbox and worker.said:
                 actions.append(lambda w=worker: self._obey(w))
+            if worker.alive and worker.unwritten and self.writes != "hang":
+                actions.append(lambda w=worker: w.unwritten.popleft()())
             if worker.alive and (move := self._next_move(worker)) is not None:
                 actions.append(move)
         return actions
