@@ -39,6 +39,7 @@ from rubato.engine.serving import Serving, serving_of
 from rubato.engine.session import Session
 from rubato.engine.state import Place, TrainingState
 from rubato.engine.step import Step
+from rubato.engine.stopping import agree, stop
 from rubato.engine.unregistered import unregistered
 from rubato.engine.upcoming import upcoming
 from rubato.engine.updates import Weights, refuse_within
@@ -201,6 +202,7 @@ class Run:
                 session.notice(EventKind.UNREGISTERED, _advice(forgotten), things=forgotten)
             yield from self._go_through(ahead, prepared["scaler"])
         self._step = None
+        agree(session)
         seal(session)
         self._digest = state.digest()
 
@@ -222,6 +224,23 @@ class Run:
             epoch = Epoch(first, remaining)
             yield epoch
             epoch.check_done()
+
+    def stop(self) -> None:
+        """End the steps with the present one, as if there had never been more: it commits when the loop comes round.
+
+        All workers must decide so in the same step, by a value that is equal on all of them: what `evaluate` returns,
+        `state`, the step's index. Go on to the end of the loop body, without break. A run that goes on from the last
+        checkpoint is over, too, unless it is to have another number of steps.
+
+        Raises:
+            ModelError: outside of the loop over `steps`, or inside the one over microbatches. On all workers, when the
+                loop comes round: only some of them have called it.
+        """
+        if self._step is None:
+            raise ModelError("run.stop belongs into the loop over run.steps(), which it ends")
+        if self._step.microbatch is not None or not self._step.is_reduced:
+            raise ModelError("run.stop belongs behind the loop over the step's microbatches: nothing is equal inside")
+        stop(self._session)
 
     def _go_through(self, source: Source, scaler: Any) -> Iterator[Step]:
         session = self._session
@@ -398,7 +417,10 @@ class Run:
         """
         if self._digest is None:
             where = "before run.steps() was called" if not self._is_started else f"in step {self._session.step}"
-            raise ModelError(f"the training program returned {where}; go through run.steps() to its end")
+            raise ModelError(
+                f"the training program returned {where}; go through run.steps() to its end. To end early, call "
+                "run.stop() in place of break or return: the loop ends by itself then, with a checkpoint"
+            )
         self._evaluator.close()
         self._session.finish(self._digest, _finite(self._take_logged()))
         return self._digest

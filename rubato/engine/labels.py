@@ -11,10 +11,13 @@ from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.comm import Communicator
 from rubato.engine.header import ALIGNMENT
 from rubato.engine.tree import Node, Order
-from rubato.errors import ProtocolError
+from rubato.errors import ModelError, ProtocolError
 
 _LABEL = struct.Struct("<6q")
 """What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
+
+_STOPS = -1
+"""In place of the number of nodes: none, for the worker's program has stopped the steps."""
 
 Stamp = tuple[int, int, int]
 """Attempt, generation, step."""
@@ -61,7 +64,34 @@ def tell_nodes(
     remarks = []
     for rank, row in enumerate(out.view(comm.world, ALIGNMENT)):
         said = bytes(row.cpu().numpy())
+        if _LABEL.unpack_from(said)[4] == _STOPS:
+            raise ModelError(_describe_stop(stamp, {rank}))
         if said[: _LABEL.size] != label(rank):
             raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
         remarks.append(said[_LABEL.size :])
     return remarks
+
+
+def tell_stop(comm: Communicator, stamp: Stamp, device: torch.device) -> None:
+    """Where others would tell the nodes of this step: that there is none. All members must do so.
+
+    Args:    device: where the others have their labels.
+    Raises:  GenerationLost: a member was lost.  ModelError: others train on.
+    """
+    source, out = (torch.zeros(count * ALIGNMENT, dtype=torch.uint8, device=device) for count in (1, comm.world))
+    told = _LABEL.pack(*stamp, comm.rank, _STOPS, 0)
+    source[: len(told)].copy_(bytes_tensor(told))
+    comm.all_gather(out, source)
+    said = [_LABEL.unpack_from(bytes(row.cpu().numpy())) for row in out.view(comm.world, ALIGNMENT)]
+    stopping = {rank for rank, one in enumerate(said) if one == (*stamp, rank, _STOPS, 0)}
+    if len(stopping) < comm.world:
+        raise ModelError(_describe_stop(stamp, stopping))
+
+
+def _describe_stop(stamp: Stamp, ranks: Collection[int]) -> str:
+    named = " and ".join(f"rank {rank}" for rank in sorted(ranks))
+    return (
+        f"run.stop() was called in step {stamp[2] - 1} by {named}, and not by all workers: decide by a value that is "
+        "equal on all of them (what run.evaluate returns, run.state, step.index), not by one of this worker alone (the "
+        "loss of its microbatches, its clock)"
+    )

@@ -39,6 +39,7 @@ from rubato.engine.rows import Rows
 from rubato.engine.saver import Saver
 from rubato.engine.settling import alikeness, count, is_due, resume, settle
 from rubato.engine.state import TrainingState
+from rubato.engine.stopping import resume_stopped
 from rubato.engine.streaming import keeping_of
 from rubato.engine.sums import Sums
 from rubato.engine.told import Told
@@ -78,7 +79,10 @@ class Session:
         self._state: TrainingState | None = None
         self._flat: FlatLayout | None = None
         self._plan: BatchPlan | None = None
-        self._total_steps = 0
+        self.total_steps = 0
+        """Of the whole job."""
+        self.stopped_of: int | None = None
+        """As many steps as there were to be, where the program has stopped them."""
         self.comm: Communicator | None = None
         self.exchange: Exchange | None = None
         self.completed = Completed(BEFORE_ALL, None)
@@ -138,11 +142,6 @@ class Session:
         return self.step if self.record is not None else None
 
     @property
-    def total_steps(self) -> int:
-        """Steps of the whole job."""
-        return self._total_steps
-
-    @property
     def world(self) -> int:
         """Members of the present generation."""
         return self.record.world if self.record else 1
@@ -162,7 +161,7 @@ class Session:
 
     def start(self, state: TrainingState, flat: FlatLayout, plan: BatchPlan, total_steps: int) -> None:
         """Stand by until the first generation of this worker, and enter it."""
-        self._state, self._flat, self._plan, self._total_steps = state, flat, plan, total_steps
+        self._state, self._flat, self._plan, self.total_steps = state, flat, plan, total_steps
         self._sums = Sums(self.order, flat, plan)
         if self.aggregation is not None:
             self.aggregation.prepare(flat, plan)
@@ -188,11 +187,13 @@ class Session:
         # What is known of the run that wrote it holds for that run only.
         known = {"agreed": extra["step"], "handled_request": self._handled_request}
         self.take_extra({**extra, **known, **loaded.rows_of(self.control.start.job_id)})
+        resume_stopped(self, extra.get("stopped_of"))
 
     def _extra(self) -> dict[str, Any]:
         """What a resumed job must know beside the state."""
         last, rows = list(self.completed.key), self.rows
-        return {"step": self.step, "last": last, "metrics": dict(rows.latest), "open_row": rows.open_row}
+        known = {"step": self.step, "last": last, "stopped_of": self.stopped_of}
+        return {**known, "metrics": dict(rows.latest), "open_row": rows.open_row}
 
     def extra(self) -> dict[str, Any]:
         """What a joiner must know beside the state."""
@@ -315,7 +316,7 @@ class Session:
 
     def agreement(self, record: wire.GenerationRecord) -> Agreement:
         """What is to be compared in the present step of a generation."""
-        is_last = self.step + 1 == self._total_steps
+        is_last = self.step + 1 == self.total_steps
         return Agreement(record, self.rank, self.step, self.reduced, is_last, self.trust, *alikeness(self))
 
     def _header(self, slots: dict[int, tuple[float, float]], agreement: Agreement, digest: int | None) -> Header:
@@ -370,7 +371,7 @@ class Session:
         """All user code of the step is done: the step counts. The last row waits for what is logged at the end."""
         self.step += 1
         self.rows.commit(row)
-        if self.step < self._total_steps:
+        if self.step < self.total_steps:
             self.rows.keep()
             if self.follower is None:  # else others have told it
                 self._tell_rows()

@@ -274,6 +274,15 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """The program stopped the steps (`run.stop`), as all members have agreed: there are no more than these."""
+
+    incarnation: str
+    step: int
+    """Committed steps: all of the job."""
+
+
+@dataclass(frozen=True)
 class Beat:
     """By the supervisor, once a second: what the main thread does, and since when; read from the progress word."""
 
@@ -446,6 +455,7 @@ Message = (
     | FormFailed
     | Entered
     | Committed
+    | Stopped
     | Beat
     | Broken
     | StripeWritten

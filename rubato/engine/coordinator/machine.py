@@ -112,7 +112,7 @@ class Coordinator:
             job.highest = max(job.highest, snapshot.pending, snapshot.record.number if snapshot.record else 0)
             job.step = max(job.step, snapshot.step)
             if snapshot.standby is not None:
-                job.total_steps = snapshot.standby.total_steps
+                job.learn_total(snapshot.standby.total_steps)
         living = {snapshot.incarnation for snapshot in snapshots}
         records = [snapshot.record for snapshot in snapshots if snapshot.record is not None]
         if records:
@@ -171,7 +171,7 @@ class Coordinator:
             return
         seconds = now - worker.spawned_at
         worker.standby, worker.standby_at, worker.state = event, now, WorkerState.STANDBY
-        self.job.total_steps = event.total_steps
+        self.job.learn_total(event.total_steps)
         message = f"{worker.worker_id} is warm after {seconds:.1f} s"
         self.job.emit(EventKind.WORKER_READY, message, worker_id=worker.worker_id, seconds=round(seconds, 3))
         if terms.reproducible and (unlike := describe_other_processor(worker, event, roster)):
@@ -246,6 +246,10 @@ class Coordinator:
         if self.job.current is not None and event.generation == self.job.number:
             self.job.roster.see_pace(self.job.current, event.pace)
             self._balancing.see(event.generation, event.pace, now)
+
+    def _on_stopped(self, worker: WorkerView, event: wire.Stopped, now: float) -> None:
+        self.job.learn_total(event.step)
+        worker.step = max(worker.step, event.step)
 
     def _on_beat(self, worker: WorkerView, event: wire.Beat, now: float) -> None:
         worker.beat = event

@@ -90,6 +90,10 @@ class JobState:
         """The failure, with the place where it happened."""
         return replace(failure, worker_id=worker.worker_id, rank=self.rank_of(worker), node=worker.node or None)
 
+    def learn_total(self, total_steps: int) -> None:
+        """A worker says how many steps there are: where its program has stopped them, fewer than all others say."""
+        self.total_steps = total_steps if self.total_steps is None else min(self.total_steps, total_steps)
+
     # --- verbs --------------------------------------------------------------------------------------------------------
 
     def put(self, order: Order) -> None:

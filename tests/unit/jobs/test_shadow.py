@@ -70,6 +70,20 @@ def test_what_became_of_its_parts_is_known_of_the_newest_checkpoint() -> None:
     assert shadow.parts == (part(25, 0, generation=2),)
 
 
+def test_a_job_that_its_program_has_stopped_has_as_many_steps_also_for_a_controller_that_comes_later() -> None:
+    shadow = Shadow("1.1")
+    shadow.on_message(wire.Standby("1.1", "layout", "code", 25))
+    shadow.on_message(wire.Stopped("1.1", 10))
+    shadow.on_message(wire.StripeWritten("1.1", 1, 10, "1-10", 0, 1, ()))
+    assert shadow.is_at_end
+    late = Shadow("1.2")  # it joins, and its program has not stopped yet
+    late.on_message(wire.Standby("1.2", "layout", "code", 25))
+    for snapshots in ([shadow.snapshot(), late.snapshot()], [late.snapshot(), shadow.snapshot()]):
+        coordinator = Coordinator(Terms("job", 2, num_microbatches=1), Wish("run", 1))
+        coordinator.adopt(snapshots, [], 0.0)
+        assert coordinator.observed().total_steps == 10
+
+
 def test_a_worker_that_has_ended_is_at_the_end_wherever_that_was() -> None:
     shadow = Shadow("1.1")
     for message in (wire.Ended("1.1", "paused", 10), wire.Broken("1.1", 1, True, 10)):

@@ -1,0 +1,133 @@
+"""`run.stop`: all end with the same step, with the bits of a worker alone, whatever happens around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invariants import record
+from small_job import expected, job
+
+STOP_AT = 5
+"""Index of the step that stops."""
+CONFIG: dict[str, Any] = {"steps": 40, "stop_at": STOP_AT}
+
+STOPS = """
+import signal
+
+def dies(run, where):
+    # The first worker that comes here, and nobody after it.
+    try:
+        (Path(run.config["home"]) / f"died-{where}").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        if run.config.get("evaluates"):
+            loss = run.evaluate(DATA, lambda x, y: torch.nn.functional.mse_loss(model(x), y), batch=16)
+        if step.index == run.config["stop_at"]:
+            if run.config.get("dies") == "before":
+                dies(run, "before")
+            if run.config.get("only") is None or run._session.rank == run.config["only"]:
+                run.stop()
+            if run.config.get("dies") == "behind":
+                dies(run, "behind")
+    run.log(behind=1.0)
+    if run.config.get("dies") == "sealed":
+        dies(run, "sealed")
+        time.sleep(0.3)
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+def stopped(home: Path, workers: int, **config: Any) -> Any:
+    return job(home, STOPS, workers=workers, config=CONFIG | config, checkpoint_dir=str(home / "kept"))
+
+
+def check(run: Any, home: Path, fault: str) -> None:
+    assert run.result() == (STOP_AT + 1, expected(home, CONFIG))
+    assert [row["step"] for row in run.rows()] == list(range(1, STOP_AT + 2))
+    assert run.rows()[-1]["values"]["behind"] == 1.0
+    assert run.status()["observed"]["total_steps"] == STOP_AT + 1
+    manifests = [json.loads(path.read_bytes()) for path in home.glob(f"kept/*-{STOP_AT + 1}/manifest.json")]
+    assert len(manifests) == 1
+    record(run, fault)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.short), 3])
+def test_bits_and_steps_do_not_depend_on_the_worker_count(tmp_path: Path, workers: int) -> None:
+    with stopped(tmp_path, workers) as run:
+        check(run, tmp_path, f"stopped by its program, {workers} workers")
+
+
+@pytest.mark.parametrize("dies", ["before", pytest.param("behind", marks=pytest.mark.short), "sealed"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_loss_around_the_stop_changes_nothing(tmp_path: Path, workers: int, dies: str) -> None:
+    with stopped(tmp_path, workers, dies=dies) as run:
+        check(run, tmp_path, f"SIGKILL of 1 of {workers}, {dies} the stop")
+        assert len(run.events("worker.lost")) == 1
+
+
+def test_the_loss_of_all_behind_the_stop_ends_with_the_same_step(tmp_path: Path) -> None:
+    """It begins anew, from nothing here, and decides the same again."""
+    with stopped(tmp_path, 1, dies="behind") as run:
+        assert run.result() == (STOP_AT + 1, expected(tmp_path, CONFIG))
+        assert [row["step"] for row in run.rows()] == [*range(1, STOP_AT + 1), *range(1, STOP_AT + 2)]
+        assert run.status()["observed"]["total_steps"] == STOP_AT + 1
+
+
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_workers_that_join_around_the_stop_end_with_the_others(tmp_path: Path, at: int) -> None:
+    with stopped(tmp_path, 1, pace=0.02) as run:
+        run.wait_step(at)
+        run.scale(3)
+        check(run, tmp_path, f"1 -> 3 workers {STOP_AT + 1 - at} steps before the stop")
+
+
+@pytest.mark.short
+def test_what_was_stopped_stays_so_unless_it_is_to_be_longer(tmp_path: Path) -> None:
+    with stopped(tmp_path, 2) as run:
+        result = run.result()
+    with stopped(tmp_path, 3) as again:
+        assert again.result() == result
+        assert again.status()["observed"]["total_steps"] == STOP_AT + 1
+        assert not again.rows()
+    with stopped(tmp_path, 2, steps=STOP_AT + 4) as longer:
+        assert longer.result() == (STOP_AT + 4, expected(tmp_path, {"steps": STOP_AT + 4, "stop_at": -1}))
+
+
+def test_to_stop_on_some_workers_only_is_told_as_that(tmp_path: Path) -> None:
+
+    with job(tmp_path, STOPS, workers=2, config=CONFIG | {"only": 1}) as run:
+        outcome = run.wait_for_end()
+    assert outcome.state == "failed"
+    assert outcome.failure.message.startswith("ModelError: run.stop() was called in step 5 by rank 1, and not by all")
+    assert "equal on all of them (what run.evaluate returns" in outcome.failure.message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"reproducible": False}, id="fast"),
+        pytest.param(
+            {"reproducible": False, "aggregation": {"compression": {"method": "topk", "density": 0.5}}}, id="compressed"
+        ),
+        pytest.param({"local_updates": {"method": "local_sgd", "sync_every": 2}}, id="local"),
+        pytest.param(
+            {"reproducible": False, "local_updates": {"method": "asynchronous", "sync_every": 2}}, id="served"
+        ),
+    ],
+)
+def test_other_ways_to_train_are_stopped_alike(tmp_path: Path, spec: dict[str, Any]) -> None:
+    with job(tmp_path, STOPS, workers=3, config=CONFIG, **spec) as run:
+        assert run.result()[0] == STOP_AT + 1
+    assert [row["step"] for row in run.rows()] == list(range(1, STOP_AT + 2))
