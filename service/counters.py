@@ -95,4 +95,6 @@ def count_report(events: Sequence[EventReport], *, steps: int) -> None:
         elif event.kind == EventKind.WORKER_LOST:
             WORKERS_LOST.inc()
         elif event.kind in _CHECKPOINT_RESULTS:
-            CHECKPOINTS.labels(_CHECKPOINT_RESULTS[EventKind(event.kind)]).inc()
+            times = event.data.get("times", 1)  # one of several that failed alike tells of all
+            count = times if isinstance(times, int) and times > 0 else 1
+            CHECKPOINTS.labels(_CHECKPOINT_RESULTS[EventKind(event.kind)]).inc(count)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from rubato.engine.coordinator.intervals import best_interval_s
 from rubato.wire.worker import StripeFailed, StripeWritten
+
+MOST_FAILED = 16
+"""So many that failed are known of: more are never being written at a time."""
+_VARIES = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
+"""What differs between causes that are the same: steps, sizes, names of files."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,12 @@ class CheckpointLedger:
     _committing: dict[str, int] = field(default_factory=dict)
     """Folders whose manifest is being written, with the generation of their parts."""
     _failed: dict[str, StripeFailed] = field(default_factory=dict)
+    _cause: str = ""
+    """Of the failures since the last that is there, while it is the same."""
+    _in_a_row: int = 0
+    """Failures of that cause."""
+    _untold: int = 0
+    """Of those, since one was told."""
     _heirs: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """(folder, generation, index) of parts that were given to another worker."""
     _distrusted: tuple[int, int] = (0, 0)
@@ -121,7 +133,8 @@ class CheckpointLedger:
 
     def on_committed(self, step: int) -> None:
         """A manifest is on storage."""
-        self._heirs = {key: heir for key, heir in self._heirs.items() if key[0] in self._parts}
+        self._forget_heirs()
+        self._cause, self._in_a_row, self._untold = "", 0, 0
         self.committed_step = max(self.committed_step, step)
         self.on_answered(step)
 
@@ -146,11 +159,11 @@ class CheckpointLedger:
         older = [index for index, other in parts.items() if other.generation < part.generation]
         for index in older:
             del parts[index]
-        if any(other.generation > part.generation for other in parts.values()):
-            return None
-        parts[part.index] = part
-        if len(parts) < part.count:
-            if older:  # who wrote them is beyond that boundary, and may not write of it again
+        is_old = any(other.generation > part.generation for other in parts.values())
+        if not is_old:
+            parts[part.index] = part
+        if is_old or len(parts) < part.count:
+            if is_old or older:  # who wrote what is old is beyond that boundary, and may not write of it again
                 self.lost_step, self._asked_in = max(self.lost_step, part.step), 0
             return None
         self._forget_up_to(part.step)
@@ -206,13 +219,34 @@ class CheckpointLedger:
         if any(other.generation > part.generation for other in self._parts.get(part.folder, {}).values()):
             return False
         self._parts.pop(part.folder, None)
+        self._forget_heirs()
+        self._failed.pop(part.folder, None)
         self._failed[part.folder] = part
+        if len(self._failed) > MOST_FAILED:  # nothing is whole that would have them forgotten
+            del self._failed[next(iter(self._failed))]
         if part.generation < generation:
             # The members of this one may save the same step, at a pause or at the end; else it is asked for again.
             self.lost_step, self._asked_in = max(self.lost_step, part.step), 0
             return False
         self.on_answered(part.step)
         return True
+
+    def count_failure(self, cause: str, *, is_awaited: bool) -> int | None:
+        """One more failed. How many of its cause this one tells of, where it is time to say so; None: it is not.
+
+        It is at the first in a row, the second, the fourth, and so on.
+
+        Args:    is_awaited: somebody waits for this one, and is told in any case.
+        """
+        kind = _VARIES.sub("#", cause)
+        if kind != self._cause:
+            self._cause, self._in_a_row, self._untold = kind, 0, 0
+        self._in_a_row += 1
+        self._untold += 1
+        if not is_awaited and self._in_a_row.bit_count() != 1:
+            return None
+        told, self._untold = self._untold, 0
+        return told
 
     def distrust(self, step: int, generation: int) -> None:
         """What members of a generation up to this one saved, or are saving, of later steps may be wrong."""
@@ -232,6 +266,10 @@ class CheckpointLedger:
         """Every worker writes its parts in order: of older checkpoints nothing more is to come."""
         self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step > step}
         self._failed = {name: one for name, one in self._failed.items() if one.step > step}
+
+    def _forget_heirs(self) -> None:
+        """Of checkpoints that nobody writes any more."""
+        self._heirs = {key: heir for key, heir in self._heirs.items() if key[0] in self._parts}
 
     def forget_unfinished(self) -> None:
         """Parts that are missing will not come."""

@@ -294,13 +294,19 @@ class Coordinator:
         job.put(orders.CommitManifest(whole.folder, whole.step, whole.generation, whole.files, whole.terms, rows))
 
     def _on_stripe_failed(self, worker: WorkerView, event: wire.StripeFailed, now: float) -> None:
+        is_wanted = self.job.ledger.is_wanted
         if self.job.ledger.on_failed(event, self.job.number):
-            self._save_failed(event.step, event.cause)
+            self._save_failed(event.step, event.cause, is_wanted=is_wanted)
 
-    def _save_failed(self, step: int, cause: str) -> None:
+    def _save_failed(self, step: int, cause: str, *, is_wanted: bool) -> None:
         self._ending.on_save_failed(step)
-        message = f"the checkpoint of step {step} was skipped: {cause}"
-        self.job.emit(EventKind.CHECKPOINT_FAILED, message, step=step, cause=cause)
+        is_awaited = is_wanted or self._ending.is_leaving or step == self.job.total_steps
+        times = self.job.ledger.count_failure(cause, is_awaited=is_awaited)
+        if times is None:
+            return
+        others = f" (as {times - 1} before it, of which none was told)" if times > 1 else ""
+        message = f"the checkpoint of step {step} was skipped: {cause}{others}"
+        self.job.emit(EventKind.CHECKPOINT_FAILED, message, step=step, cause=cause, times=times)
 
     def _on_left(self, worker: WorkerView, event: wire.Left, now: float) -> None:
         self._exits.on_left(worker)
@@ -387,8 +393,9 @@ class Coordinator:
         if job.ledger.is_distrusted(event.step, event.generation):
             return  # it is deleted: whoever waits for a checkpoint waits for another one
         if event.error:
+            is_wanted = job.ledger.is_wanted
             job.ledger.on_answered(event.step)
-            self._save_failed(event.step, event.error)
+            self._save_failed(event.step, event.error, is_wanted=is_wanted)
         else:
             job.ledger.on_committed(event.step)
 

@@ -59,6 +59,9 @@ async def test_what_happens_to_jobs_is_counted_once(bench: Bench) -> None:
             controller.event("generation.formed", generation=3, cause="recovery", paused_seconds=0.3),
             controller.event("worker.lost", worker_id="w1"),
             controller.event("checkpoint.committed", step=7, checkpoint_id="1-7", bytes=1, files=[]),
+            controller.event("checkpoint.failed", step=7, cause="disk"),
+            controller.event("checkpoint.failed", step=9, cause="disk", times=4),
+            controller.event("checkpoint.failed", step=11, cause="disk", times="many"),
         ),
         step=7,
         workers=2,
@@ -80,6 +83,7 @@ async def test_what_happens_to_jobs_is_counted_once(bench: Bench) -> None:
     assert grown("rubato_pause_seconds_sum", cause="recovery") == pytest.approx(0.3)
     assert grown("rubato_workers_lost_total") == 1
     assert grown("rubato_checkpoints_total", result="committed") == 1
+    assert grown("rubato_checkpoints_total", result="failed") == 6
     assert grown("rubato_steps_total") == 99
     assert grown("rubato_queue_wait_seconds_count") == 1
     assert grown("rubato_queue_wait_seconds_sum") == pytest.approx(20)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.engine.coordinator.intervals import SHORTEST_S, best_interval_s
-from rubato.engine.coordinator.ledger import CheckpointLedger, Reassigned
+from rubato.engine.coordinator.ledger import MOST_FAILED, CheckpointLedger, Reassigned
 from rubato.engine.coordinator.orders import Terms, Wish
 from rubato.engine.coordinator.state import JobState
 from rubato.errors import SpecError
@@ -152,6 +152,45 @@ def test_a_failure_of_an_older_generation_is_no_answer_to_what_is_wanted() -> No
     assert not book.on_failed(wire.StripeFailed("1.2", FOLDER, 10, "the disk was full", 2), 3)
     assert book.is_wanted
     assert book.on_written(replace(part(0, 1), generation=3), 0.0) is not None
+
+
+@pytest.mark.parametrize("is_newer_first", [True, False])
+def test_parts_of_two_generations_are_asked_for_again(is_newer_first: bool) -> None:
+    """Who wrote the older one is beyond that boundary, and was maybe not asked by a controller that is gone."""
+    book = ledger()
+    told = [part(0, 2), replace(part(1, 2), generation=3)]
+    for one in reversed(told) if is_newer_first else told:
+        assert book.on_written(one, 0.0) is None
+    assert book.lost_step == 10
+    assert book.next_request(0.0, 3, is_settled=True) is not None
+    assert book.on_written(replace(part(0, 2), generation=3), 0.0) is not None
+
+
+def test_a_storage_that_takes_nothing_leaves_nothing_here() -> None:
+    book = ledger()
+    for step in range(1, 1000):
+        late = replace(part(1, 3), step=step, folder=f"1-{step}")
+        book.on_written(replace(late, index=0), 0.0)
+        book.on_lost(living(0, 1))
+        assert book.on_failed(failed(step), 2)
+        assert book.on_written(late, 0.0) is None, "it failed already"
+    assert not book._parts
+    assert not book._heirs
+    assert len(book._failed) == MOST_FAILED
+
+
+def test_of_failures_of_one_cause_the_first_is_told_the_second_the_fourth_and_so_on() -> None:
+    book = ledger()
+
+    def fail(count: int, cause: str = "[Errno 28] /ckpt/1-{}/stripe-0-of-2.tmp-9a: no space") -> list[int | None]:
+        return [book.count_failure(cause.format(step), is_awaited=False) for step in range(count)]
+
+    assert fail(9) == [1, 1, None, 2, None, None, None, 4, None]
+    assert fail(1, "permission denied") == [1]
+    assert fail(3) == [1, 1, None]
+    assert book.count_failure("[Errno 28] /ckpt/1-10/stripe-0-of-2.tmp-3: no space", is_awaited=True) == 2
+    book.on_committed(10)
+    assert fail(2) == [1, 1]
 
 
 def test_losing_everybody_clears_what_was_in_the_making() -> None:

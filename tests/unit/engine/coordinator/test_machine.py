@@ -394,6 +394,26 @@ def test_a_full_disk_skips_the_checkpoint_and_not_the_job() -> None:
     assert any(event.kind == "checkpoint.failed" for event in cluster.events)
 
 
+def test_a_storage_that_stays_broken_is_told_ever_more_rarely_but_to_whoever_waits() -> None:
+    cluster = Cluster(random.Random(6), workers=2, total_steps=ENDLESS, checkpoint_every_s=0.01)
+    cluster.writes = "fail"
+
+    def told() -> list[int]:
+        return [event.data["times"] for event in cluster.events if event.kind == "checkpoint.failed"]
+
+    cluster.run(lambda: sum(told()) >= 32)
+    assert told() == [1, 1, 2, 4, 8, 16]
+    assert "(as 15 before it, of which none was told)" in cluster.events[-1].message
+    cluster.ask(checkpoint_request=1)
+    cluster.run(lambda: len(told()) == 7)
+    assert sum(told()) < 64
+    cluster.writes = "well"
+    cluster.run(lambda: bool(cluster.checkpoints))
+    cluster.writes = "fail"
+    cluster.run(lambda: len(told()) == 9)
+    assert told()[-2:] == [1, 1]
+
+
 def test_a_worker_of_other_code_is_refused_with_the_reason() -> None:
     cluster = Cluster(random.Random(8), workers=1, total_steps=ENDLESS)
     train(cluster, 2)
