@@ -8,7 +8,9 @@ The script leads, and the engine answers where it asks for a batch:
     end of a pass      the epoch's last step; what the script does before its next pass still belongs to it
 
 A worker that joins in epoch e goes through the script from its begin like any other, but its first e passes are empty.
-What the script changed meanwhile (schedulers, values) is set back, when it arrives, to what the others gave it.
+What the script changed meanwhile (schedulers, values) is set back, when it arrives, to what the others gave it. What it
+does between its passes it does in these, too, so those that were over when the worker was started it goes through
+before it stands by: the others do not wait for them.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
+from rubato.data.order import BatchPlan
 from rubato.engine.step import Step
-from rubato.errors import ModelError
+from rubato.errors import ModelError, ProtocolError
 from rubato.run import Run
 
 if TYPE_CHECKING:
@@ -57,6 +60,10 @@ class Script:
         self._next: Step | None = None
         """The step that the next pass begins with; it is asked for when that begins."""
         self._passes = 0
+        self._passes_before = 0
+        """Those that are empty in any case: they were over when this worker was started."""
+        self._between = contextlib.ExitStack()
+        """Holds the long phase between two empty passes."""
         self._is_in_pass = False
         self._catches_up = False
         self._schedulers: list[LRScheduler] = []
@@ -80,17 +87,26 @@ class Script:
         Raises:
             ModelError: what the loader, the loop or the number of passes would change; the message says what to do.
         """
+        self._between.close()
         self._check_left()
+        number = self._passes
         self._begin_pass(loader)
-        number, step = self._passes, self._next
+        step = self._next
         self._passes += 1
-        if step is None:
+        is_before = number < self._passes_before
+        if step is None and not is_before:
             self._check_passes(number)
             return
-        self._catches_up = number < step.epoch
-        if self._catches_up:
+        self._catches_up = is_before or (step is not None and number < step.epoch)
+        if self._catches_up or step is None:
             self.optimizer.count_as_updated()
+            self._between.enter_context(self.run.long_phase("catching up"))
             return
+        if number > step.epoch:  # all are lost, and the job goes on from a checkpoint of an epoch before
+            raise ProtocolError(
+                f"this worker's script is in pass {number + 1} of the epochs, and the job went back to epoch "
+                f"{step.epoch + 1}: another one takes its place"
+            )
         self._arrive()
         self._is_in_pass = True
         assert self._steps is not None
@@ -104,6 +120,7 @@ class Script:
 
     def finish(self) -> None:
         """The script has returned: end the steps.  Raises:  ModelError: it was too early."""
+        self._between.close()
         if self._steps is None:
             raise ModelError(
                 "the script returned without training: make a hvd.DistributedOptimizer, and go through a DataLoader "
@@ -113,23 +130,26 @@ class Script:
         if self._next is not None or next(self._steps, None) is not None:
             raise ModelError(
                 f"the script went through its training data {self._passes} times, and the job is not over: its "
-                f"config says {self._length()}; let both say the same"
+                f"config says {self._length()}; let both say the same. To stop early by what was learnt takes Rubato's "
+                "own loop, which has run.stop()"
             )
 
     # --- passes and batches -------------------------------------------------------------------------------------------
 
     def _begin_pass(self, loader: Any) -> None:
-        if self._steps is None:
+        if self._loader is None:
             self._prepare(loader)
-            return
         if loader.dataset is not self._loader.dataset or loader.batch_size != self._loader.batch_size:
             raise ModelError(
                 "the script trains on a second DataLoader; a job has one data set and one batch. If it is evaluated "
                 "there, do it under model.eval() or torch.no_grad()"
             )
-        if self._next is None:
+        if self._passes < self._passes_before:
+            return
+        if self._steps is None:
+            self._begin_steps()
+        elif self._next is None:
             self._keep_values()
-            assert self._steps is not None
             self._next = next(self._steps, None)
 
     def _prepare(self, loader: Any) -> None:
@@ -158,7 +178,14 @@ class Script:
         for scheduler in self._schedulers:
             run.register(f"hvd.{type(scheduler).__name__}", scheduler)
         self._keep_values()
-        self._loader, self._steps = loader, run.steps()
+        self._loader = loader
+        session = run._session
+        plan = BatchPlan(len(loader.dataset), run.batch_size, session.num_microbatches, session.spec.seed)
+        self._passes_before = plan.epoch_of(session.control.start.last_step)
+
+    def _begin_steps(self) -> None:
+        run = self.run
+        self._steps = run.steps()
         self._next = next(self._steps, None)
         values = run.state.get(VALUES, [])
         self._given = copy.deepcopy((self._options(), [one.state_dict() for one in self._schedulers], values))
@@ -210,7 +237,10 @@ class Script:
 
     def _check_left(self) -> None:
         if self._is_in_pass:
-            raise ModelError("the script left its loop over training batches by break; go through all of them")
+            raise ModelError(
+                "the script left its loop over training batches by break; go through all of them. To stop early takes "
+                "Rubato's own loop, which has run.stop()"
+            )
 
     def _check_passes(self, number: int) -> None:
         if "steps" not in self.run.config and number >= self.run.config["epochs"]:

@@ -120,7 +120,8 @@ class JobState:
             self.spawned += 1
             incarnation = f"{self.terms.attempt}.{self.spawned}"
             self.roster.add(WorkerView("w" + incarnation, incarnation, self.spawned, now, heard_at=now))
-            self.put(orders.Spawn("w" + incarnation, incarnation, self.step))
+            stands_at = self.step if self.current is not None else 0  # else it may go back
+            self.put(orders.Spawn("w" + incarnation, incarnation, stands_at))
 
     def mint(
         self,

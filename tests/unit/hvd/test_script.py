@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import rubato.hvd as hvd
-from rubato.errors import EntrypointError, ModelError
+from rubato.errors import EntrypointError, ModelError, ProtocolError
 from rubato.hvd.script import as_program, command_line
 from rubato.program import load_entrypoint
 from rubato.wire.spec import JobSpec
@@ -190,6 +191,52 @@ def test_a_script_that_comes_late_goes_on_where_the_job_is() -> None:
     # Steps began with 0.1: the empty pass halved it, which was undone.
     assert [one[2] for one in seen] == pytest.approx([0.05, 0.05, 0.025])
     assert run.state["rubato.hvd"] == [{"epoch": 2, "best": 8.0}]
+
+
+def count_between(run: AloneRun, seen: list[tuple[int, bool, str]]) -> Callable[[], None]:
+    """A script that notes after each pass how many batches it had, whether the steps had begun, and the stage."""
+
+    def main() -> None:
+        model, optimizer = build()
+        for _ in range(3):
+            passed = 0
+            for x, y in loader():
+                loss_of(model, x, y).backward()
+                optimizer.step()
+                passed += 1
+            seen.append((passed, run.session.record is not None, run.hearing.present_stage))
+
+    return main
+
+
+def begin_at(run: AloneRun, last_step: int, step: int) -> None:
+    """The job stood at one step when the worker was started, and at another one when it was let in."""
+    start = run.session.start
+    run.hearing.start = replace(run.hearing.start, last_step=last_step)
+
+    def start_late(*arguments: Any) -> None:
+        start(*arguments)
+        run.session.step = step
+
+    run.session.start = start_late  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("last_step", "before"), [(0, 0), (2, 0), (3, 1), (5, 1), (6, 2)])
+def test_passes_that_were_over_when_a_worker_was_started_come_before_it_stands_by(last_step: int, before: int) -> None:
+    run, seen = AloneRun(config=EPOCHS), []
+    begin_at(run, last_step, 6)
+    as_program(count_between(run, seen))(run)
+    assert [passed > 0 for passed, _, _ in seen] == [False, False, True]
+    assert [has_begun for _, has_begun, _ in seen] == [number >= before for number in range(3)]
+    assert [stage == "long_phase" for _, _, stage in seen] == [True, True, False]
+    assert run.finish()
+
+
+def test_a_worker_whose_job_went_back_behind_what_its_script_has_passed_ends() -> None:
+    run, seen = AloneRun(config=EPOCHS), []
+    begin_at(run, 6, 3)
+    with pytest.raises(ProtocolError, match="in pass 3 of the epochs, and the job went back to epoch 2"):
+        as_program(count_between(run, seen))(run)
 
 
 def refuse(main: Callable[[], None], words: str, **config: Any) -> None:

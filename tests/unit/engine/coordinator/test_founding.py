@@ -6,6 +6,7 @@ import pytest
 
 from rubato.engine.coordinator import CheckpointFound, Coordinator, Order, Send, Spawn, Terms, Wish
 from rubato.engine.coordinator.founding import LEAST_WARMING_GRACE_S, PLACEMENT_GRACE_S
+from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 
 TICK_S = 0.1
@@ -92,3 +93,13 @@ def test_fewer_than_the_job_needs_are_too_few_however_long_it_takes() -> None:
     assert start.founded is None
     start.stand_by(start.workers[2])
     assert start.founded is not None
+
+
+def test_who_founds_the_job_anew_is_told_of_no_step_for_it_may_go_back() -> None:
+    job = JobState(Terms("job", 1, num_microbatches=1), Wish("run", 1), restarts=1, scalings=0)
+    job.step = 57
+    job.spawn(1, 0.0)
+    member = wire.Member("w1.1", "1.1")
+    job.current = wire.GenerationRecord(1, 1, (member,), (0,), "store", wire.Origin("fresh"), "start", 0)
+    job.spawn(1, 0.0)
+    assert [order.step for order in job.flush() if isinstance(order, Spawn)] == [0, 57]
