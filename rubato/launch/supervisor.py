@@ -3,7 +3,8 @@
 Two threads. *Life* spawns the process and waits for its end: the parent-death signal of a fresh process fires when the
 creating thread ends, so that thread lives as long as the process (that of a fork fires with the main thread). The
 *pump* alone reads the control socket and the pipes, so all that the process said is delivered in order, and `Exited`
-after it. Both end in `Exited` whatever happens to them: somebody waits for it.
+after it. Both end in `Exited` whatever happens to them: somebody waits for it. Where the kernel does not end a killed
+process a timer says so, and life waits on for nobody.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rubato.launch.stacks import STACKS_VARIABLE, StackAnswers, may_signal
 from rubato.launch.tether import CONTROL_VARIABLE, GUARD_VARIABLE, PARENT_VARIABLE, PROGRESS_VARIABLE
 from rubato.wire import worker as wire
 from rubato.wire.progress import ProgressWord, shared_memory
+from rubato.wire.units import utc_timestamp
 
 CHILD_COMMAND = (sys.executable, "-P", "-m", "rubato.launch.child")
 """-P: the folder it starts in comes by PYTHONPATH, after which a user's `random.py` cannot break the start itself."""
@@ -35,6 +37,10 @@ DRAIN_S = 2.0
 """After the whole group was killed, pipes stay open only in processes that left the group: not worth more waiting."""
 STALL_S = 5.0
 """A gap between two looks at the progress word that says this process itself was stopped or starved."""
+UNENDED_S = 10.0
+"""After SIGKILL: time to give much memory back. Who is there still waits in the kernel, on a mount or in a driver,
+however long that takes, and never returns to its own code.
+"""
 STACKS_S = 1.0
 """Time for the fault handler to write the stacks of a hung process."""
 _VMSTAT = Path("/proc/vmstat")
@@ -71,7 +77,10 @@ class ChildSupervisor:
         self._deliver = deliver
         self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._process: ChildProcess | None = None
-        self._is_reaped = False
+        self._is_reaped = self._is_given_up = False
+        self._unended: threading.Timer | None = None
+        self._exited = threading.Event()
+        """`Exited` was delivered."""
         self._kill_wish = self._why_afresh = ""
         self._looked_ns = 0
         self._stall = (0, 0)
@@ -104,7 +113,7 @@ class ChildSupervisor:
     @property
     def is_over(self) -> bool:
         """`Exited` was delivered."""
-        return self._life.ident is not None and not self._life.is_alive()
+        return self._exited.is_set()
 
     def start(self) -> None:
         """Spawn the process, in the background.
@@ -125,7 +134,7 @@ class ChildSupervisor:
             self._stacks.ask(command.number)
 
     def kill(self, because: str = "", *, with_stacks: bool = False) -> None:
-        """End the whole process group with SIGKILL.
+        """End the whole process group with SIGKILL; where the kernel does not end it, `Exited` says so.
 
         Args:
             because: why.
@@ -136,7 +145,7 @@ class ChildSupervisor:
             if self._process is None or self._is_reaped:
                 return
             if not with_stacks:
-                self._signal_group(signal.SIGKILL)
+                self._kill_group()
                 return
             # The process may be stopped: then this stays pending, and the timer ends it.
             os.kill(self._process.pid, signal.SIGABRT)
@@ -151,9 +160,7 @@ class ChildSupervisor:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end. Returns whether `Exited` was delivered."""
-        if self._life.ident is not None:
-            self._life.join(timeout_s)
-        return self.is_over
+        return self._life.ident is not None and self._exited.wait(timeout_s)
 
     def _hear(self, said: wire.Message | OutputLine) -> None:
         """Pass on what the process said."""
@@ -196,12 +203,37 @@ class ChildSupervisor:
             exited = self._supervise()
         except Exception as error:  # whatever it is: there must be an end, and it must be told
             exited = self._abandon(error)
+        if exited is not None:
+            self._finish(exited)
+
+    def _finish(self, exited: wire.Exited) -> None:
+        """Say the last word."""
+        if self._unended is not None:
+            self._unended.cancel()
         # Stacks come from another thread: none of them after the last word.
         self._held.close()
-        self._tell(exited)
+        try:
+            self._tell(exited)
+        finally:
+            self._exited.set()
 
-    def _supervise(self) -> wire.Exited:
-        """Returns how it ended, once it has."""
+    def _give_up(self) -> None:
+        """It was killed, and is there yet. Its thread goes on waiting, and reaps it some time."""
+        with self._lock:
+            if self._is_reaped or self._process is None:
+                return
+            self._is_given_up, pid = True, self._process.pid
+        self._pump.finish(0.0)
+        what = (
+            f"the kernel has not ended process {pid} within {UNENDED_S:g} s of SIGKILL: it waits for a file system (is "
+            "the server of a mount gone?) or a driver, and holds its memory and its GPU until that answers"
+        )
+        self._tell(OutputLine(self.incarnation, utc_timestamp(), "system", what))  # also where its end is no loss
+        output, cause = tuple(self._pump.last_lines), f"{self._kill_wish}; {what}"
+        self._finish(wire.Exited(self.incarnation, None, None, last_output=output, cause=cause))
+
+    def _supervise(self) -> wire.Exited | None:
+        """Returns how it ended, once it has; None where that was not waited for."""
         process = self._spawn()
         oom_kills = count_oom_kills()
         self._tell(wire.Spawned(self.incarnation, process.pid, os.getpid(), self._plan.node, self._plan.node_id))
@@ -214,6 +246,8 @@ class ChildSupervisor:
             self._signal_group(signal.SIGKILL)
             code = process.reap()
             self._is_reaped = True
+            if self._is_given_up:
+                return None
         self._pump.finish(DRAIN_S)
         cause = self._pump.nonsense
         if code == -signal.SIGKILL and not self._kill_wish and count_oom_kills() > oom_kills:
@@ -269,7 +303,7 @@ class ChildSupervisor:
         with self._lock:
             self._process = process
             if self._kill_wish:
-                self._signal_group(signal.SIGKILL)
+                self._kill_group()
         return process
 
     def _fork(
@@ -292,6 +326,15 @@ class ChildSupervisor:
                 return None
             os.kill(self._process.pid, number)
             return self._process.pid
+
+    def _kill_group(self) -> None:
+        """With the lock held."""
+        self._signal_group(signal.SIGKILL)
+        if self._unended is None:
+            self._unended = threading.Timer(UNENDED_S, self._give_up)
+            self._unended.daemon = True
+            with contextlib.suppress(RuntimeError):  # no thread is to be had: it is waited for however long it takes
+                self._unended.start()
 
     def _signal_group(self, number: signal.Signals) -> None:
         """With the lock held."""

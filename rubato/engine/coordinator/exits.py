@@ -148,4 +148,8 @@ class Exits:
 
 
 def _cause_of(worker: WorkerView, event: wire.Exited) -> str:
-    return worker.error or worker.doom or event.cause or describe_exit(event)
+    if worker.error:
+        return worker.error
+    if event.cause.startswith(worker.doom):  # which its supervisor may know more about
+        return event.cause or describe_exit(event)
+    return worker.doom

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from rubato.cli.keeper.process_table import identify, read_table
+from rubato.launch import supervisor as supervisor_module
 from rubato.launch.environment import child_environment
 from rubato.launch.output import OutputLine
+from rubato.launch.process import ChildProcess
 from rubato.launch.supervisor import ChildPlan, ChildSupervisor, resident_bytes
 from rubato.wire import worker as wire
 from tests.waiting import wait_for
@@ -172,6 +174,32 @@ def test_a_stopped_process_is_killed_all_the_same(run: Any) -> None:
     watched.until(wire.Hello)
     watched.supervisor.kill("it hangs", with_stacks=True)
     assert watched.finish().signal in ("SIGKILL", "SIGABRT")
+
+
+def test_one_that_the_kernel_does_not_end_is_waited_for_by_nobody(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, wait = threading.Event(), ChildProcess.wait_for_end
+
+    def wait_in_the_kernel(process: ChildProcess) -> None:
+        assert answers.wait(60)
+        wait(process)
+
+    monkeypatch.setattr(ChildProcess, "wait_for_end", wait_in_the_kernel)
+    monkeypatch.setattr(supervisor_module, "UNENDED_S", 0.2)
+    watched = run("print('up', flush=True); time.sleep(60)")
+    watched.until(OutputLine)
+    watched.supervisor.kill("it hangs")
+    exited = watched.finish()
+    assert (exited.exit_code, exited.signal, exited.last_output) == (None, None, ("up",))
+    what = f"the kernel has not ended process {watched.supervisor.pid} within 0.2 s of SIGKILL"
+    assert exited.cause.startswith(f"it hangs; {what}")
+    assert [line.startswith(what) for stream, line in watched.output if stream == "system"] == [True]
+    assert watched.supervisor.close()
+    answers.set()
+    wait_for(lambda: not watched.supervisor._life.is_alive(), "its end", 10.0)
+    watched.supervisor.kill("nobody waits")
+    with pytest.raises(ChildProcessError):
+        os.waitid(os.P_PID, watched.supervisor.pid, os.WEXITED | os.WNOHANG)  # it was reaped
+    assert watched._events.empty()
 
 
 def test_a_hung_process_leaves_its_stacks(run: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from rubato.engine.coordinator.ending import LAST_WORDS_S
 from rubato.engine.coordinator.starting import EARLY_S, OWN_ROUNDS
 from rubato.wire import worker as wire
@@ -34,6 +36,21 @@ def test_an_exception_before_the_first_step_fails_the_job_at_once() -> None:
     lost = [event.data for event in cluster.events if event.kind == "worker.lost"]
     assert [one["worker_id"] for one in lost] == [cluster.outcome.failure.worker_id], "the other one is only ended"
     assert [one["cause"] for one in lost] == ["ValueError: no"]
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"), [("", "it hangs"), ("it hangs; it is there yet",) * 2, ("else", "it hangs")]
+)
+def test_the_cause_of_an_end_that_was_ordered_is_the_order_and_what_became_of_it(told: str, cause: str) -> None:
+    cluster = Cluster(random.Random(1), workers=2, total_steps=ENDLESS)
+    cluster.run(lambda: cluster.coordinator.job.step > 2)
+    worker = cluster.living[0]
+    view = cluster.coordinator.job.roster.get(worker.incarnation)
+    assert view is not None
+    view.doom = "it hangs"
+    cluster.die(worker, cause=told)
+    cluster.run(lambda: worker.gone)
+    assert [event.data["cause"] for event in cluster.events if event.kind == "worker.lost"] == [cause]
 
 
 def test_what_the_message_has_said_is_not_said_again() -> None:
