@@ -9,7 +9,8 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -166,13 +167,12 @@ class LocalRuns:
 
     def logs(self, run_id: str, *, tail: int | None = None, on_search: Any = None, **only: Any) -> list[LogLine]:
         """The newest lines of output, oldest first; `only` as for `follow_logs`, `on_search` of no use here."""
-        found = list(_log_lines(self._record(run_id).lines("logs"), **only))
-        limit = tail or (len(found) if only.get("since") else TAIL)
-        return found[-limit:] if found else []
+        limit = tail or (None if only.get("since") else TAIL)
+        return list(deque(_log_lines(self._record(run_id).numbered("logs"), **only), limit))
 
     def whole_log(self, run_id: str, **only: Any) -> Iterator[LogLine]:
         """All lines of output, oldest first; `only` as for `follow_logs`."""
-        return _log_lines(self._record(run_id).lines("logs"), **only)
+        return _log_lines(self._record(run_id).numbered("logs"), **only)
 
     def follow_logs(
         self,
@@ -197,7 +197,7 @@ class LocalRuns:
         yield from begun
         # Lines before the tail's end are not told twice: they are numbered.
         last = int(begun[-1].id) if begun else 0
-        yield from (line for line in _log_lines(record.follow("logs"), **only) if int(line.id) > last)
+        yield from (line for line in _log_lines(record.follow_numbered("logs"), **only) if int(line.id) > last)
 
     def scale(self, run_id: str, workers: int) -> Job:
         """Ask for another number of workers."""
@@ -324,7 +324,7 @@ def _how_it_ended(line: dict[str, Any]) -> str:
 
 
 def _log_lines(
-    lines: Any,
+    lines: Iterable[tuple[int, dict[str, Any]]],
     *,
     ranks: tuple[int, ...] = (),
     attempt: int | None = None,
@@ -335,7 +335,7 @@ def _log_lines(
 
     if attempt is not None:
         raise UserError("a run is one attempt: leave --attempt out")
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         is_old = since is not None and datetime.fromisoformat(line["time"]).astimezone(UTC) < since
         # As a service does: colours are not read, and case does not count.
         is_other = text is not None and text.lower() not in readable(line["line"], keep_colours=False).lower()

@@ -1,22 +1,25 @@
 """The journal of a local run: facts as JSON lines in its folder, and for the eye.
 
 A disk that is full, or fails, is no reason to end a training: lines wait in memory until they can be written. A file
-never ends in half a line, whenever it is looked at after a write.
+never ends in half a line, whenever it is looked at after a write. Output is bounded: a program may print what it likes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rubato.engine.coordinator import Emit, RowsStored
 from rubato.launch.host import Post
+from rubato.launch.lines import FIRST, older
 from rubato.launch.progress import ProgressPrinter
 from rubato.launch.records import OUTCOME
 from rubato.wire.cluster import ActionAnswer, LogLine, MetricRow, Observed, Outcome, WorkerReport
@@ -26,21 +29,35 @@ from rubato.wire.units import utc_timestamp
 
 KEPT_BYTES = 64 * 2**20
 """Of each file, in memory: a day of metric rows. The oldest lines go first, and how many is told."""
+LOG_BYTES = 256 * 2**20
+"""Of output, in two files: when the newer one is full it takes the place of the older one."""
 RETRY_S = 1.0
 """Between two looks whether there is room again."""
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LineFile:
-    """A file of lines. Those that cannot be written now wait, in order, for the next call."""
+    """A file of lines. Those that cannot be written now wait, in order, for the next call.
 
-    def __init__(self, path: Path) -> None:
+    Args:    most_bytes: a file that would become larger is put aside, in place of the one before it; None: none is.
+    """
+
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
         self.name = path.name
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._path = path
+        self._most_bytes = most_bytes
+        self._handle = os.open(path, _FLAGS, 0o644)
         self._end = os.fstat(self._handle).st_size
+        self._firsts = [1, 1]
+        """Number of the first line of all that is kept, and of the first one in this file."""
+        self._next = 1
+        """Number of the next line."""
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self.dropped = 0
         """Lines that were let go of, because too many waited."""
+        self.forgotten = 0
+        """Lines that were written, and are gone with their file."""
 
     @property
     def waiting(self) -> int:
@@ -68,6 +85,8 @@ class LineFile:
 
     def _write(self, line: bytes) -> None:
         """One line, whole or not at all."""
+        if self._most_bytes is not None and self._next > self._firsts[1] and self._end + len(line) > self._most_bytes:
+            self._put_aside()
         written = 0
         try:
             while written < len(line):  # a disk takes the part that it has room for, and only then says that it is full
@@ -77,6 +96,27 @@ class LineFile:
                 os.ftruncate(self._handle, self._end)
             raise
         self._end += written
+        self._next += 1
+
+    def _put_aside(self) -> None:
+        """Begin a new file, whose first line says which number its second one has. Nothing happens where that fails."""
+        fresh = self._path.with_name(f"{self.name}.new")
+        head = json.dumps({FIRST: self._next}).encode() + b"\n"
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()  # of a try that failed
+        handle = os.open(fresh, _FLAGS, 0o644)
+        try:
+            if os.write(handle, head) < len(head):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._path.replace(older(self._path))
+            fresh.replace(self._path)
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(self._handle)
+        self._handle, self._end = handle, len(head)
+        self.forgotten += self._firsts[1] - self._firsts[0]
+        self._firsts = [self._firsts[1], self._next]
 
     def close(self) -> None:
         """Nothing is written any more."""
@@ -102,7 +142,8 @@ class LocalJournal:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._files = {name: LineFile(self.folder / f"{name}.jsonl") for name in ("events", "metrics", "logs")}
+        most = {"events": None, "metrics": None, "logs": LOG_BYTES // 2}
+        self._files = {name: LineFile(self.folder / f"{name}.jsonl", size) for name, size in most.items()}
         self._num_rows = 0
         self.saved_step: int | None = None
         """Of the newest checkpoint that was saved."""
@@ -128,6 +169,12 @@ class LocalJournal:
         """Note a line of output."""
         self._write("logs", to_json(line))
         self.progress.output(line)
+        file = self._files["logs"]
+        if file.forgotten:
+            gone, file.forgotten = file.forgotten, 0
+            text = f"{gone} lines of output were dropped, the oldest: a run keeps the newest {LOG_BYTES >> 20} MiB"
+            self._write("logs", to_json(replace(line, stream="system", line=text)))
+            self.progress.tell(text)
 
     def answer(self, answer: ActionAnswer) -> None:
         """Nobody asks a local run for an action."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rubato.errors import RunNotFound, UserError
 from rubato.launch.control import RUN_FILE, ask_run
+from rubato.launch.lines import LineReader
 from rubato.wire.units import utc_timestamp
 
 File = Literal["events", "metrics", "logs"]
@@ -108,26 +109,25 @@ class LocalRecord:
 
     def lines(self, name: File) -> list[dict[str, Any]]:
         """All that a file says so far."""
-        return list(self._whole_lines(name, 0)[0])
+        return [line for _, line in self.numbered(name)]
 
     def follow(self, name: File) -> Iterator[dict[str, Any]]:
         """The lines of a file, and those that are added until the run is over."""
-        read = 0
+        return (line for _, line in self.follow_numbered(name))
+
+    def numbered(self, name: File) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The lines of a file that are kept, each with its number among all that there were, counted from 1."""
+        return self._reader(name).read()
+
+    def follow_numbered(self, name: File) -> Iterator[tuple[int, dict[str, Any]]]:
+        """As `numbered`, and those that are added until the run is over."""
+        reader = self._reader(name)
         while True:
             is_over = self.status() is None  # before the look: what was written until the end is seen by it
-            found, read = self._whole_lines(name, read)
-            yield from found
+            yield from reader.read()
             if is_over:
                 return
             time.sleep(LOOK_EVERY_S)
 
-    def _whole_lines(self, name: File, begin: int) -> tuple[list[dict[str, Any]], int]:
-        """The lines from a byte on, and the byte behind the last that is whole."""
-        try:
-            with (self.folder / f"{name}.jsonl").open("rb") as file:
-                file.seek(begin)
-                text = file.read()
-        except FileNotFoundError:
-            return [], begin
-        whole = text[: text.rfind(b"\n") + 1]
-        return [json.loads(line) for line in whole.splitlines()], begin + len(whole)
+    def _reader(self, name: File) -> LineReader:
+        return LineReader(self.folder / f"{name}.jsonl")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rubato.launch.control import RUN_FILE
+from rubato.launch.journal import LineFile
 from rubato.launch.records import LocalRecord, run_folder
 from tests.unit.cli.fake_service import FakeService, Rubato
 
@@ -48,6 +49,22 @@ def test_its_whole_output_is_printed_where_that_is_asked_for(
     assert rubato("logs", RUN, "--all").out.splitlines() == whole
     (folder / "outcome.json").write_text(json.dumps({"state": "failed", "time": TIME}))
     assert rubato("logs", RUN, "--all", "-f").out.splitlines() == whole
+
+
+def test_its_output_goes_on_over_the_change_to_a_new_file(folder: Path, service: FakeService, rubato: Rubato) -> None:
+    file = LineFile(folder / "logs.jsonl", most_bytes=4000)
+    line = {"time": TIME, "worker_id": "w1", "rank": 0, "stream": "stdout"}
+    for number in range(1, 101):
+        file.append(json.dumps({**line, "line": str(number)}))
+    file.close()
+    shown = rubato("logs", RUN, "--all").out.splitlines()
+    assert 40 < len(shown) < 100, "of two files, and of what came before nothing"
+    assert shown == [f"[rank 0] {number}" for number in range(101 - len(shown), 101)]
+    assert rubato("logs", RUN, "--tail", "60", "-f").out.splitlines() == shown[-60:]
+    assert [json.loads(one)["id"] for one in rubato("logs", RUN, "--tail", "2", "--json").out.splitlines()] == [
+        "99",
+        "100",
+    ]
 
 
 def test_its_metrics_are_exported(folder: Path, service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
