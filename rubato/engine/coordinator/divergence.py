@@ -53,7 +53,8 @@ def decide_divergence(alarm: Alarm, last: Alarm | None) -> Verdict:
     if alarm.is_at_start:
         advice = (
             "Build model and optimizer inside train(), after Rubato has seeded the generators, and from nothing "
-            "that differs between processes (time, pid, os.urandom, the order of a set)."
+            "that differs between processes (time, pid, os.urandom, the order of a set). Nor may a forward pass write "
+            "into parameters by way of `.data`: what it changes is a buffer."
         )
     elif last is not None and _is_again(alarm, last):
         advice = (
