@@ -89,6 +89,7 @@ class LocalRuns:
         Raises:
             UserError: it is not over, or others keep their checkpoints with it.
         """
+        from rubato.launch.claim import held_by
         from rubato.launch.control import RUN_FILE
 
         record = self._record(run_id)
@@ -100,6 +101,8 @@ class LocalRuns:
                 f"{run_id} holds the checkpoints of {', '.join(guests)}, which went on from it: delete that first, or "
                 "keep all"
             )
+        if holder := held_by(record.folder / "checkpoints"):
+            raise UserError(f"{holder} saves its checkpoints to {run_id}'s: wait for its end, or stop it")
         for path in record.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

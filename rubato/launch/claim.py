@@ -112,6 +112,18 @@ class Claim:
         return told if isinstance(told, dict) else None
 
 
+def held_by(root: Path) -> str:
+    """Which run saves to a folder of a file system now; empty: none does."""
+    try:
+        with (root / OWNER_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _name_of(root / OWNER_NAME)
+    except OSError:
+        pass  # nobody ever did, or it cannot be known
+    return ""
+
+
 def describe_owner(owner: dict[str, Any]) -> str:
     """A run, and where it lives."""
     return f"{owner.get('run')} (process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')})"
@@ -162,12 +174,18 @@ def _lock(root: LocalFolder) -> int | None:
 
 
 def _describe_held(path: Path) -> str:
-    owner: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        owner = json.loads(path.read_bytes())
-    run = str(owner.get("run", ""))
-    stops = f"stop it (`rubato cancel {run} --wait`)" if run.startswith("run_") else "stop it"
+    name = _name_of(path)
+    stops = f"stop it (`rubato cancel {name.split()[0]} --wait`)" if name.startswith("run_") else "stop it"
     return (
-        f"{describe_owner(owner) if run else 'another run'} saves to {path.parent}, and two runs in one folder would "
+        f"{name} saves to {path.parent}, and two runs in one folder would "
         f"delete each other's checkpoints: wait for its end, {stops}, or give this one another --checkpoint-dir"
     )
+
+
+def _name_of(path: Path) -> str:
+    """Of the run that holds a lock, as its file says."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        owner = json.loads(path.read_bytes())
+        if owner.get("run"):
+            return describe_owner(owner)
+    return "another run"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rubato.checkpoint.storage import LocalFolder
+from rubato.launch.claim import Claim
 from rubato.launch.control import RUN_FILE
 from rubato.launch.journal import LineFile
 from rubato.launch.records import LocalRecord, run_folder
@@ -141,3 +145,12 @@ def test_a_run_that_lives_is_not_deleted(folder: Path, rubato: Rubato, monkeypat
     refused = rubato("delete", RUN)
     assert (refused.code, f"{RUN} is alive; `rubato cancel {RUN} --wait` ends it" in refused.err) == (1, True)
     assert (folder / RUN_FILE).is_file()
+
+
+def test_a_run_whose_checkpoints_another_one_goes_on_with_is_not_deleted(folder: Path, rubato: Rubato) -> None:
+    with contextlib.closing(Claim(LocalFolder(folder / "checkpoints"), "python train.py")):
+        refused = rubato("delete", RUN)
+        assert refused.code != 0
+        assert re.search(rf"python train.py \(process .* saves its\s+checkpoints to {RUN}'s", refused.err)
+    assert rubato("delete", RUN).code == 0
+    assert not folder.exists()
