@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 from rubato.wire.codec import to_json
 from tests.e2e.conftest import Service
 from tests.e2e.simulated_cluster import SimulatedCluster
-from tests.e2e.steps import of_person
+from tests.e2e.steps import of_person, wait_until
 from tests.e2e.ways import (
     CLUSTER,
     NODES,
@@ -234,6 +234,7 @@ def fill(service: Service, cluster: SimulatedCluster, page: Page) -> dict[str, s
     reach("live", "running")
     expect(page.get_by_role("button", name="Scaled down")).to_be_visible()
     cluster.set_slots(9)  # neither of these two has its 8 once those that hang are given up, beside the two of `live`
+    wait_until(page, lambda: service.call("GET", "/cluster")["clusters"][0]["slots_total"] == 9)
     ids["waiting"] = service.submit("char-lm-large", pace=4.0, workers={"initial": 8, "min": 2, "max": 16})
     reach("waiting", "running")
     ids["queued"] = service.submit("next-in-line", workers={"initial": 8, "min": 8, "max": 16})
