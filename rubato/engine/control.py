@@ -20,7 +20,7 @@ from typing import Any
 from rubato.engine.comm import Communicator
 from rubato.engine.header import Leaving
 from rubato.engine.stacks import describe_stacks
-from rubato.errors import GenerationLost
+from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.progress import ProgressWord
@@ -306,9 +306,13 @@ class Control:
         Args:
             told: the controller knows that this worker has left all generations up to this number.
             on_revoke: called with each higher number through which everything is revoked, while waiting.
+        Raises:
+            LeaveTraining: nothing of it is needed any more: it had ended, and its release met a revoke.
         """
         while True:
             with self._changed:
+                if self.is_released:
+                    raise LeaveTraining
                 revoked, number = self.revoked_through, self.enterable
                 if number:
                     record, communicator = self.take(number)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Literal
 
 from rubato.engine.coordinator import orders
-from rubato.engine.coordinator.repair import Repair
 from rubato.engine.coordinator.roster import WorkerView
 from rubato.engine.coordinator.rows import RowBook
 from rubato.engine.coordinator.state import JobState
@@ -26,10 +25,9 @@ LAST_WORDS_S = 5.0
 class Ending:
     """Watches for an end; once one is decided nothing else is."""
 
-    def __init__(self, job: JobState, rows: RowBook, repair: Repair) -> None:
+    def __init__(self, job: JobState, rows: RowBook) -> None:
         self._job = job
         self._rows = rows
-        self._repair = repair
         self._failure: Failure | None = None
         self._failed_at: float | None = None
         self._result: Result | None = None
@@ -120,16 +118,9 @@ class Ending:
         """Whether the failure is of this worker."""
         return self._failure is not None and self._failure.worker_id == worker.worker_id
 
-    @property
-    def _is_brought_together(self) -> bool:
-        """Whoever waits for its release hears first that its generation is over, and says again that it has ended."""
-        return self._repair.is_active
-
     def _have_ended(self, how: str) -> bool:
         members = self._job.roster.of(self._job.current)
         if self._job.current is None or len(members) < self._job.current.world:
-            return False
-        if self._is_brought_together:
             return False
         return all(worker.ended is not None and worker.ended.how == how for worker in members)
 
@@ -212,7 +203,7 @@ class Ending:
         self._after_release(now)
 
     def _after_release(self, now: float) -> None:
-        if self._deadline is not None and now >= self._deadline:
+        if (self._deadline is not None and now >= self._deadline) or self._is_cut_short(now):
             self._kill_all("it did not exit after its release")
         done = Outcome("succeeded", result=self._result) if self._result else Outcome("paused")
         self._end_when_empty(done)

@@ -66,7 +66,7 @@ class Coordinator:
         self._actions = Actions(self.job)
         self._balancing = Balancing(self.job)
         self._repair = Repair(self.job)
-        self._ending = Ending(self.job, self._rows, self._repair)
+        self._ending = Ending(self.job, self._rows)
         self._exits = Exits(self.job, self._founding, self._repair, self._ending, self._actions)
         self._watch = Watch(self.job, self._repair, self._ending)
         self._divergences = Divergences()

@@ -16,7 +16,7 @@ from groups import FakeCommunicator, record_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control, committed
 from rubato.engine.header import Leaving
-from rubato.errors import GenerationLost
+from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.progress import ProgressWord
@@ -165,6 +165,22 @@ def test_who_has_lost_touch_enters_nothing_that_was_to_follow(line: Line) -> Non
     line.order(wire.Revoke(3, 2), wire.Prepare(3, record(3)))
     thread.join(PATIENCE_S)
     assert [one.number for one, _ in entered] == [3]
+
+
+def test_a_release_that_meets_a_revoke_lets_it_leave(line: Line) -> None:
+    revokes: list[int] = []
+
+    def wait() -> None:
+        with pytest.raises(LeaveTraining):
+            line.control.wait_for_generation(1, revokes.append)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    line.order(wire.Revoke(3, 2), wire.Release(3))
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert revokes in ([2], [])
+    wait()
 
 
 def test_a_joiner_leaves_the_group_of_a_generation_that_another_superseded(line: Line) -> None:

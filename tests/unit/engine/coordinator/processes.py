@@ -47,7 +47,7 @@ class Processes(Training):
 
     def differ(self, worker: Worker) -> None:
         """It is told by a comparison that its state is not the others', says so, and ends itself."""
-        if worker.alive and worker.record is not None:
+        if worker.alive and worker.record is not None and worker.step < self.total_steps:  # nothing is compared later
             place = (worker.incarnation, worker.record.number, worker.step)
             worker.say(wire.StateDiverged(*place, ("0", "1"), "states", agreed=worker.step))
             self.die(worker, code=71)
@@ -96,6 +96,8 @@ class Processes(Training):
 
     def _wait(self, worker: Worker) -> Move | None:
         control = worker.control
+        if control.is_released:
+            return lambda: self.die(worker, code=0)
         if number := control.enterable:
             found = control.look(number)
             assert found is not None

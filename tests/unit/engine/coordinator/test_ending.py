@@ -331,6 +331,20 @@ def test_what_finishes_in_the_grace_of_its_cancel_has_finished() -> None:
     assert [step for _, step in cluster.checkpoints] == [5]
 
 
+def test_a_forced_cancel_does_not_wait_for_who_was_released_and_hangs() -> None:
+    cluster = Cluster(random.Random(3), workers=2, total_steps=5)
+    cluster.takes_rows = False
+    cluster.run(lambda: len(cluster.living) == 2 and all(worker.ended for worker in cluster.living))
+    stuck = cluster.living[0]
+    cluster.hang(stuck)
+    cluster.takes_rows = True
+    cluster.run(lambda: len(cluster.living) == 1 and stuck.control.is_released)
+    cluster.ask(run="stop", force=True)
+    began = cluster.now
+    assert end(cluster) == "succeeded", "all that it made is stored"
+    assert cluster.now - began < 0.5
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("writes", ["well", "fail"])
 def test_who_takes_over_behind_the_last_step_hears_what_became_of_its_checkpoint(
@@ -361,8 +375,8 @@ def test_who_takes_over_behind_the_last_step_hears_what_became_of_its_checkpoint
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nobody_is_released_who_hears_first_that_its_generation_is_over(seed: int) -> None:
-    """The successor hears of a generation that nobody has entered: all say anew where they are, and that they ended."""
+def test_who_hears_that_its_generation_is_over_is_released_all_the_same(seed: int) -> None:
+    """The successor hears of a generation that nobody has entered, and of all that they have ended."""
     cluster = Cluster(random.Random(seed), workers=2, total_steps=5)
     cluster.takes_rows = False
     cluster.run(lambda: len(cluster.living) == 2 and all(worker.ended for worker in cluster.living))

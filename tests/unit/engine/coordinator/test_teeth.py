@@ -161,11 +161,6 @@ def a_cancel_waits_for_what_finished_to_be_stored(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Ending, "_is_cut_short", lambda self, now: False)
 
 
-def who_is_revoked_is_released(patch: pytest.MonkeyPatch) -> None:
-    """A worker that said that it had finished may be waiting for another generation since."""
-    patch.setattr(Ending, "_is_brought_together", False)
-
-
 FAULTS: dict[Fault, int] = {
     workers_obey_whom_they_were_taken_from: 145,
     who_did_not_answer_is_left_alive: 8,
@@ -179,7 +174,6 @@ FAULTS: dict[Fault, int] = {
     failed_parts_are_not_told_again: 11,
     parts_of_the_end_are_told_while_they_are_fresh: 133,
     a_cancel_waits_for_what_finished_to_be_stored: 21,
-    who_is_revoked_is_released: 163,
 }
 """With the number of a job that finds it: where that changes, another one does, and this test takes longer."""
 
