@@ -123,6 +123,7 @@ class Leader:
             restarts=acquired.restarts,
             scalings=acquired.scalings,
             resume_step=acquired.resume_step,
+            distrusted=acquired.distrusted,
         )
         self._host = Host(self._coordinator)
         self._reporter = Reporter(link, job_id, acquired.attempt, self._host.post, self._let_go, crash)

@@ -179,6 +179,11 @@ class Distrust:
     attempt: int
     generation: int
 
+    def covers(self, attempt: int, generation: int, step: int) -> bool:
+        """Whether a checkpoint of this step by this generation, which this attempt minted, does not count."""
+        is_before = attempt < self.attempt or (attempt == self.attempt and generation <= self.generation)
+        return is_before and step > self.after_step
+
 
 @dataclass(frozen=True)
 class Acquired:

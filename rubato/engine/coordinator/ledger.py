@@ -7,7 +7,10 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from rubato.checkpoint.manifest import key_of
 from rubato.engine.coordinator.intervals import best_interval_s
+from rubato.engine.coordinator.orders import ManifestCommitted
+from rubato.wire.cluster import Distrust
 from rubato.wire.worker import StripeFailed, StripeWritten
 
 MOST_FAILED = 16
@@ -81,8 +84,7 @@ class CheckpointLedger:
     """Of those, since one was told."""
     _heirs: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """(folder, generation, index) of parts that were given to another worker."""
-    _distrusted: tuple[int, int] = (0, 0)
-    """(generation, step): parts that members of a generation up to this one wrote of later steps count for nothing."""
+    _distrusted: list[Distrust] = field(default_factory=list)
     _started_at: float | None = None
     _losses: int = 0
 
@@ -149,7 +151,7 @@ class CheckpointLedger:
     def on_written(self, part: StripeWritten, now: float) -> CompleteCheckpoint | None:
         """Take in a stripe; the checkpoint, once it is whole. Parts of an older cut, or of what is saved, count not."""
         failed = self._failed.get(part.folder)
-        if part.step <= self.committed_step or self.is_distrusted(part.step, part.generation):
+        if part.step <= self.committed_step or self.is_distrusted(part):
             return None
         if failed is not None and failed.generation >= part.generation:
             return None
@@ -248,19 +250,21 @@ class CheckpointLedger:
         told, self._untold = self._untold, 0
         return told
 
-    def distrust(self, step: int, generation: int) -> None:
-        """What members of a generation up to this one saved, or are saving, of later steps may be wrong."""
-        self._distrusted = generation, step
+    def distrust(self, which: Distrust) -> None:
+        """What these members saved, or are saving, may be wrong."""
+        self._distrusted.append(which)
         self._unanswered_in = 0
-        self.committed_step = min(self.committed_step, step)
-        self._parts = {name: parts for name, parts in self._parts.items() if next(iter(parts.values())).step <= step}
-        if self.whole is not None and self.whole.step > step:
+        self.committed_step = min(self.committed_step, which.after_step)
+        self._parts = {
+            name: parts for name, parts in self._parts.items() if not self.is_distrusted(next(iter(parts.values())))
+        }
+        if self.whole is not None and self.is_distrusted(self.whole):
             self.whole = None
 
-    def is_distrusted(self, step: int, generation: int) -> bool:
-        """Whether what members of this generation saved of this step counts for nothing."""
-        last_generation, last_step = self._distrusted
-        return generation <= last_generation and step > last_step
+    def is_distrusted(self, saved: StripeWritten | CompleteCheckpoint | ManifestCommitted) -> bool:
+        """Whether it counts for nothing."""
+        attempt, step = key_of(saved.folder)
+        return any(which.covers(attempt, saved.generation, step) for which in self._distrusted)
 
     def _forget_up_to(self, step: int) -> None:
         """Every worker writes its parts in order: of older checkpoints nothing more is to come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from rubato.engine.coordinator import orders
@@ -45,6 +46,7 @@ class Coordinator:
         restarts: int = 0,
         scalings: int = 0,
         resume_step: int = 0,
+        distrusted: Iterable[Distrust] = (),
     ) -> None:
         """An attempt that has not begun.
 
@@ -55,8 +57,11 @@ class Coordinator:
             restarts: of the attempts before.
             scalings: of the attempts before.
             resume_step: where the job stood: shown until it is known where this attempt begins.
+            distrusted: by the attempts before: workers that are taken over may tell what they saved of it.
         """
         self.job = JobState(terms, wish, restarts, scalings)
+        for which in distrusted:
+            self.job.ledger.distrust(which)
         if wish.checkpoint_request:  # the last one may have been asked for while no controller listened
             self.job.ledger.want(0)
         self._resume_step = resume_step
@@ -345,8 +350,8 @@ class Coordinator:
         facts: dict[str, Any] = {"digests": list(event.digests), "agreed_step": event.agreed}
         if verdict.distrust_after is not None:
             message += f"; checkpoints after step {verdict.distrust_after} do not count any more"
-            job.ledger.distrust(verdict.distrust_after, job.highest)
             which = Distrust(verdict.distrust_after, job.terms.attempt, job.highest)
+            job.ledger.distrust(which)
             job.put(orders.DropCheckpoints(which, message))
             facts["distrusted"] = to_json(which)
         job.emit(EventKind.DIVERGED, message, step=event.step, **facts)
@@ -390,7 +395,7 @@ class Coordinator:
         if not event.error:
             for worker in job.roster:
                 job.send(worker.incarnation, wire.ForgetStripes(job.terms.attempt, event.folder))
-        if job.ledger.is_distrusted(event.step, event.generation):
+        if job.ledger.is_distrusted(event):
             return  # it is deleted: whoever waits for a checkpoint waits for another one
         if event.error:
             is_wanted = job.ledger.is_wanted

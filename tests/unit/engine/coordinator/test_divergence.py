@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rubato.engine.coordinator import CommitManifest, Coordinator, Terms, Wish
 from rubato.engine.coordinator.divergence import Alarm, Divergences, Verdict, decide_divergence
+from rubato.wire import worker as wire
+from rubato.wire.cluster import Distrust
 
 FIRST = Alarm(generation=3, step=120, agreed=100, what="states")
 
@@ -65,3 +68,15 @@ def test_two_joiners_in_a_row_are_no_accident_however_far_the_members_got() -> N
         verdict = divergences.on_alarm(second)
         assert verdict is not None
         assert bool(verdict.failure) != is_overcome
+
+
+@pytest.mark.parametrize("distrusted", [(), (Distrust(5, attempt=1, generation=1),)])
+def test_a_successor_saves_nothing_that_was_found_to_be_wrong(distrusted: tuple[Distrust, ...]) -> None:
+    """The workers that it takes over tell it what they have written."""
+    record = wire.GenerationRecord(1, 1, (wire.Member("w1.1", "1.1"),), (0,), "store", wire.Origin("fresh"), "start", 0)
+    standby = wire.Standby("1.1", "layout", "code", 10)
+    told = wire.Snapshot("1.1", wire.Hello("1.1", "store"), standby, record, 1, None, None, 10)
+    coordinator = Coordinator(Terms("job", 2, 1), Wish("run", 1), row_step=10, distrusted=distrusted)
+    coordinator.adopt([told], [], 0.0)
+    orders = coordinator.handle(wire.StripeWritten("1.1", 1, 10, "1-10", 0, 1, (), members=("1.1",)), 0.0)
+    assert any(isinstance(order, CommitManifest) for order in orders) == (not distrusted)

@@ -14,6 +14,7 @@ from rubato.engine.coordinator.orders import Terms, Wish
 from rubato.engine.coordinator.state import JobState
 from rubato.errors import SpecError
 from rubato.wire import worker as wire
+from rubato.wire.cluster import Distrust
 from rubato.wire.spec import parse_spec
 
 FOLDER = "1-10"
@@ -204,12 +205,21 @@ def test_what_was_saved_since_all_agreed_counts_for_nothing() -> None:
     book = ledger()
     book.on_committed(10)
     book.on_written(part(0, 2), 0.0)
-    book.distrust(9, generation=2)
+    book.distrust(Distrust(9, attempt=1, generation=2))
     assert book.committed_step == 9
     assert book.on_written(part(1, 2), 0.0) is None
     assert book.on_written(part(0, 2), 0.0) is None, "a part that was under way"
     again = [replace(part(index, 2), generation=3) for index in (0, 1)]
     assert [book.on_written(one, 0.0) is not None for one in again] == [False, True], "the next generation's counts"
+
+
+def test_what_an_attempt_before_found_to_be_wrong_does_not_count_either() -> None:
+    book = ledger()
+    for which in (Distrust(9, attempt=2, generation=1), Distrust(50, attempt=1, generation=7)):
+        book.distrust(which)
+    assert book.on_written(part(0, 1), 0.0) is None, "of an attempt before that, whatever its generation"
+    assert book.on_written(replace(part(0, 1), folder="2-10", generation=1), 0.0) is None
+    assert book.on_written(replace(part(0, 1), folder="3-10", generation=1), 0.0) is not None, "numbers begin anew"
 
 
 def test_the_interval_follows_what_is_measured_only_where_that_is_asked_for() -> None:
@@ -250,7 +260,7 @@ def test_one_that_is_only_due_waits_until_the_one_before_is_there() -> None:
 ANSWERS: dict[str, Callable[[CheckpointLedger], object]] = {
     "a stripe that failed": lambda book: book.on_failed(failed(10), 2),
     "a manifest that failed": lambda book: (book.on_written(at(10), 31.0), book.on_answered(10)),
-    "states that differ": lambda book: book.distrust(5, 2),
+    "states that differ": lambda book: book.distrust(Distrust(5, 1, 2)),
 }
 
 

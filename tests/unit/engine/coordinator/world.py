@@ -95,7 +95,9 @@ class World(Processes):
             answers.append,
             lambda: self.granted > attempt and not made.is_cut_off,
         )
-        made = Controller(attempt, Coordinator(terms, self.wish, row_step=max(self.rows, default=0)), archive, answers)
+        row_step = max(self.rows, default=0)
+        coordinator = Coordinator(terms, self.wish, row_step=row_step, distrusted=tuple(self.distrusted))
+        made = Controller(attempt, coordinator, archive, answers)
         made.ticked_at = self.now
         return made
 
@@ -183,7 +185,8 @@ class World(Processes):
 
     def _send(self, order: Send, by: Controller) -> None:
         worker = self.workers[order.incarnation]
-        assert not worker.gone or by is not self.leader, f"{order.command} to a worker whose exit was reported"
+        is_told = worker.gone and not worker.is_stray  # of a stray its own controller hears some time
+        assert not is_told or by is not self.leader, f"{order.command} to a worker whose exit was reported"
         command = order.command
         if isinstance(command, wire.Prepare):
             key = (command.record.attempt, command.record.number)
