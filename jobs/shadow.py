@@ -77,8 +77,7 @@ class Shadow:
             case wire.Broken():  # whose step may be one that it has not committed yet
                 self._broken, self._ended = message, None
             case wire.StripeWritten() | wire.StripeFailed():
-                same = (message.folder, message.generation)
-                self.parts = (*(one for one in self.parts if (one.folder, one.generation) == same), message)
+                self._keep_part(message)
             case wire.Stopped(step=step) if self._standby is not None:
                 self._standby = replace(self._standby, total_steps=step)
             case wire.Ended(step=step):
@@ -100,6 +99,12 @@ class Shadow:
             rows=tuple(self._rows),
             saved_step=self._saved_step,
         )
+
+    def _keep_part(self, part: wire.StripeWritten | wire.StripeFailed) -> None:
+        """One of an older checkpoint comes late where its write had hung, and was given up."""
+        parts = (*self.parts, part)
+        newest = max((one.step, one.generation) for one in parts)
+        self.parts = tuple(one for one in parts if (one.step, one.generation) == newest)
 
     def _keep(self, rows: tuple[MetricRow, ...]) -> None:
         """Who comes to have the lowest rank tells all anew, and so comes what lies behind a checkpoint gone back to."""

@@ -68,6 +68,8 @@ def test_what_became_of_its_parts_is_known_of_the_newest_checkpoint() -> None:
     assert shadow.is_at_end, "also while its program still runs"
     shadow.on_message(part(25, 0, generation=2))
     assert shadow.parts == (part(25, 0, generation=2),)
+    shadow.on_message(part(25, 1))
+    assert shadow.parts == (part(25, 0, generation=2),), "that one had hung"
 
 
 def test_a_job_that_its_program_has_stopped_has_as_many_steps_also_for_a_controller_that_comes_later() -> None:

@@ -362,7 +362,7 @@ class Training:
                 self.lineages[kept.folder, kept.generation, index] = saved
                 worker.say(replace(kept, index=index, files=self._files_of(worker, kept, index, row)))
 
-        if self.writes == "hang":
+        if self.writes == "hang" or worker.unwritten:  # each worker writes one after the other
             worker.unwritten.append(write)
         else:
             write()
