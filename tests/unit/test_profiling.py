@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rubato import profiling
 from rubato.planner.methods import merges
 from rubato.profiling import CODECS, MERGED, Crowd, codecs, spread_of
+from rubato.strategies.compressor import Compressor
 from rubato.strategies.gtopk import GlobalTopK
 from rubato.strategies.layout import Layout, layout_of
+from rubato.strategies.peers import Collectives
 from rubato.strategies.selection import pack
 from rubato.strategies.topk import TopK
 from rubato.wire.aggregation import CompressionSpec
@@ -41,13 +44,22 @@ def test_how_far_times_are_spread_is_not_a_matter_of_one_outlier() -> None:
     assert spread_of([0.0, 0.0]) == 0.0
 
 
-def test_codecs_are_those_of_a_spec() -> None:
-    """A quarter of the elements takes longer to choose and to merge than a thousandth."""
-    few, many = (
-        codecs(layout(512), CompressionSpec("topk", density=density), 0, torch.device("cpu"))
-        for density in (0.001, 0.25)
-    )
-    assert few[0].keys() == many[0].keys() == set(CODECS)
-    assert many[0]["topk"] > few[0]["topk"]
-    assert many[1]["topk"] > 0
-    assert many[1].keys() == {"topk", "gtopk"}
+def test_codecs_are_those_of_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that counts what is told tells the density: of one's own list, and of each that is merged."""
+    sizes: list[int] = []
+
+    def exchange_s(compressor: Compressor, comm: Collectives, vector: torch.Tensor) -> float:
+        compressor.exchange(comm, vector, compressor.start(vector), 0)
+        sizes.append(compressor.compressed_bytes(0, 2, vector.element_size(), 0) or 0)
+        return float(sizes[-1] * comm.world)
+
+    monkeypatch.setattr(profiling, "_exchange_s", exchange_s)
+    for density in (0.01, 0.25):
+        spec = CompressionSpec("topk", density=density)
+        codec_s, merge_s = codecs(layout(64), spec, 0, torch.device("cpu"))
+        assert codec_s.keys() == set(CODECS)
+        assert codec_s["topk"] == pytest.approx(8 * density, rel=0.01)
+        assert merge_s == {
+            method: pytest.approx(codec_s[method] * (MERGED - 1) / merges(method, MERGED))
+            for method in ("topk", "gtopk")
+        }
