@@ -44,8 +44,14 @@ def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine() -> None:
 
 
 def test_tests_are_packages_only_where_fixtures_end_with_their_folder() -> None:
-    packages = [path.parent for path in tracked_files() if path.name == "__init__.py" and "tests" in path.parts]
-    assert [one for one in packages if 'scope="package"' not in (one / "conftest.py").read_text()] == []
+    """And above, for else the folder of `tests/integration/jobs` would be the package `jobs`."""
+    packages = {path.parent for path in tracked_files() if path.name == "__init__.py" and "tests" in path.parts}
+    ended = {path.parent for path in tracked_files() if path.name == "conftest.py" and is_ended_with_its_folder(path)}
+    assert packages == ended | {above for one in ended for above in one.parents if "tests" in above.parts}
+
+
+def is_ended_with_its_folder(conftest: Path) -> bool:
+    return 'scope="package"' in conftest.read_text()
 
 
 def test_no_file_is_called_after_nothing() -> None:
