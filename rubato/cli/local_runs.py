@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 TAIL = 100
 """Lines of output that are shown where nobody says how many; as a service does."""
 LOOK_EVERY_S = 0.3
+SILENT = "does not answer"
+"""Why nothing more is told of a run that lives."""
 
 
 @contextlib.contextmanager
@@ -63,6 +65,8 @@ class LocalRuns:
     ) -> Iterator[Job]:
         """The runs, newest first, each with the `bytes` of its folder; arguments as of a client.
 
+        One that lives and does not answer (stopped, hung, another user's) counts as running, and says so.
+
         Raises:
             UserError: a filter that runs do not have.
         """
@@ -77,7 +81,10 @@ class LocalRuns:
                 return
             if datetime.fromisoformat(record.began_at) < begin or (text and text.lower() not in record.name.lower()):
                 continue
-            told = describe_run(record)
+            try:
+                told = describe_run(record)
+            except UserError as error:  # the others are told all the same
+                told = _known_of(record) | {"status": "running", "reason": SILENT, "message": str(error)}
             if status and told["status"] not in status:
                 continue
             left = None if left is None else left - 1
@@ -284,33 +291,41 @@ def bytes_of(folder: Path) -> int:
 
 def describe_run(record: LocalRecord) -> dict[str, Any]:
     """A run in the words that a service has for a job; `folder` and `checkpoints` beside them."""
-    told, rows = record.status(), record.lines("metrics")
-    observed, end = (told or {}).get("observed") or {}, record.outcome()
-    told_of = {
-        "id": record.run_id,
-        "name": record.name,
-        "step": observed.get("step", rows[-1]["step"] if rows else 0),
-        "total_steps": observed.get("total_steps"),
-        "metrics": rows[-1]["values"] if rows else None,
-        "created_at": record.began_at,
-        **record.wanted,
-        "folder": str(record.folder),
-        "checkpoints": record.checkpoints,
-    }
+    told, told_of = record.status(), _known_of(record)
     if told is not None:
+        observed = told.get("observed") or {}
         return told_of | {
+            "step": observed.get("step", told_of["step"]),
+            "total_steps": observed.get("total_steps"),
             "status": observed.get("state", "starting"),
             "phase": observed.get("phase"),
             "message": observed.get("reason") or None,
             "desired_workers": told["desired_workers"],
             **{key: observed.get(key, 0) for key in ("workers", "joining", "generation", "restarts", "scalings")},
         }
+    end = record.outcome()
     if end is None:
         message = "its process ended without a word, as by SIGKILL"
         return told_of | {"status": "failed", "message": message, "finished_at": record.written_at()}
     failure = end.get("failure") or None
     told_of |= {"status": end["state"], "result": end.get("result"), "failure": failure, "finished_at": end["time"]}
     return told_of | {"message": failure["message"] if failure else None}
+
+
+def _known_of(record: LocalRecord) -> dict[str, Any]:
+    """What its files tell, however it stands."""
+    rows = record.lines("metrics")
+    return {
+        "id": record.run_id,
+        "name": record.name,
+        "step": rows[-1]["step"] if rows else 0,
+        "total_steps": None,
+        "metrics": rows[-1]["values"] if rows else None,
+        "created_at": record.began_at,
+        **record.wanted,
+        "folder": str(record.folder),
+        "checkpoints": record.checkpoints,
+    }
 
 
 def _events(lines: Any) -> Iterator[Event]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,34 @@ def test_runs_are_listed_newest_first(folder: Path, service: FakeService, rubato
     refused = rubato("ps", "--runs", "--project", "vision")
     assert (refused.code, "has no project" in refused.err) == (1, True)
     assert service.requests == []
+
+
+@contextlib.contextmanager
+def silent(folder: Path) -> Iterator[None]:
+    """Its process takes connections, as the system does for one that was stopped, and reads nothing."""
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listening:
+        path = str(Path(short) / "control.sock")
+        listening.bind(path)
+        listening.listen()
+        (folder / RUN_FILE).write_text(json.dumps({"name": "toy", "socket": path}))
+        yield
+
+
+def test_a_run_that_does_not_answer_is_listed_beside_the_others(
+    folder: Path, rubato: Rubato, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rubato.launch.control.TIMEOUT_S", 0.2)
+    end(another(folder, "run_6a0000010000bb"), "succeeded")
+    write(folder, "metrics", {"step": 7, "time": TIME, "generation": 1, "workers": 2, "values": {"loss": 0.5}})
+    with silent(folder):
+        done = rubato("ps", "--runs")
+        assert done.code == 0, done.err
+        assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["run_6a0000010000bb", RUN]
+        assert "running (does not answer)" in done.out
+        told = rubato("ps", "--runs", "--status", "running", "--json").json
+        assert [(one["id"], one["step"], one["metrics"]) for one in told] == [(RUN, 7, {"loss": 0.5})]
+        assert f"{RUN} does not answer (timed out): its process may be stopped" in told[0]["message"]
+        assert "does not answer" in rubato("delete", RUN).err
 
 
 def test_a_run_that_is_over_is_deleted(folder: Path, service: FakeService, rubato: Rubato, tmp_path: Path) -> None:
