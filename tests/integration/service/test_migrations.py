@@ -212,6 +212,33 @@ async def test_jobs_in_every_status_are_migrated_and_go_on(
         assert (await bench.job(late["id"]))["status"] == "failed"
 
 
+async def test_buckets_of_metrics_are_read_by_the_release_before(urls: tuple[str, str]) -> None:
+    """It knows two parts of each, and fails at a third."""
+    engine = create_engine(urls[0])
+    low, high = [0.5, 3, 1.0], [2.5, 9, 2.0]
+    insert = "INSERT INTO metric_rollups (job_id, level, bucket, extremes) VALUES (:job, :level, :bucket, {})"
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0001")
+        _fill(connection, "digest")
+        upgrade_to_head(connection)
+        value = "CAST(:extremes AS JSONB)" if connection.dialect.name == "postgresql" else ":extremes"
+        for job, level, bucket, extremes in (
+            (0, 0, 0, {"loss": [low, high, [96.0, 64]], "lr": [low, high]}),
+            (0, 1, 0, {"loss": [low, high, [96.0, 64]]}),
+            (1, 0, 0, {"loss": [low, low]}),
+        ):
+            row = {"job": f"job_{job:026d}", "level": level, "bucket": bucket, "extremes": json.dumps(extremes)}
+            connection.execute(text(insert.format(value)), row)
+        command.downgrade(alembic_config(connection), "0013")
+        told = connection.execute(text("SELECT extremes FROM metric_rollups ORDER BY job_id, level")).scalars().all()
+        assert [json.loads(one) if isinstance(one, str) else one for one in told] == [
+            {"loss": [low, high], "lr": [low, high]},
+            {"loss": [low, high]},
+            {"loss": [low, low]},
+        ]
+    engine.dispose()
+
+
 async def test_tokens_of_one_cluster_are_good_for_none_in_the_release_before(urls: tuple[str, str]) -> None:
     """There they would be good for all."""
     engine = create_engine(urls[0])
