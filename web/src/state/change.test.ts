@@ -18,6 +18,13 @@ describe("wishesOf", () => {
 });
 
 describe("patchOf", () => {
+  it("leaves labels that nobody touched as they are, also where they could not be typed", () => {
+    const odd = { ...job, labels: { note: "ends in a space ", text: "two\nlines" } };
+    const { labels } = wishesOf(odd);
+    expect(patchOf(odd, { priority: "90", labels })).toEqual({ scheduling: { priority: 90 } });
+    expect(patchOf(odd, { labels: labels.replaceAll("\n", "\r\n") })).toEqual({});
+  });
+
   it("holds what was changed only", () => {
     expect(patchOf(job, { priority: "90" })).toEqual({ scheduling: { priority: 90 } });
     expect(patchOf(job, { ...wishesOf(job), max: "4" })).toEqual({ workers: { max: 4 } });

@@ -39,8 +39,12 @@ export function patchOf(job: Job, wished: Partial<Wishes>): SpecPatch {
   if (isChanged("priority")) patch.scheduling = { priority: Number(wished.priority) };
   if (isChanged("min")) patch.workers = { min: Number(wished.min) };
   if (isChanged("max")) patch.workers = { ...patch.workers, max: Number(wished.max) };
-  const labels = wished.labels === undefined ? {} : labelPatch(job.labels, parseLabels(wished.labels));
-  if (Object.keys(labels).length > 0) patch.labels = labels;
+  // A value may hold what the form cannot show, such as a space at its end: labels that nobody touched are not read.
+  const text = wished.labels?.replaceAll("\r\n", "\n");
+  if (text !== undefined && text !== known.labels) {
+    const labels = labelPatch(job.labels, parseLabels(text));
+    if (Object.keys(labels).length > 0) patch.labels = labels;
+  }
   return patch;
 }
 
