@@ -9,8 +9,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 PYTEST := scripts/pytest.sh
-# Three test processes by default: the machine of CI has two cores, and many tests wait. `make test JOBS=8` uses more.
-JOBS ?= 3
+# Four test processes by default: the machine of CI has two cores, and many tests wait. `make test JOBS=8` uses more.
+JOBS ?= 4
 CODE := rubato jobs service api benchmarks examples tests scripts
 
 .PHONY: help
