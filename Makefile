@@ -70,7 +70,8 @@ MINUTES ?= 60
 
 .PHONY: chaos
 chaos: RECORD ?= tests/chaos/measured/seed-$(SEED).jsonl
-chaos: JOBS = 3 # what a fault cost is measured: no more run beside it than the cores bear
+# What a fault cost is measured: no more run beside it than the cores bear.
+chaos: JOBS = 3
 chaos: export RUBATO_CHAOS_SEED = $(SEED)
 chaos: export RUBATO_CHAOS_RECORD = $(abspath $(RECORD)).part
 chaos: setup ## All chaos tests (long); SEED=2 for other ranks, steps and models
