@@ -26,6 +26,7 @@ from rubato.cli.options import (
     parse_since,
     parse_statuses,
     read_timeout,
+    timeout_of_wait,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
@@ -188,7 +189,7 @@ def scale(
     url: UrlOption = None,
 ) -> None:
     """Change the number of workers while the job trains."""
-    timeout_s = read_timeout(timeout)
+    timeout_s = timeout_of_wait(timeout, wait=wait)
     with source_of(job, url) as client:
         found = client.job(job)
         is_restart = found.scaling_restarts and workers != found.desired_workers
@@ -223,7 +224,7 @@ def _change(
     as_json: bool,
 ) -> None:
     """Ask for a change, wait for a status where that is wished, and print the job."""
-    timeout_s = read_timeout(timeout)
+    timeout_s = timeout_of_wait(timeout, wait=wait)
     with source_of(job, url) as client:
         changed = change(client, job)
         if wait:

@@ -9,7 +9,7 @@ import typer
 
 from rubato.cli.exits import ExitCode
 from rubato.cli.follow import detachable, wait_while
-from rubato.cli.options import JobArgument, JsonOption, TimeoutOption, UrlOption, connect, read_timeout
+from rubato.cli.options import JobArgument, JsonOption, TimeoutOption, UrlOption, connect, timeout_of_wait
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import node_table, plural, worker_table
 
@@ -57,7 +57,7 @@ def drain_worker(
     url: UrlOption = None,
 ) -> None:
     """Let a worker leave between two steps; another one takes its place. To have fewer workers, scale."""
-    timeout_s = read_timeout(timeout)
+    timeout_s = timeout_of_wait(timeout, wait=wait)
     with connect(url) as client:
         _act(client, client.operations.drain_worker, job, name, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
@@ -73,7 +73,7 @@ def kill_worker(
     url: UrlOption = None,
 ) -> None:
     """End a worker with SIGKILL; the job recovers as from any loss, and starts another one."""
-    timeout_s = read_timeout(timeout)
+    timeout_s = timeout_of_wait(timeout, wait=wait)
     with connect(url) as client:
         _act(client, client.operations.kill_worker, job, name, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
@@ -193,7 +193,7 @@ def drain_node(
     url: UrlOption = None,
 ) -> None:
     """Take a node out of service: its workers are replaced elsewhere where there is room, and leave."""
-    timeout_s = read_timeout(timeout)
+    timeout_s = timeout_of_wait(timeout, wait=wait)
     with connect(url) as client:
         node_id = find_node(client, cluster, name)
         found = client.operations.drain_node(node_id)

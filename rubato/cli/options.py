@@ -224,6 +224,17 @@ def read_timeout(text: str | None, option: str = "--timeout") -> float | None:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
+def timeout_of_wait(text: str | None, *, wait: bool) -> float | None:
+    """The seconds of `--timeout` where only `--wait` waits.
+
+    Raises:
+        typer.BadParameter: it is no duration, or nothing waits.
+    """
+    if text is not None and not wait:
+        raise typer.BadParameter("needs --wait", param_hint="--timeout")
+    return read_timeout(text)
+
+
 def parse_statuses(texts: Sequence[str], option: str) -> tuple[str, ...]:
     """`["paused", "failed,cancelled"]` as statuses.
 
