@@ -413,7 +413,12 @@ def test_a_waiting_job_says_why_and_shows_what_it_will_run(
     page.get_by_role("tab", name="Code").click()
     expect(page.locator("[data-file='image_classifier.py']")).to_contain_text("entrypoint")
     expect(page.locator(".code-body")).to_contain_text("import rubato")
+    page.get_by_role("tab", name="Overview").click()
+    card.get_by_role("button", name="Change priority or workers").click()
+    dialog.get_by_label("Labels").fill("team=audio")
     service.call("POST", f"/jobs/{job_id}/cancel")
+    expect(card).to_be_hidden()
+    expect(dialog.get_by_label("Labels")).to_have_value("team=audio")  # the form outlives the card it was opened from
 
 
 def test_two_jobs_are_compared_from_the_list_and_by_their_address(

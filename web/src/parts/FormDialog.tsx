@@ -5,6 +5,8 @@ import { Icon, type IconName } from "./Icon";
 interface FormDialogProps {
   /** On the button that opens it. */
   label: string;
+  /** Of that button, for others that press it. */
+  id?: string;
   icon?: IconName;
   title: string;
   /** On the button that sends it. */
@@ -51,7 +53,7 @@ export function FormDialog(props: FormDialogProps) {
   };
   return (
     <>
-      <button type="button" class={`button${props.isSmall ? " small" : ""}`} onClick={open}>
+      <button id={props.id} type="button" class={`button${props.isSmall ? " small" : ""}`} onClick={open}>
         {props.icon && <Icon name={props.icon} />} {props.label}
       </button>
       <dialog ref={dialog} class="card dialog" aria-labelledby={title} onClose={forget}>

@@ -5,14 +5,16 @@ import { useSay } from "../parts/Toasts";
 import { patchOf, wishesOf } from "../state/change";
 import { isFinal, type Job } from "../wire";
 
+/** Of the button that opens the form. Others press it: a form of their own would go with them, and what was typed too. */
+export const CHANGE_BUTTON = "change-job";
+
 interface ChangeJobProps {
   job: Job;
-  label: string;
   onJob: (job: Job) => void;
 }
 
 /** Priority, bounds of the workers and labels of a job that was submitted; of one that has ended its labels. */
-export function ChangeJob({ job, label, onJob }: ChangeJobProps) {
+export function ChangeJob({ job, onJob }: ChangeJobProps) {
   const say = useSay();
   const change = async (filled: FormData) => {
     const { etag, ...wished } = Object.fromEntries(filled) as Record<string, string>;
@@ -30,7 +32,14 @@ export function ChangeJob({ job, label, onJob }: ChangeJobProps) {
     return null;
   };
   return (
-    <FormDialog label={label} icon="sliders" title={`Change ${job.name}`} confirm="Change it" onSend={change}>
+    <FormDialog
+      label="Change"
+      id={CHANGE_BUTTON}
+      icon="sliders"
+      title={`Change ${job.name}`}
+      confirm="Change it"
+      onSend={change}
+    >
       <Fields job={job} />
     </FormDialog>
   );

@@ -90,7 +90,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
       <a class="button" href={comparePath({ jobs: [job.id] })}>
         <Icon name="compare" /> Compare with…
       </a>
-      {mayChange && <ChangeJob job={job} label="Change" onJob={onJob} />}
+      {mayChange && <ChangeJob job={job} onJob={onJob} />}
       {mayChange && <Clone job={job} />}
       {mayChange && isFinal(job.status) && <Delete job={job} />}
       {mayChange && !isFinal(job.status) && <Cancel job={job} onConfirm={send} isBusy={isBusy} />}

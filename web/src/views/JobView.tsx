@@ -103,14 +103,7 @@ export function JobView({ id, tab, theme }: JobViewProps) {
       <TabBar job={job} tab={tab} events={state.events.length} />
       <div class="tab-panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
         {tab === "overview" && (
-          <Overview
-            state={state}
-            job={job}
-            now={now}
-            theme={theme}
-            isLoading={isLong && !past.value}
-            onJob={onJob}
-          />
+          <Overview state={state} job={job} now={now} theme={theme} isLoading={isLong && !past.value} />
         )}
         {tab === "workers" && <WorkersTab job={job} />}
         {tab === "logs" && <LogsTab job={job} now={now} />}
@@ -129,14 +122,13 @@ interface OverviewProps {
   now: number;
   theme: string;
   isLoading: boolean;
-  onJob: (job: Job) => void;
 }
 
-function Overview({ state, job, now, theme, isLoading, onJob }: OverviewProps) {
+function Overview({ state, job, now, theme, isLoading }: OverviewProps) {
   return (
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} events={state.events} />}
-      {job.status === "queued" && <PendingCard job={job} now={now} onJob={onJob} />}
+      {job.status === "queued" && <PendingCard job={job} now={now} />}
       <Tiles job={job} rows={state.rows} events={state.events} now={now} />
       <Timeline job={job} events={state.events} now={now} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (

@@ -1,8 +1,9 @@
 import { useResource } from "../live/hooks";
+import { Icon } from "../parts/Icon";
 import { useMayChange } from "../parts/useMe";
 import { formatCoarse, formatTime, plural, sentence } from "../text/format";
 import type { Explanation, Job } from "../wire";
-import { ChangeJob } from "./ChangeJob";
+import { CHANGE_BUTTON } from "./ChangeJob";
 
 /** Asked for anew this often: others come and go in the queue. */
 const RENEW_MS = 5000;
@@ -10,11 +11,10 @@ const RENEW_MS = 5000;
 interface PendingCardProps {
   job: Job;
   now: number;
-  onJob: (job: Job) => void;
 }
 
 /** Why a queued job waits: the scheduler's sentence, its place, and what it needs to start. */
-export function PendingCard({ job, now, onJob }: PendingCardProps) {
+export function PendingCard({ job, now }: PendingCardProps) {
   const mayChange = useMayChange(job.project);
   const version = `${Math.floor(now / RENEW_MS)} ${job.etag}`;
   const { value } = useResource<Explanation>(`/jobs/${job.id}/explain`, version);
@@ -40,7 +40,13 @@ export function PendingCard({ job, now, onJob }: PendingCardProps) {
       </p>
       {mayChange && (
         <p class="actions">
-          <ChangeJob job={job} label="Change priority or workers" onJob={onJob} />
+          <button
+            type="button"
+            class="button"
+            onClick={() => document.getElementById(CHANGE_BUTTON)?.click()}
+          >
+            <Icon name="sliders" /> Change priority or workers
+          </button>
         </p>
       )}
     </section>
