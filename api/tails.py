@@ -10,11 +10,12 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 
 from api.sse import Look, message, place, stream
+from rubato.terminal import readable
 from rubato.wire.status import FINAL, Status
 from service.access import Principal
 from service.context import Context
 from service.events import event_json, list_events
-from service.logs import LogFilter, LogPosition, plain
+from service.logs import LogFilter, LogPosition
 from service.metrics import list_metrics, metric_json, most_rows
 from service.models import Job
 from service.notify import ALL_JOBS, job_topic
@@ -118,7 +119,8 @@ def job_logs(
 async def log_text(
     context: Context, job_id: str, start: LogPosition, end: LogPosition, wanted: LogFilter
 ) -> AsyncIterator[bytes]:
-    """Lines between two positions as text, each with its time and who wrote it; without colours."""
+    """Lines between two positions as text, each with its time and who wrote it; without colours, and without
+    what else would steer the terminal of whoever prints the file."""
     position = start
     while position < end:
         items, position = await run_in(SEARCHES, context.logs.read, job_id, position, end, PAGE, wanted)
@@ -128,7 +130,7 @@ async def log_text(
 def _text_line(item: dict[str, Any]) -> str:
     source = item["worker_id"] if item["rank"] is None else f"rank {item['rank']}"
     mark = "" if item["stream"] == "stdout" else f" {item['stream']}"
-    return f"{item['time']} [{source}{mark}] {plain(item['line'])}\n"
+    return f"{item['time']} [{source}{mark}] {readable(item['line'], keep_colours=False)}\n"
 
 
 def all_jobs(context: Context, caller: Principal, *, with_history: bool = False) -> StreamingResponse:

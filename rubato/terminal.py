@@ -22,6 +22,8 @@ def readable(text: str, *, keep_colours: bool) -> str:
         text: what somebody else wrote.
         keep_colours: leave colours and weights in; they end with the text.
     """
+    if text.isprintable():  # nearly every line: there is nothing to look for
+        return text
     is_coloured = False
 
     def kept(match: re.Match[str]) -> str:

@@ -12,7 +12,6 @@ import fcntl
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rubato.terminal import readable
 from rubato.wire.cluster import LogLine
 from service.clock import parse_rfc3339
 
@@ -34,7 +34,6 @@ DISORDER = timedelta(minutes=1)
 LOCK = ".lock"
 """In each job's folder."""
 _BLOCK_BYTES = 256 * 1024
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _quoted = json.encoder.encode_basestring
 """A text as JSON, in C; not ASCII only."""
 
@@ -76,7 +75,7 @@ class LogFilter:
         return (
             (not self.ranks or item["rank"] in self.ranks)
             and (self.attempt is None or item["attempt"] == self.attempt)
-            and (not self.text or self.text.lower() in plain(str(item["line"])).lower())
+            and (not self.text or self.text.lower() in readable(str(item["line"]), keep_colours=False).lower())
             and (self.since is None or not _is_before(item["time"], self.since))
         )
 
@@ -319,11 +318,6 @@ class LogStore:
 
     def _path(self, job_id: str, segment: int) -> Path:
         return self._folder / job_id / f"{segment:08d}.jsonl"
-
-
-def plain(line: str) -> str:
-    """What a person reads of a line, and therefore searches for: without colours."""
-    return _COLOURS.sub("", line) if "\x1b" in line else line
 
 
 def _encode(lines: Sequence[LogLine], attempt: int) -> bytes:

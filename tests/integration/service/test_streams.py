@@ -281,7 +281,7 @@ async def test_a_whole_log_comes_as_one_text_file(
     nothing = await client.get(path)
     assert (nothing.status_code, nothing.text) == (200, "")
     numbers = range(2_500)
-    lines = [log_line(f"\x1b[1mstep\x1b[0m {number}", rank=number % 2) for number in numbers]
+    lines = [log_line(f"\x1b]0;title\x07\x1b[1mstep\x1b[0m {number}\r", rank=number % 2) for number in numbers]
     for first in range(0, len(lines), 500):
         await controller.report(logs=tuple(lines[first : first + 500]))
     whole = await client.get(path)

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { parseAnsi } from "./ansi";
+import { parseAnsi, plainText } from "./ansi";
 
 const plain = (line: string) =>
   parseAnsi(line)
@@ -27,6 +27,20 @@ describe("parseAnsi", () => {
     ["a cut escape", "x\u001b[", "x"],
   ])("drops %s", (_, line, text) => {
     expect(plain(line)).toBe(text);
+  });
+
+  it("is searched for what the service finds", () => {
+    for (const sequence of [
+      "\u001b]0;title\u0007",
+      "\u001bPq\u001b\\",
+      "\u009b2J",
+      "\u009d0;t\u009c",
+      "\u001b(0",
+      "\r",
+      "\u0085",
+    ])
+      expect(plainText(`one${sequence}\ttwo`)).toBe("one\ttwo");
+    expect(plainText("one\u001b]0;two")).toBe("one0;two");
   });
 
   it("keeps markup as text", () => {

@@ -7,9 +7,10 @@ export interface AnsiRun {
 }
 
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-// CSI sequences, OSC titles and hyperlinks, two-byte escapes, then other control characters except tab.
+// As `rubato.terminal` at the service: CSI sequences; titles, links and the like; other escapes and cut ones; then
+// control characters but for tab and newline.
 const ESCAPES =
-  /\u001b\[[0-?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)|\u001b[@-_]|[\u0000-\u0008\u000b-\u001f\u007f]/g;
+  /(?:\u001b\[|\u009b)[0-?]*[ -/]*[@-~]|(?:\u001b[PX\]^_]|[\u0090\u0098\u009d-\u009f])[^\u0000-\u001f\u007f-\u009f]*(?:\u0007|\u001b\\|\u009c)|\u001b[ -/]*[0-~]?|[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 const SGR = /^\u001b\[([0-9;]*)m$/;
 
 interface Style {
@@ -40,7 +41,7 @@ export function parseAnsi(line: string): AnsiRun[] {
 
 /** What a reader sees of a line, without its colours: what a search looks at, here as at the service. */
 export function plainText(line: string): string {
-  return line.includes("\u001b") ? line.replace(ESCAPES, "") : line;
+  return line.replace(ESCAPES, "");
 }
 
 function addRun(runs: AnsiRun[], text: string, style: Style): void {
