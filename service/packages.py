@@ -127,6 +127,15 @@ class PackageStore:
         """What is put aside, by others or before a crash."""
         return [Aside(file.name.removeprefix(ASIDE)[:64], file) for file in self._folder.glob(f"{ASIDE}*")]
 
+    def list_old(self, age_s: float) -> list[str]:
+        """Packages whose file was written longer ago than that."""
+        before, found = time.time() - age_s, []
+        for file in self._folder.glob("*.zip"):
+            with suppress(FileNotFoundError):
+                if _SHA256.fullmatch(file.stem) and file.stat().st_mtime <= before:
+                    found.append(file.stem)
+        return found
+
     def remove_parts(self, silent_s: float) -> None:
         """Clear what interrupted uploads left behind: parts that nobody has written to for so long.
 

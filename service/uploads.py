@@ -16,7 +16,7 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.jobs import find
 from service.models import AuditEntry, Job, Package
-from service.packages import Aside
+from service.packages import OLDEST_UPLOAD_S, Aside
 from service.threads import HOME_FILES, run_in
 
 Transaction = Callable[[], AbstractAsyncContextManager[AsyncSession]]
@@ -84,7 +84,7 @@ async def remove_unused(context: Context, transaction: Transaction, sha256: str,
     3. *Bring it back* then, else remove it.
 
     An upload writes its file, then its row, then looks for the file. Step 2 of a removal that took the file after that
-    look finds the row. A file that a crash leaves without its row takes room and no more: an upload replaces it.
+    look finds the row. What a crash leaves behind, `finish_removals` takes.
     """
     async with transaction() as session:
         package = await session.get(Package, sha256, with_for_update=True)
@@ -93,15 +93,32 @@ async def remove_unused(context: Context, transaction: Transaction, sha256: str,
         if await session.scalar(select(Job.id).where(package_of_job == sha256).limit(1)) is not None:
             return False
         await session.delete(package)
-    aside = await run_in(HOME_FILES, context.packages.put_aside, sha256)
-    if aside is not None:
-        await _settle(context, aside)
+    await _remove_file(context, sha256)
     return True
 
 
 async def finish_removals(context: Context) -> None:
-    """Go on with the removals that a crash cut off between the first and the last of their three steps."""
+    """Go on with the removals that a crash cut off, and remove files that one left without their row.
+
+    A file is old by then: that of an upload gets its row at once. And the database must know more of the old files than
+    it does not: one that is empty, or of another home, knows none, or few.
+    """
     for aside in await run_in(HOME_FILES, context.packages.list_aside):
+        await _settle(context, aside)
+    old = await run_in(HOME_FILES, context.packages.list_old, OLDEST_UPLOAD_S)
+    async with context.database.read() as session:
+        known = set(await session.scalars(select(Package.sha256)))
+    unknown = [sha256 for sha256 in old if sha256 not in known]
+    if 2 * len(unknown) >= len(old):
+        return
+    for sha256 in unknown:
+        await _remove_file(context, sha256)
+
+
+async def _remove_file(context: Context, sha256: str) -> None:
+    """Remove the file of a package that has no row, unless it has one again by then."""
+    aside = await run_in(HOME_FILES, context.packages.put_aside, sha256)
+    if aside is not None:
         await _settle(context, aside)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from sqlalchemy import delete
 
 from service import uploads
 from service.models import Package
-from service.packages import Aside, PackageStore, Upload
+from service.packages import OLDEST_UPLOAD_S, Aside, PackageStore, Upload
 from tests.integration.service.test_backup import packed
 from tests.integration.service.test_removal import remove, sweep_all
 
@@ -174,4 +176,25 @@ async def test_a_removal_that_a_crash_cut_off_is_finished(make_bench: MakeBench,
         await sweep_all(bench)
         assert await is_there(bench, wanted)
         assert not packages.path(unwanted).exists()
+        assert packages.list_aside() == []
+
+
+async def test_files_that_a_crash_left_without_their_rows_are_removed(make_bench: MakeBench, database_url: str) -> None:
+    async with make_bench(database_url) as bench:
+        packages = bench.context.packages
+        known = [await upload(bench, text) for text in ("one", "two")]
+        lost, fresh = await upload(bench, "lost"), await upload(bench, "fresh")
+        for sha256 in (*known, lost):
+            os.utime(packages.path(sha256), (0, time.time() - OLDEST_UPLOAD_S - 60))
+
+        async def sweep_without_rows_of(*gone: str) -> list[bool]:
+            async with bench.context.database.write() as session:
+                await session.execute(delete(Package).where(Package.sha256.in_(gone)))
+            await uploads.finish_removals(bench.context)
+            return [packages.path(one).exists() for one in (*known, lost, fresh)]
+
+        assert await sweep_without_rows_of(lost, fresh) == [True, True, False, True]
+        # A service that was pointed at another database knows none of them, or but one that both have.
+        assert await sweep_without_rows_of(known[0]) == [True, True, False, True]
+        assert await sweep_without_rows_of(known[1]) == [True, True, False, True]
         assert packages.list_aside() == []
