@@ -100,7 +100,7 @@ class UpdateLog:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind them."""
         self.rounds = [one.clone() for one in torch.split(state["updates"].cpu(), state["lengths"].tolist())]
-        self.first = state["first"]
+        self.first = state.get("first", 0)  # older checkpoints tell none: nothing else had trained before
 
     @property
     def by_step(self) -> dict[int, list[Update]]:

@@ -226,6 +226,16 @@ def test_the_log_travels_as_integers_and_is_saved_round_by_round() -> None:
     assert UpdateLog(4).state_dict()["updates"].shape == (0, 2)
 
 
+def test_a_log_that_does_not_say_where_it_begins_is_of_all_steps() -> None:
+    log, other = UpdateLog(4), UpdateLog(4)
+    log.write([Update(0, 0)])
+    log.count(0)
+    state = log.state_dict()
+    del state["first"]  # as older checkpoints have it
+    other.load_state_dict(state)
+    assert other.by_step == {0: [Update(0, 0)]}
+
+
 def test_a_log_that_begins_behind_another_method_is_gone_through_from_there() -> None:
     serving = Party(LocalUpdatesSpec("asynchronous", UPDATES)).serving
     serving._replayed = {5: [Update(1, 0), Update(0, 0)]}
