@@ -42,6 +42,8 @@ REGISTERED = "rubato.aggregation"
 """The name of what is kept, in the training state."""
 _GRADIENTS = ("residual", "stripe")
 """Parts of it that are gradients, in their units."""
+_MEAN, _SUM = "mean", "sum"
+"""Units of what is kept: those of the step's mean gradient, or of the sum of its weighted ones."""
 MAX_PLACES = 2**31
 
 
@@ -63,6 +65,8 @@ class Aggregation(Keeping):
         self._like: State = {}
         """What is kept, as its shapes and types: without memory."""
         self._settled: State | None = None
+        self._is_sum = False
+        """Whether what is settled is in the units of the sum of weighted gradients yet, as in older checkpoints."""
         self._own: State | None = None
         self._pending: tuple[int, State] | None = None
 
@@ -154,7 +158,7 @@ class Aggregation(Keeping):
     def count(self, step: int, *, follows: bool) -> None:
         """See `Keeping`."""
         pending, self._pending = self._pending, None
-        self._settled = self._own = None
+        self._settled, self._own, self._is_sum = None, None, False
         if follows:
             return
         if pending is None or pending[0] != step:
@@ -175,7 +179,10 @@ class Aggregation(Keeping):
         if self._settled is None:
             raise ProtocolError("a worker that has not heard what is kept takes part in an exchange")
         assert self._method is not None
-        return self._method.adopt(self._settled, rank, world)
+        settled = self._settled
+        if self._is_sum:
+            settled = {name: part if name == "q" else part / (self.whole or 1.0) for name, part in settled.items()}
+        return self._method.adopt(settled, rank, world)
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +207,8 @@ class Aggregation(Keeping):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Keeping`."""
-        return {"settled": None if self._settled is None else dict(self._settled)}
+        unit = _SUM if self._is_sum else _MEAN
+        return {"settled": None if self._settled is None else dict(self._settled), "unit": unit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Keeping`."""
@@ -211,6 +219,7 @@ class Aggregation(Keeping):
         if settled is not None:
             settled = {name: self._here(part).to(self._like[name].dtype) for name, part in settled.items()}
         self._settled, self._own, self._pending, self._told = settled, None, None, {}
+        self._is_sum = settled is not None and state.get("unit", _SUM) == _SUM
 
     def resume(self) -> None:
         """See `Keeping`. Where it tells nothing of what is kept, its method kept nothing."""

@@ -228,7 +228,7 @@ def test_a_joiner_follows_without_a_part_of_its_own_and_has_its_share_of_what_is
     assert not joiner.is_settled
     with pytest.raises(ProtocolError, match="not heard what is kept"):
         joiner.exchange(fake_group(1)[0], job.flat.empty(), 2, are_finite=True)
-    assert joiner.state_dict() == job.workers[0].state_dict() == {"settled": None}
+    assert joiner.state_dict() == job.workers[0].state_dict() == {"settled": None, "unit": "mean"}
     group = fake_group(2)
     rows = on_ranks(2, lambda rank: job.workers[rank].settle(group[rank]))
     for worker in (*job.workers, joiner):
@@ -320,6 +320,32 @@ def test_what_another_method_has_kept_is_dropped() -> None:
     after.workers[0].load_state_dict(before.workers[0].state_dict())
     assert after.workers[0].has_dropped
     assert after.missing().abs().max() == 0
+
+
+@pytest.mark.parametrize("method", KEEPING)
+@pytest.mark.parametrize("first", ["step", "not finite", "lost step"])
+def test_what_a_checkpoint_has_kept_of_weighted_sums_is_divided_once(method: Method, first: str) -> None:
+    """As older ones have it, which do not say so."""
+    before, after = Job(method, 1), Job(method, 2)
+    before.begin()
+    before.exchange(counts=True)
+    before.settle()
+    state = before.workers[0].state_dict()
+    settled = {name: part if name == "q" else 300 * part for name, part in state["settled"].items()}
+    for worker in after.workers:
+        worker.load_state_dict({"settled": settled})
+        worker.resume()
+    joiner = after.new()
+    joiner.load_state_dict(after.workers[0].state_dict())
+    assert joiner.state_dict()["unit"] == "sum", "as the others, it does not know yet what steps weigh"
+    after.workers.append(joiner)
+    after.step, after.given, after.applied = before.step, before.given.clone(), before.applied.clone()
+    after.reweigh(300.0)
+    after.begin()
+    after.exchange(counts=first != "lost step", are_finite=first != "not finite")
+    after.exchange(counts=True)
+    assert after.missing().abs().max() < 1e-9
+    assert after.workers[0].state_dict()["unit"] == "mean"
 
 
 @pytest.mark.parametrize("method", KEEPING)
