@@ -10,8 +10,8 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 
 from api.sse import Look, message, place, stream
-from rubato.terminal import readable
 from rubato.wire.status import FINAL, Status
+from rubato.wire.terminal import readable
 from service.access import Principal
 from service.context import Context
 from service.events import event_json, list_events

@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rubato.terminal import readable
 from rubato.wire.cluster import LogLine
+from rubato.wire.terminal import readable
 from service.clock import parse_rfc3339
 
 MAX_LINE_CHARS = 64 * 1024

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rubato.cli.options import connect, is_local_run
 from rubato.errors import RunNotFound, UserError
 from rubato.home import Home
-from rubato.terminal import readable
+from rubato.wire.terminal import readable
 
 if TYPE_CHECKING:
     from rubato.client import Client, Event, Job, JobUpdate, LogLine, MetricPoint, Worker

@@ -1,6 +1,6 @@
 """Where words go: data on stdout, everything else on stderr; colour and movement only on a terminal.
 
-Whatever is shown here may have been chosen by a job: it goes through `rubato.terminal.readable`.
+Whatever is shown here may have been chosen by a job: it goes through `rubato.wire.terminal.readable`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rubato.terminal import readable
+from rubato.wire.terminal import readable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

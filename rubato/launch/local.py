@@ -34,12 +34,12 @@ from rubato.launch.output import OutputLine
 from rubato.launch.progress import ProgressPrinter
 from rubato.launch.records import run_folder
 from rubato.launch.supervisor import CHILD_COMMAND, ChildPlan, ChildSupervisor
-from rubato.terminal import readable
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Observed, Outcome, WorkerReport
 from rubato.wire.codec import to_json
 from rubato.wire.spec import JobSpec, spec_to_json
 from rubato.wire.storage import StorageUri
+from rubato.wire.terminal import readable
 
 EXIT_CODES = {"succeeded": 0, "failed": 100, "paused": 101, "cancelled": 103}
 CLOSE_S = 10.0

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from rubato.terminal import readable
 from rubato.wire.cluster import LogLine, Observed
+from rubato.wire.terminal import readable
 
 PLAIN_EVERY_S = 5.0
 """Without a terminal: a line of progress so often."""

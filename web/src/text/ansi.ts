@@ -7,7 +7,7 @@ export interface AnsiRun {
 }
 
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-// As `rubato.terminal` at the service: CSI sequences; titles, links and the like; other escapes and cut ones; then
+// As `rubato.wire.terminal` at the service: CSI sequences; titles, links and the like; other escapes and cut ones; then
 // control characters but for tab and newline.
 const ESCAPES =
   /(?:\u001b\[|\u009b)[0-?]*[ -/]*[@-~]|(?:\u001b[PX\]^_]|[\u0090\u0098\u009d-\u009f])[^\u0000-\u001f\u007f-\u009f]*(?:\u0007|\u001b\\|\u009c)|\u001b[ -/]*[0-~]?|[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;

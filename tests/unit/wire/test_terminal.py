@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.terminal import readable
+from rubato.wire.terminal import readable
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
