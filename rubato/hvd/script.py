@@ -61,7 +61,7 @@ class Script:
         """The step that the next pass begins with; it is asked for when that begins."""
         self._passes = 0
         self._passes_before = 0
-        """Those that are empty in any case: they were over when this worker was started."""
+        """Those that are empty in any case: they were over when this worker was started. The last one never is."""
         self._between = contextlib.ExitStack()
         """Holds the long phase between two empty passes."""
         self._is_in_pass = False
@@ -181,7 +181,8 @@ class Script:
         self._loader = loader
         session = run._session
         plan = BatchPlan(len(loader.dataset), run.batch_size, session.num_microbatches, session.spec.seed)
-        self._passes_before = plan.epoch_of(session.control.start.last_step)
+        last_step = run._total_steps(plan, None, None) - 1  # in whose pass also who comes too late stands by
+        self._passes_before = plan.epoch_of(min(session.control.start.last_step, last_step))
 
     def _begin_steps(self) -> None:
         run = self.run

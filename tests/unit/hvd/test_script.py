@@ -221,7 +221,7 @@ def begin_at(run: AloneRun, last_step: int, step: int) -> None:
     run.session.start = start_late  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("last_step", "before"), [(0, 0), (2, 0), (3, 1), (5, 1), (6, 2)])
+@pytest.mark.parametrize(("last_step", "before"), [(0, 0), (2, 0), (3, 1), (5, 1), (6, 2), (9, 2)])
 def test_passes_that_were_over_when_a_worker_was_started_come_before_it_stands_by(last_step: int, before: int) -> None:
     run, seen = AloneRun(config=EPOCHS), []
     begin_at(run, last_step, 6)
@@ -229,6 +229,15 @@ def test_passes_that_were_over_when_a_worker_was_started_come_before_it_stands_b
     assert [passed > 0 for passed, _, _ in seen] == [False, False, True]
     assert [has_begun for _, has_begun, _ in seen] == [number >= before for number in range(3)]
     assert [stage == "long_phase" for _, _, stage in seen] == [True, True, False]
+    assert run.finish()
+
+
+@pytest.mark.parametrize("config", [EPOCHS, {"steps": 9}])
+def test_who_is_started_behind_the_last_step_stands_by_in_the_last_pass(config: dict[str, int]) -> None:
+    run, seen = AloneRun(config=config), []
+    begin_at(run, 9, 9)
+    as_program(count_between(run, seen))(run)
+    assert [(passed, has_begun) for passed, has_begun, _ in seen] == [(0, False), (0, False), (0, True)]
     assert run.finish()
 
 
