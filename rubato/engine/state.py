@@ -81,9 +81,15 @@ class Buffer:
 
     def put(self, value: torch.Tensor) -> None:
         """Give it a value."""
-        self.own.copy_(value)
+        _write(self.own, value)
         if self.module._buffers[self.key] is not self.own:
             self.module._buffers[self.key] = self.own
+
+
+def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Also where it was made under torch.inference_mode(), as a frozen part of a model may be."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(value)
 
 
 def buffers_of(models: Mapping[str, nn.Module]) -> list[Buffer]:
@@ -256,14 +262,13 @@ class TrainingState:
         on_device = set(document.get("on_device", ()))
         tensors = [one.to(device) if index in on_device else one for index, one in enumerate(tensors)]
         tree = decode(document, tensors)
-        with torch.no_grad():
-            parameters, buffers = dict(self.named_parameters()), {one.name: one for one in self.buffers}
-            _check_equal("parameter", parameters, tree["parameters"])
-            _check_equal("buffer", {name: one.own for name, one in buffers.items()}, tree["buffers"])
-            for name, parameter in parameters.items():
-                parameter.copy_(tree["parameters"][name])
-            for name, buffer in buffers.items():
-                buffer.put(tree["buffers"][name])
+        parameters, buffers = dict(self.named_parameters()), {one.name: one for one in self.buffers}
+        _check_equal("parameter", parameters, tree["parameters"])
+        _check_equal("buffer", {name: one.own for name, one in buffers.items()}, tree["buffers"])
+        for name, parameter in parameters.items():
+            _write(parameter, tree["parameters"][name])
+        for name, buffer in buffers.items():
+            buffer.put(tree["buffers"][name])
         for kind, mine in (("optimizers", self.optimizers), ("registered", self.registered)):
             if not set(tree[kind]) ^ set(mine) <= OPTIONAL:
                 raise CheckpointError(f"the saved {kind} are {sorted(tree[kind])}, the program has {sorted(mine)}")

@@ -66,7 +66,7 @@ class Weights:
             for module in model.modules():
                 for parameter in module.parameters(recurse=False):
                     self._owners.setdefault(id(parameter), module)
-        self._named = [(name, one) for name, one in state.named_parameters() if not self._is_moved(one)]
+        self._named = [(name, one) for name, one in state.named_parameters() if not self._is_uncounted(one)]
         self._tensors = [one for _, one in self._named]
         self._before: list[int] = []
 
@@ -94,9 +94,12 @@ class Weights:
             f"number of workers: {advice}"
         )
 
-    def _is_moved(self, parameter: torch.Tensor) -> bool:
-        """Whether programs put it elsewhere in a pass, which counts as written: `flatten_parameters` of an LSTM."""
-        return parameter.is_cuda and isinstance(self._owners.get(id(parameter)), nn.RNNBase)
+    def _is_uncounted(self, parameter: torch.Tensor) -> bool:
+        """Whether the count says nothing: of what was made under torch.inference_mode() there is none, and what
+        programs put elsewhere in a pass counts as written (`flatten_parameters` of an LSTM).
+        """
+        is_moved = parameter.is_cuda and isinstance(self._owners.get(id(parameter)), nn.RNNBase)
+        return is_moved or parameter.is_inference()
 
     def _now(self) -> list[int]:
         return list(map(attrgetter("_version"), self._tensors))

@@ -20,7 +20,8 @@ def warm_up(state: TrainingState, source: Source, device: torch.device) -> None:
     """
     random_state = capture()
     buffers = [(one, one.own.clone()) for one in state.buffers]
-    parameters = [(one, one.detach().clone()) for _, one in state.named_parameters()]
+    # Outside of torch.inference_mode() nothing can be written into what was made under it.
+    parameters = [(one, one.detach().clone()) for _, one in state.named_parameters() if not one.is_inference()]
     try:
         with contextlib.suppress(Exception):
             batch = to_device(source.read(0, 0), device)

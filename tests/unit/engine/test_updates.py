@@ -97,6 +97,23 @@ def test_replicas_change_their_own() -> None:
     go(AloneRun(local_updates=LocalUpdatesSpec("local_sgd", 2)), Codebook(is_frozen=False))
 
 
+@pytest.mark.parametrize("local_updates", [LocalUpdatesSpec(), LocalUpdatesSpec("local_sgd", 2)])
+def test_a_frozen_backbone_made_under_inference_mode_trains_and_is_taken_over(local_updates: LocalUpdatesSpec) -> None:
+    def build() -> nn.Sequential:
+        with torch.inference_mode():
+            backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).requires_grad_(False).eval()
+        return nn.Sequential(backbone, nn.Linear(3, 1))
+
+    model, joiner = build(), build()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    go(AloneRun(local_updates=local_updates), model)
+    changed = {name for name, one in model.state_dict().items() if not torch.equal(one, before[name])}
+    assert changed == {"1.weight", "1.bias"}
+    document, tensors = TrainingState({"": model}, {}, {}, {}).capture()
+    TrainingState({"": joiner}, {}, {}, {}).install(document, tensors)
+    assert all(torch.equal(one, model.state_dict()[name]) for name, one in joiner.state_dict().items())
+
+
 def test_the_warm_up_leaves_parameters_as_they_were() -> None:
     model = Codebook()
     before = {name: one.clone() for name, one in model.state_dict().items()}
