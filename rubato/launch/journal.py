@@ -108,7 +108,8 @@ class LineFile:
         try:
             if os.write(handle, head) < len(head):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._path.replace(older(self._path))
+            with contextlib.suppress(FileNotFoundError):  # a try before failed behind this
+                self._path.replace(older(self._path))
             fresh.replace(self._path)
         except OSError:
             os.close(handle)

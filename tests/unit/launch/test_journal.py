@@ -191,6 +191,29 @@ def test_no_room_for_a_new_file_is_as_none_for_a_line(
     file.close()
 
 
+@pytest.mark.parametrize("failing", ["a.jsonl", "a.jsonl.new"])
+def test_a_file_that_could_not_be_renamed_is_put_aside_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    path, rename, fails = tmp_path / "a.jsonl", Path.replace, True
+
+    def fail(source: Path, target: Path) -> Path:
+        if fails and source.name == failing:
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    file, number = LineFile(path, most_bytes=60), 0
+    while not file.waiting:
+        number += 1
+        file.append(json.dumps({"n": number}))
+    assert isinstance(file.catch_up(), OSError), "it fails again"
+    fails = False
+    assert file.catch_up() is None
+    assert numbers(path) == [(one, one) for one in range(1, number + 1)]
+    file.close()
+
+
 def test_output_is_bounded_and_what_was_dropped_is_told(
     tmp_path: Path, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
