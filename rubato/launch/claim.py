@@ -14,6 +14,9 @@ import json
 import os
 import secrets
 import socket
+import sys
+import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,11 @@ OWNER_NAME = "rubato-owner.json"
 """Who writes to the folder. Removed at an orderly end."""
 RELEASE_S = 5.0
 """So long the end of a run waits for a storage that hangs."""
+WAIT_S = 2.0
+"""So long the start of a run waits for the end of another one that may be about to end."""
+_POLL_S = 0.1
+_LOOKS = 5
+"""So often a file is looked for that others may remove meanwhile."""
 
 
 class Claim:
@@ -56,6 +64,7 @@ class Claim:
         self.former = ""
         """Who may still write there: it had no lock to hold, and has not said that it is over."""
         self._descriptor = _lock(root) if isinstance(root, LocalFolder) else None
+        _CLAIMS.add(self)
         try:
             self._take()
         except BaseException:
@@ -89,6 +98,13 @@ class Claim:
         later = next_attempt(self._root) - 1
         return f"a run that saved as attempt {later}, after this one's {self.attempt}," if later > self.attempt else ""
 
+    def forget(self) -> None:
+        """In a process that was forked: the folder is its parent's, and is locked no longer than that lives."""
+        descriptor, self._descriptor = self._descriptor, None
+        self._mine["token"] = ""
+        if descriptor is not None:
+            os.close(descriptor)  # not unlocked: that would be for both
+
     def close(self) -> None:
         """It may be another run's from now on."""
         with contextlib.suppress(StorageUnreachable, OSError):
@@ -110,6 +126,17 @@ class Claim:
         except (FileNotFoundError, ValueError):
             return None
         return told if isinstance(told, dict) else None
+
+
+_CLAIMS: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for claim in list(_CLAIMS):
+        claim.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def held_by(root: Path) -> str:
@@ -149,28 +176,74 @@ def _lock(root: LocalFolder) -> int | None:
     """The descriptor that holds the folder's lock; None: the file system has no locks.
 
     Raises:
-        UserError: it is held.  CheckpointError: its file cannot be made.
+        UserError: it is held.  CheckpointError: its file cannot be made, or not be replaced.
     """
     path = root.path / OWNER_NAME
+    deadline: float | None = None
     while True:
         with contextlib.ExitStack() as held:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+            descriptor, is_own = _open(path)
             held.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UserError(_describe_held(path)) from error
-            except OSError:
+                if deadline is None:
+                    deadline = time.monotonic() + WAIT_S
+                    print(f"{_name_of(path)} saves to {root}: waiting whether it ends", file=sys.stderr, flush=True)
+                if time.monotonic() >= deadline:
+                    raise UserError(_describe_held(path)) from error
+                held.close()
+                time.sleep(_POLL_S)
+                continue
+            except OSError as error:
+                if not is_own:
+                    raise _refusal(path, error) from error
                 return None
             # Who held it before may have removed it: then the name is free, or another file's.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    held.pop_all()
-                    return descriptor
+                    if is_own:
+                        held.pop_all()
+                        return descriptor
+                    _remove(path)  # under its lock: of two that do so at once, one finds another file there
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """The owner's file, which is made; and whether it can be written to: that of another user's killed run cannot.
+
+    Raises:  CheckpointError: not even read.
+    """
+    refused: OSError | None = None
+    for _ in range(_LOOKS):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
+        except PermissionError as error:
+            refused = error
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        try:
+            return os.open(path, os.O_RDONLY), False
+        except FileNotFoundError:
+            continue  # it was removed just now, or the folder cannot be written to
+        except OSError:
+            break
+    assert refused is not None
+    raise _refusal(path, refused) from refused
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except PermissionError as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> CheckpointError:
+    text = f"cannot write {path}: {error.strerror or error}"
+    if path.exists():
+        text += f". {_name_of(path)} was the last one to save there: if it is over, have its user delete that file"
+    return CheckpointError(text)
 
 
 def _describe_held(path: Path) -> str:
@@ -178,7 +251,8 @@ def _describe_held(path: Path) -> str:
     stops = f"stop it (`rubato cancel {name.split()[0]} --wait`)" if name.startswith("run_") else "stop it"
     return (
         f"{name} saves to {path.parent}, and two runs in one folder would "
-        f"delete each other's checkpoints: wait for its end, {stops}, or give this one another --checkpoint-dir"
+        f"delete each other's checkpoints: wait for its end, {stops}, or give this one another --checkpoint-dir. "
+        f"If that host is gone, delete {path}"
     )
 
 
