@@ -79,7 +79,7 @@ class Exits:
         Behind the last step nothing is kept for any step to come.
         """
         job = self._job
-        if not job.terms.rolls_back or (job.total_steps is not None and job.step >= job.total_steps):
+        if not job.terms.rolls_back or job.is_trained:
             return
         because = f"gradients that {lost} had kept were lost, and compression.on_loss is rollback"
         for worker in job.roster:

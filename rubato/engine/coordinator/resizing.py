@@ -49,10 +49,11 @@ class Resizing:
             self._mint(members, kept, [], "replace" if is_replacing else "scale_down", now)
             return
         # A spare is started when nobody is missing: until then it would take the cores from those who join.
-        job.spawn((adding or wanted) - len(outside), now)
+        if not job.is_trained:  # else those who are left hold the checkpoint of the end
+            job.spawn((adding or wanted) - len(outside), now)
         ready = in_state(WorkerState.STANDBY, outside)[:adding]
         warming = in_state(WorkerState.WARMING, outside)[: adding - len(ready)]
-        unplaced = missing - len(ready) - len(warming)
+        unplaced = 0 if job.is_trained else missing - len(ready) - len(warming)
         if not job.starting.given_up:
             waits = f"{unplaced} of {job.wish.workers} workers are starting or wait for a slot" if unplaced else ""
             job.reason = job.changes.because or waits

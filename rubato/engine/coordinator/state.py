@@ -73,6 +73,11 @@ class JobState:
         """Every member trains in the current generation, and no other is under way."""
         return self.current is not None and self.pending is None and len(self.entered) == self.current.world
 
+    @property
+    def is_trained(self) -> bool:
+        """All steps are done: those who have the state keep it, and there is nothing left to join in."""
+        return self.total_steps is not None and self.step >= self.total_steps
+
     def is_member(self, worker: WorkerView) -> bool:
         """Of the current generation or of the pending one."""
         records = (self.current, self.pending)

@@ -39,7 +39,7 @@ def end(cluster: Cluster) -> str:
 
 def with_pending_joiner(cluster: Cluster) -> None:
     """A joiner stands by for a generation that its members have not switched to; its own group never gets formed."""
-    members = list(cluster.living)
+    members = [worker for worker in cluster.living if worker.record is not None]
     cluster.ask(workers=len(members) + 1)
     cluster.run(lambda: cluster.coordinator.job.pending is not None)
     number = cluster.minted[-1].number
@@ -297,6 +297,24 @@ def test_a_last_checkpoint_is_never_made_of_a_state_that_was_changed_since(seed:
     assert saved_in == {generation}, "by the heir of the one that was lost, not anew"
 
 
+@pytest.mark.parametrize("spares", [0, 1])
+def test_who_is_lost_behind_the_last_step_is_replaced_only_where_all_are(spares: int) -> None:
+    cluster = Cluster(random.Random(3), workers=3, total_steps=5, standby_workers=spares)
+    cluster.writes, cluster.may_commit = "hang", False
+    cluster.run(lambda: len(cluster.living) == 3 + spares and sum(one.is_sealed for one in cluster.living) == 3)
+    job = cluster.coordinator.job
+    for worker in [one for one in cluster.living if one.record is None] + cluster.living[:1]:
+        cluster.die(worker)
+    for _ in range(1000):
+        cluster.advance()
+    assert (job.spawned, len(cluster.living), job.reason) == (3 + spares, 2, "")
+    for worker in cluster.living:
+        cluster.die(worker)
+    cluster.writes, cluster.may_commit = "well", True
+    assert end(cluster) == "succeeded"
+    assert job.spawned > 3 + spares
+
+
 def finished_and_unsaved(takes_rows: bool) -> Cluster:
     """All have finished, and what they saved last, or the rows, will never be stored."""
     cluster = Cluster(random.Random(3), workers=2, total_steps=5)
@@ -377,9 +395,9 @@ def test_who_takes_over_behind_the_last_step_hears_what_became_of_its_checkpoint
 @pytest.mark.parametrize("seed", range(20))
 def test_who_hears_that_its_generation_is_over_is_released_all_the_same(seed: int) -> None:
     """The successor hears of a generation that nobody has entered, and of all that they have ended."""
-    cluster = Cluster(random.Random(seed), workers=2, total_steps=5)
+    cluster = Cluster(random.Random(seed), workers=2, total_steps=5, standby_workers=1)
     cluster.takes_rows = False
-    cluster.run(lambda: len(cluster.living) == 2 and all(worker.ended for worker in cluster.living))
+    cluster.run(lambda: len(cluster.living) == 3 and sum(one.ended is not None for one in cluster.living) == 2)
     with_pending_joiner(cluster)
     cluster.replace_controller()
     cluster.takes_rows = True
