@@ -86,6 +86,7 @@ class Founding:
         job.current, job.pending, job.entered = None, None, set()
         self._found, self._has_asked = None, False
         job.restarts += 1
+        job.forget_total()
         job.ledger.on_all_lost()
         job.starting.forget()
         job.changes.forget()

@@ -95,6 +95,11 @@ class JobState:
         """The failure, with the place where it happened."""
         return replace(failure, worker_id=worker.worker_id, rank=self.rank_of(worker), node=worker.node or None)
 
+    def forget_total(self) -> None:
+        """All were lost: where they had stopped the steps they may not stop them again, or later."""
+        said = [worker.standby.total_steps for worker in self.roster if worker.standby is not None]
+        self.total_steps = min(said, default=None)
+
     def learn_total(self, total_steps: int) -> None:
         """A worker says how many steps there are: where its program has stopped them, fewer than all others say."""
         self.total_steps = total_steps if self.total_steps is None else min(self.total_steps, total_steps)

@@ -103,3 +103,20 @@ def test_who_founds_the_job_anew_is_told_of_no_step_for_it_may_go_back() -> None
     job.current = wire.GenerationRecord(1, 1, (member,), (0,), "store", wire.Origin("fresh"), "start", 0)
     job.spawn(1, 0.0)
     assert [order.step for order in job.flush() if isinstance(order, Spawn)] == [0, 57]
+
+
+def test_who_founds_the_job_anew_forgets_where_all_had_stopped_the_steps() -> None:
+    start = Start(workers=2)
+    start.place(*start.workers)
+    start.stand_by(*start.workers)
+    start.pass_time(10.0)
+    start.say(*(wire.Entered(one, 1, 0) for one in start.workers))
+    start.say(*(wire.Stopped(one, 40) for one in start.workers))
+    job = start.coordinator.job
+    assert job.total_steps == 40
+    start.say(*(wire.Exited(one, None, "SIGKILL") for one in start.workers))
+    assert job.restarts == 1
+    assert job.total_steps is None, "nobody has said it yet"
+    start.pass_time(30.0)
+    job.learn_total(100)
+    assert job.total_steps == 100
