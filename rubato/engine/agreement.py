@@ -3,7 +3,8 @@
     every so many steps, at the start and after a recovery   all say the digest of the whole state; a minority leaves
     in the second step with joiners, the first one           each member says the digest of a share that another one
     that they compute for                                    sent, and the joiners one over all that they got: a wrong
-                                                             bit is not taken over unseen
+                                                             bit is not taken over unseen. Where `run.stop` leaves
+                                                             no such step, they say so as they tell each other that
     in the step after a checkpoint was copied                all say the digest of the whole state: until then it is not
                                                              known whether the parts that each wrote are of one
 
@@ -114,7 +115,7 @@ class Agreement:
         """(part, parts): shares of the state whose digests this worker must know."""
         if not self.are_alike:
             return ()
-        if self._judges:
+        if self.judges:
             holders = self.record.holders
             # What a member holds itself it cannot vouch for: the share that the one behind it sent.
             shares = [((holders.index(rank) + 1) % len(holders), len(holders)) for rank in holders]
@@ -124,7 +125,7 @@ class Agreement:
         return ((0, 1),) if compares and not self.meets_joiners else ()
 
     @property
-    def _judges(self) -> bool:
+    def judges(self) -> bool:
         """Whether the joiners' state is compared with what the others say of theirs."""
         due = 0 if self.is_last or self.judges_at_once else 1
         return self.are_alike and bool(self.record.joiners) and self.reduced == due
@@ -134,7 +135,7 @@ class Agreement:
 
         Args:    found: the digests of `parts`.
         """
-        if self._judges and self.rank in self.record.joiners:
+        if self.judges and self.rank in self.record.joiners:
             return _of_all(found)
         return found[0] if found else None
 
@@ -146,10 +147,8 @@ class Agreement:
         """
         digests, audits = [header.digest for header in headers], [header.audit for header in headers]
         holders, joiners = self.record.holders, self.record.joiners
-        if self._judges:
-            said = [digests[rank] for rank in holders]
-            odd = {rank for rank in joiners if digests[rank] != _of_all(said)}
-            self._part(STATES, odd, [*said, *(digests[rank] for rank in joiners)])
+        if self.judges:
+            self.judge(digests)
         else:
             self._part(STATES, minority(digests), digests)
         if self.meets_joiners:
@@ -159,8 +158,17 @@ class Agreement:
             return
         self._part(GRADIENTS, minority(audits), audits)
         # A joiner has no checkpoint to ask for, and says nothing where only the others do.
-        if self.record.world == 1 or (not self._judges and sum(digest is not None for digest in digests) > 1):
+        if self.record.world == 1 or (not self.judges and sum(digest is not None for digest in digests) > 1):
             self.trust.agreed, self.trust.is_due = self.step, False
+
+    def judge(self, digests: Sequence[int | None]) -> None:
+        """Look at what all have said of the joiners' state, by rank.
+
+        Raises:  as `check`.
+        """
+        said = [digests[rank] for rank in self.record.holders]
+        odd = {rank for rank in self.record.joiners if digests[rank] != _of_all(said)}
+        self._part(STATES, odd, [*said, *(digests[rank] for rank in self.record.joiners)])
 
     def _part(self, what: str, odd: Collection[int], told: Sequence[int | None]) -> None:
         if self.rank in odd:

@@ -72,20 +72,24 @@ def tell_nodes(
     return remarks
 
 
-def tell_stop(comm: Communicator, stamp: Stamp, device: torch.device) -> None:
+def tell_stop(comm: Communicator, stamp: Stamp, device: torch.device, remark: int = 0) -> list[int]:
     """Where others would tell the nodes of this step: that there is none. All members must do so.
 
-    Args:    device: where the others have their labels.
+    Args:
+        device: where the others have their labels.
+        remark: told along, of 64 bits.
+    Returns: by rank, its remark.
     Raises:  GenerationLost: a member was lost.  ModelError: others train on.
     """
     source, out = (torch.zeros(count * ALIGNMENT, dtype=torch.uint8, device=device) for count in (1, comm.world))
-    told = _LABEL.pack(*stamp, comm.rank, _STOPS, 0)
+    told = _LABEL.pack(*stamp, comm.rank, _STOPS, remark)
     source[: len(told)].copy_(bytes_tensor(told))
     comm.all_gather(out, source)
     said = [_LABEL.unpack_from(bytes(row.cpu().numpy())) for row in out.view(comm.world, ALIGNMENT)]
-    stopping = {rank for rank, one in enumerate(said) if one == (*stamp, rank, _STOPS, 0)}
+    stopping = {rank for rank, one in enumerate(said) if one[:-1] == (*stamp, rank, _STOPS)}
     if len(stopping) < comm.world:
         raise ModelError(_describe_stop(stamp, stopping))
+    return [one[-1] for one in said]
 
 
 def _describe_stop(stamp: Stamp, ranks: Collection[int]) -> str:

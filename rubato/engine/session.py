@@ -284,7 +284,7 @@ class Session:
                 self.reduced += 1
                 self.membership.bury_former()
             except Disagreement as error:
-                self._diverge(error)
+                self.diverge(error)
             except GenerationLost as error:
                 self.membership.recover(str(error))
                 if not self.is_caught_up():
@@ -338,7 +338,8 @@ class Session:
             slots=tuple(slots.get(leaf, (0.0, 0.0)) for leaf in range(self.num_microbatches)),
         )
 
-    def _diverge(self, error: Disagreement) -> NoReturn:
+    def diverge(self, error: Disagreement) -> NoReturn:
+        """This worker's part is over: it is not the same as the others'."""
         assert self.record is not None
         me, number = self.control.start.incarnation, self.record.number
         self.control.say(wire.StateDiverged(me, number, self.step, error.digests, error.what, self.trust.agreed))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rubato.engine.agreement import Disagreement
 from rubato.engine.labels import tell_stop
 from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
@@ -36,7 +37,7 @@ def agree(session: Session) -> None:
     """All steps are done: where they were stopped, make sure that all members did so, and tell it.
 
     Raises:
-        ModelError: some train on.
+        ModelError: some train on.  Diverged: this worker has joined in the last step, with another state.
     """
     if session.stopped_of is None:
         return
@@ -49,6 +50,8 @@ def agree(session: Session) -> None:
         session.control.stage("exchange", session.step)
         try:
             _tell(session)
+        except Disagreement as error:
+            session.diverge(error)
         except GenerationLost as error:
             session.membership.recover(str(error))
         else:
@@ -66,4 +69,9 @@ def _tell(session: Session) -> None:
         return
     session.finish_feeding()
     device = session.flat.device if session.aggregation is None else torch.device("cpu")
-    tell_stop(comm, (record.attempt, record.number, session.step), device)
+    agreement = session.agreement(record)
+    parts = agreement.parts if agreement.judges else ()  # of joiners that had one step with the others
+    digest = agreement.digest(session.digests.of(session.state, session.step, parts))
+    told = tell_stop(comm, (record.attempt, record.number, session.step), device, digest or 0)
+    if agreement.judges:
+        agreement.judge(told)

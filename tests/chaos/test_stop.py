@@ -93,6 +93,39 @@ def test_workers_that_join_around_the_stop_end_with_the_others(tmp_path: Path, a
         check(run, tmp_path, f"1 -> 3 workers {STOP_AT + 1 - at} steps before the stop")
 
 
+JOINS_WRONG = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        session = run._session
+        if session.record.joiners and session.reduced == 1 and session.follower is None:
+            if session.rank in session.record.joiners:
+                next(model.parameters()).detach().view(-1)[0] += 1.0
+            run.stop()
+        if step.index == run.config["stop_at"]:
+            run.stop()
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+@pytest.mark.short
+def test_a_joiner_with_a_wrong_state_that_stops_in_its_first_step_is_lost_and_not_the_job(tmp_path: Path) -> None:
+    config = {"steps": 2000, "stop_at": 1990, "pace": 0.02}
+    with job(tmp_path, JOINS_WRONG, workers=1, config=config) as run:
+        run.wait_step(3)
+        run.scale(2)
+        steps, digest = run.result()
+        assert steps < 1990
+        assert [event["step"] for event in run.events("diverged")] == [steps]
+        assert [event["data"]["worker_id"] for event in run.events("worker.lost")] == ["w1.2"]
+        assert run.status()["observed"]["total_steps"] == steps
+    assert digest == expected(tmp_path, CONFIG | {"stop_at": steps - 1})
+
+
 @pytest.mark.short
 def test_what_was_stopped_stays_so_unless_it_is_to_be_longer(tmp_path: Path) -> None:
     with stopped(tmp_path, 2) as run:
