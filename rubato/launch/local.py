@@ -321,17 +321,19 @@ class LocalFleet:
         self._devices, self._devices_each = devices, devices_each
         self._workers: dict[str, ChildSupervisor] = {}
         self._lock = threading.Lock()
-        self._slots: dict[str, int] = {}
-        """Of those that live, by incarnation."""
+        self._slots: dict[int, ChildSupervisor] = {}
+        """Who holds which, until its process is gone."""
 
     def spawn(self, worker_id: str, incarnation: str, step: int) -> None:
         """Start a process."""
         start = replace(self._plan.start, worker_id=worker_id, incarnation=incarnation, last_step=step)
-        variables = share_of_slot(self._take_slot(incarnation), self._devices, self._devices_each)
+        slot = self._free_slot()
+        variables = share_of_slot(slot, self._devices, self._devices_each)
         plan = replace(self._plan, start=start, variables=variables)
         try:
             supervisor = self._workers[incarnation] = ChildSupervisor(plan, self._deliver)
             supervisor.start()
+            self._slots[slot] = supervisor
         except (OSError, RuntimeError) as error:  # no more descriptors, or threads: those that train go on
             cause = f"the training process could not be started: {error}"
             self._deliver(wire.Exited(incarnation, None, None, cause=cause))
@@ -355,18 +357,14 @@ class LocalFleet:
         for supervisor in living:
             supervisor.join(CLOSE_S)
 
-    def _take_slot(self, incarnation: str) -> int:
-        """The lowest that is free, so that a replacement gets the GPU of the one that was lost."""
-        with self._lock:
-            taken = set(self._slots.values())
-            slot = next(one for one in range(len(taken) + 1) if one not in taken)
-            self._slots[incarnation] = slot
-        return slot
+    def _free_slot(self) -> int:
+        """The lowest one, so that a replacement gets the GPU of the one that was lost."""
+        self._slots = {slot: worker for slot, worker in self._slots.items() if not worker.is_gone}
+        return next(one for one in range(len(self._slots) + 1) if one not in self._slots)
 
     def _deliver(self, event: wire.Message | OutputLine) -> None:
         if isinstance(event, wire.Exited):
             with self._lock:
-                self._slots.pop(event.incarnation, None)
                 self._workers.pop(event.incarnation, None)
         self._post(event)
 

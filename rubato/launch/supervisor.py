@@ -115,6 +115,13 @@ class ChildSupervisor:
         """`Exited` was delivered."""
         return self._exited.is_set()
 
+    @property
+    def is_gone(self) -> bool:
+        """The process was reaped, or could not be started: it holds no GPU. Where the kernel does not end it, that is
+        long after `Exited`; else before it.
+        """
+        return self._is_reaped
+
     def start(self) -> None:
         """Spawn the process, in the background.
 
@@ -270,7 +277,7 @@ class ChildSupervisor:
                 self._signal_group(signal.SIGKILL)
                 with contextlib.suppress(OSError):
                     process.reap()
-                self._is_reaped = True
+            self._is_reaped = True
         self._pump.finish(0.0)
         if process is None:
             return wire.Exited(

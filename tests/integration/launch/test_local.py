@@ -22,11 +22,13 @@ from rubato.checkpoint.manifest import find_latest
 from rubato.checkpoint.storage import LocalFolder
 from rubato.cli.keeper.process_table import identify
 from rubato.errors import CheckpointError, UserError
+from rubato.launch import supervisor as supervisor_module
 from rubato.launch.archive import next_attempt
 from rubato.launch.claim import OWNER_NAME
 from rubato.launch.control import ask_run
 from rubato.launch.local import LocalFleet, LocalRun, describe_left_out, run_local
 from rubato.launch.output import OutputLine
+from rubato.launch.process import ChildProcess
 from rubato.launch.supervisor import ChildPlan
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Failure, Outcome
@@ -280,6 +282,45 @@ def test_each_worker_sees_a_device_of_its_own_and_a_replacement_that_of_the_lost
         fleet.spawn("w1.4", "1.4", 0)
         assert next_of(OutputLine).line == "6"
     finally:
+        fleet.close()
+
+
+def test_a_process_that_the_kernel_does_not_end_keeps_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    stuck: list[ChildProcess] = []
+    answers, wait = threading.Event(), ChildProcess.wait_for_end
+
+    def wait_in_the_kernel(process: ChildProcess) -> None:
+        if not stuck:
+            stuck.append(process)
+            assert answers.wait(60)
+        wait(process)
+
+    def device_of(number: int) -> str:
+        fleet.spawn(f"w1.{number}", f"1.{number}", 0)
+        while not isinstance(event := said.get(timeout=30), OutputLine) or event.stream == "system":
+            pass
+        return event.line
+
+    monkeypatch.setattr(ChildProcess, "wait_for_end", wait_in_the_kernel)
+    monkeypatch.setattr(supervisor_module, "UNENDED_S", 0.2)
+    start = wire.Start(1, "toy", "", "", spec_to_json(spec()), "127.0.0.1", "")
+    command = (sys.executable, "-S", "-c", SHOWS_DEVICES)
+    fleet = LocalFleet(ChildPlan(start, "here", tmp_path, {}, command), said.put, ("4", "6", "8"))
+    try:
+        assert [device_of(number) for number in (1, 2)] == ["4", "6"]
+        first = fleet._workers["1.1"]
+        fleet.kill("1.1", "it hangs", with_stacks=False)
+        while not isinstance(said.get(timeout=30), wire.Exited):
+            pass
+        assert device_of(3) == "8"
+        answers.set()
+        wait_for(lambda: first.is_gone, "its end", 10.0)
+        assert device_of(4) == "4"
+    finally:
+        answers.set()
         fleet.close()
 
 

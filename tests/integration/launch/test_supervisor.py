@@ -194,8 +194,10 @@ def test_one_that_the_kernel_does_not_end_is_waited_for_by_nobody(run: Any, monk
     assert exited.cause.startswith(f"it hangs; {what}")
     assert [line.startswith(what) for stream, line in watched.output if stream == "system"] == [True]
     assert watched.supervisor.close()
+    assert not watched.supervisor.is_gone
     answers.set()
     wait_for(lambda: not watched.supervisor._life.is_alive(), "its end", 10.0)
+    assert watched.supervisor.is_gone
     watched.supervisor.kill("nobody waits")
     with pytest.raises(ChildProcessError):
         os.waitid(os.P_PID, watched.supervisor.pid, os.WEXITED | os.WNOHANG)  # it was reaped
