@@ -233,6 +233,7 @@ def test_what_cannot_be_started_is_an_exit_with_the_cause(run: Any) -> None:
     exited = watched.finish()
     assert "could not be started" in exited.cause
     assert watched.seen == [exited]
+    assert watched.supervisor.is_gone
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"type": "Coup"}', '{"type": "Hello", "incarnation": 5}', "[]"])
