@@ -29,20 +29,14 @@ def seal(session: Session) -> None:
     settle(session)
     step, ordinal = session.completed.key
     key = (step, ordinal + 1)
-    while True:
-        session.check()
-        if session.knows_table(key):
-            return
+
+    def gather() -> torch.Tensor:
         session.save(is_last=True)
         session.control.stage("exchange", session.step)
-        try:
-            table = session.gather_table(key, torch.zeros(1, dtype=torch.float64))
-        except GenerationLost as error:
-            session.membership.recover(str(error))
-        else:
-            session.complete_table(key, table)
-            session.control.stage("update")
-            return
+        return session.gather_table(key, torch.zeros(1, dtype=torch.float64))
+
+    session.complete_together(key, gather)
+    session.control.stage("update")
 
 
 def end(session: Session, how: Literal["finished", "paused", "stopped"], digest: str = "") -> None:

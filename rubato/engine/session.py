@@ -366,6 +366,22 @@ class Session:
         if not self.knows_table(key):
             self._complete(Completed(key, table.flatten().clone()))
 
+    def complete_together(self, key: Key, exchange: Callable[[], torch.Tensor]) -> None:
+        """Exchange with all members what belongs to no step, over losses; who misses it gets its result from another.
+
+        Args:    exchange: gives the result, equal on all; done again after each loss.
+        """
+        while True:
+            self.check()
+            if self.knows_table(key):
+                return
+            try:
+                table = exchange()
+            except GenerationLost as error:
+                self.membership.recover(str(error))
+            else:
+                self.complete_table(key, table)
+
     # --- the capture point --------------------------------------------------------------------------------------------
 
     def commit(self, row: MetricRow) -> None:

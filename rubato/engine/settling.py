@@ -11,7 +11,6 @@ import torch
 from rubato.engine.aggregation import REGISTERED, keeps_something
 from rubato.engine.header import Decision, Leaving
 from rubato.engine.reduction import Reduced
-from rubato.errors import GenerationLost
 from rubato.strategies.peers import Alone
 from rubato.wire.events import EventKind
 from rubato.wire.worker import GenerationRecord
@@ -89,18 +88,15 @@ def settle(session: Session) -> None:
         return
     step, ordinal = session.completed.key
     key = aggregation.settling = (step, ordinal + 1)
-    while True:
-        session.check()
-        if session.knows_table(key):
-            break
+
+    def exchange() -> torch.Tensor:
         session.control.stage("exchange", session.step)
         comm = session.comm if session.comm is not None and session.world > 1 else Alone(session.device)
-        try:
-            settled = aggregation.settle(comm)
-            comm.confirm()  # some may leave behind this, and others need what they sent
-            session.complete_table(key, settled)
-        except GenerationLost as error:
-            session.membership.recover(str(error))
+        settled = aggregation.settle(comm)
+        comm.confirm()  # some may leave behind this, and others need what they sent
+        return settled
+
+    session.complete_together(key, exchange)
     row = session.completed.result
     assert isinstance(row, torch.Tensor)
     aggregation.take(row)

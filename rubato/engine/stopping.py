@@ -14,7 +14,6 @@ import torch
 
 from rubato.engine.agreement import Disagreement
 from rubato.engine.labels import tell_stop
-from rubato.errors import GenerationLost
 from rubato.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -42,20 +41,7 @@ def agree(session: Session) -> None:
     if session.stopped_of is None:
         return
     step, ordinal = session.completed.key
-    key = (step, ordinal + 1)
-    while True:
-        session.check()
-        if session.knows_table(key):
-            break
-        session.control.stage("exchange", session.step)
-        try:
-            _tell(session)
-        except Disagreement as error:
-            session.diverge(error)
-        except GenerationLost as error:
-            session.membership.recover(str(error))
-        else:
-            session.complete_table(key, torch.zeros(1, dtype=torch.float64))
+    session.complete_together((step, ordinal + 1), lambda: _tell(session))
     control = session.control
     if control.standby is not None:  # whoever leads next asks for it
         control.standby = replace(control.standby, total_steps=session.step)
@@ -63,10 +49,13 @@ def agree(session: Session) -> None:
     control.stage("update")
 
 
-def _tell(session: Session) -> None:
+def _tell(session: Session) -> torch.Tensor:
+    """That all say so is the result."""
+    session.control.stage("exchange", session.step)
     record, comm = session.record, session.comm
+    agreed = torch.zeros(1, dtype=torch.float64)
     if record is None or comm is None or session.world == 1:
-        return
+        return agreed
     session.finish_feeding()
     device = session.flat.device if session.aggregation is None else torch.device("cpu")
     agreement = session.agreement(record)
@@ -74,4 +63,8 @@ def _tell(session: Session) -> None:
     digest = agreement.digest(session.digests.of(session.state, session.step, parts))
     told = tell_stop(comm, (record.attempt, record.number, session.step), device, digest or 0)
     if agreement.judges:
-        agreement.judge(told)
+        try:
+            agreement.judge(told)
+        except Disagreement as error:
+            session.diverge(error)
+    return agreed
