@@ -210,9 +210,7 @@ class _Alone(Control):
         taker = self._claim.taken_by() if self._claim is not None else ""
         if taker and self._root is not None:
             self._taken = describe_taken(self._root, taker)
-            self._answers.put(
-                CheckpointFound(unusable=self._taken)
-            )  # for whoever looks for one, and finds no other answer
+            self._answers.put(CheckpointFound(unusable=self._taken))  # whoever looks for one finds no other answer
         return bool(taker)
 
     def find_latest(self) -> Folder | None:
