@@ -3,10 +3,11 @@
     every so many steps, at the start and after a recovery   all say the digest of the whole state; a minority leaves
     in the second step with joiners, the first one           each member says the digest of a share that another one
     that they compute for                                    sent, and the joiners one over all that they got: a wrong
-                                                             bit is not taken over unseen. Where `run.stop` leaves
-                                                             no such step, they say so as they tell each other that
+                                                             bit is not taken over unseen
     in the step after a checkpoint was copied                all say the digest of the whole state: until then it is not
                                                              known whether the parts that each wrote are of one
+
+Where `run.stop` leaves no such step, they say so as they tell each other that.
 
 After any other planned change the members hold what they held before it. All these digests are of the state at the
 step's start, so a thread may compute them while the microbatches are.
@@ -147,10 +148,7 @@ class Agreement:
         """
         digests, audits = [header.digest for header in headers], [header.audit for header in headers]
         holders, joiners = self.record.holders, self.record.joiners
-        if self.judges:
-            self.judge(digests)
-        else:
-            self._part(STATES, minority(digests), digests)
+        self.compare(digests)
         if self.meets_joiners:
             known = {audits[rank] for rank in holders}.difference([None])
             if known and self.rank in joiners and audits[self.rank] not in {None, *known}:
@@ -161,11 +159,14 @@ class Agreement:
         if self.record.world == 1 or (not self.judges and sum(digest is not None for digest in digests) > 1):
             self.trust.agreed, self.trust.is_due = self.step, False
 
-    def judge(self, digests: Sequence[int | None]) -> None:
-        """Look at what all have said of the joiners' state, by rank.
+    def compare(self, digests: Sequence[int | None]) -> None:
+        """Look at what all have said of their state, by rank.
 
         Raises:  as `check`.
         """
+        if not self.judges:
+            self._part(STATES, minority(digests), digests)
+            return
         said = [digests[rank] for rank in self.record.holders]
         odd = {rank for rank in self.record.joiners if digests[rank] != _of_all(said)}
         self._part(STATES, odd, [*said, *(digests[rank] for rank in self.record.joiners)])

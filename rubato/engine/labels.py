@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Collection, Sequence
 
@@ -9,6 +10,7 @@ import torch
 
 from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.comm import Communicator
+from rubato.engine.entry import Key
 from rubato.engine.header import ALIGNMENT
 from rubato.engine.tree import Node, Order
 from rubato.errors import ModelError, ProtocolError
@@ -16,11 +18,22 @@ from rubato.errors import ModelError, ProtocolError
 _LABEL = struct.Struct("<6q")
 """What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
 
-_STOPS = -1
-"""In place of the number of nodes: none, for the worker's program has stopped the steps."""
+_DECIDE_ALIKE = (
+    "decide by a value that is equal on all of them (what run.evaluate returns, run.state, step.index), not by one of "
+    "this worker alone (the loss of its microbatches, its clock)"
+)
 
 Stamp = tuple[int, int, int]
 """Attempt, generation, step."""
+
+
+class Other(enum.IntEnum):
+    """An exchange that is none of a step's nodes. It is told in place of their number."""
+
+    STOP = -1
+    """The worker's program has stopped the steps: the stamp is of the first one that will not be."""
+    TABLE = -2
+    """Of an evaluation, or what else belongs to no step: the stamp is of the last step that was exchanged."""
 
 
 def tell_nodes(
@@ -61,41 +74,56 @@ def tell_nodes(
     told = label(comm.rank) + remark
     source[: len(told)].copy_(bytes_tensor(told))
     comm.all_gather(out, source)
-    remarks = []
-    for rank, row in enumerate(out.view(comm.world, ALIGNMENT)):
-        said = bytes(row.cpu().numpy())
-        if _LABEL.unpack_from(said)[4] == _STOPS:
-            raise ModelError(_describe_stop(stamp, {rank}))
-        if said[: _LABEL.size] != label(rank):
+    said = [bytes(row.cpu().numpy()) for row in out.view(comm.world, ALIGNMENT)]
+    _check_others([_LABEL.unpack_from(one) for one in said], None)
+    for rank, one in enumerate(said):
+        if one[: _LABEL.size] != label(rank):
             raise ProtocolError(f"rank {rank} holds parts of another step, or other nodes than the owners say")
-        remarks.append(said[_LABEL.size :])
-    return remarks
+    return [one[_LABEL.size :] for one in said]
 
 
-def tell_stop(comm: Communicator, stamp: Stamp, device: torch.device, remark: int = 0) -> list[int]:
-    """Where others would tell the nodes of this step: that there is none. All members must do so.
+def tell_other(comm: Communicator, stamp: Stamp, kind: Other, device: torch.device, remark: int = 0) -> list[int]:
+    """Where others would tell the nodes of a step: that this is another exchange. All members must be in it.
 
     Args:
         device: where the others have their labels.
         remark: told along, of 64 bits.
     Returns: by rank, its remark.
-    Raises:  GenerationLost: a member was lost.  ModelError: others train on.
+    Raises:  GenerationLost: a member was lost.  ModelError: some are in another exchange.
     """
     source, out = (torch.zeros(count * ALIGNMENT, dtype=torch.uint8, device=device) for count in (1, comm.world))
-    told = _LABEL.pack(*stamp, comm.rank, _STOPS, remark)
+    told = _LABEL.pack(*stamp, comm.rank, kind, remark)
     source[: len(told)].copy_(bytes_tensor(told))
     comm.all_gather(out, source)
     said = [_LABEL.unpack_from(bytes(row.cpu().numpy())) for row in out.view(comm.world, ALIGNMENT)]
-    stopping = {rank for rank, one in enumerate(said) if one[:-1] == (*stamp, rank, _STOPS)}
-    if len(stopping) < comm.world:
-        raise ModelError(_describe_stop(stamp, stopping))
+    _check_others(said, (*stamp, kind))
     return [one[-1] for one in said]
 
 
-def _describe_stop(stamp: Stamp, ranks: Collection[int]) -> str:
-    named = " and ".join(f"rank {rank}" for rank in sorted(ranks))
+def _check_others(said: Sequence[tuple[int, ...]], mine: tuple[int, ...] | None) -> None:
+    """Compare what all have told.
+
+    Args:    mine: stamp and kind of this worker's exchange; None: its nodes.
+    """
+    found = [(*one[:3], one[4]) if one[4] < 0 else None for one in said]
+    if all(one == mine for one in found):
+        return
+    there = {one: [rank for rank, other in enumerate(found) if other == one] for one in found if one is not None}
+    (_, _, step, kind), ranks = min(there.items(), key=lambda item: (-item[0][-1], item))
+    what = f"run.stop() was called in step {step - 1}" if kind == Other.STOP else f"run.evaluate was called {_at(step)}"
+    named = " and ".join(f"rank {rank}" for rank in ranks)
+    raise ModelError(f"{what} by {named}, and not by all workers: {_DECIDE_ALIKE}")
+
+
+def _at(step: int) -> str:
+    """Where user code is, when so many steps were exchanged."""
+    return f"in or behind step {step}" if step >= 0 else "before the first step"
+
+
+def describe_other_exchange(mine: Key, theirs: Key) -> str:
+    """What a joiner says that waits for one exchange, where the members have had another one."""
+    here, there = (f"the end of step {step}" if ordinal else f"step {step}" for step, ordinal in (mine, theirs))
     return (
-        f"run.stop() was called in step {stamp[2] - 1} by {named}, and not by all workers: decide by a value that is "
-        "equal on all of them (what run.evaluate returns, run.state, step.index), not by one of this worker alone (the "
-        "loss of its microbatches, its clock)"
+        f"a worker that joined is at {here}, where the others went on to {there}: all workers must call run.evaluate "
+        f"and run.stop in the same steps; {_DECIDE_ALIKE}"
     )

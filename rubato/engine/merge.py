@@ -5,20 +5,23 @@ from __future__ import annotations
 import torch
 
 from rubato.engine.comm import Communicator
+from rubato.engine.labels import Other, Stamp, tell_other
 from rubato.errors import ModelError
 
 
-def merge(comm: Communicator, table: torch.Tensor) -> torch.Tensor:
+def merge(comm: Communicator, table: torch.Tensor, stamp: Stamp, device: torch.device) -> torch.Tensor:
     """The rows of all members, the lowest rank's where several hold one; rows nobody holds are nan.
 
+    Args:
+        stamp: of the step that was exchanged last.
+        device: where labels are told.
     Shapes:  table (n,) or (n, m), float64.
-    Raises:  GenerationLost: a member was lost.  ModelError: the workers' tables differ in size.
+    Raises:  GenerationLost: a member was lost.  ModelError: the workers' tables differ in size, or some have none.
     """
-    sizes = torch.zeros(comm.world, dtype=torch.int64)
-    comm.all_gather(sizes, torch.tensor([table.numel()]))
-    if len(set(sizes.tolist())) > 1:  # gloo would end the process
+    sizes = tell_other(comm, stamp, Other.TABLE, device, table.numel())
+    if len(set(sizes)) > 1:  # gloo would end the process
         raise ModelError(
-            f"run.evaluate was called for {', '.join(map(str, sizes.tolist()))} chunks by ranks 0 to "
+            f"run.evaluate was called for {', '.join(map(str, sizes))} chunks by ranks 0 to "
             f"{comm.world - 1}: give all workers the same dataset and batch size"
         )
     gathered = torch.empty(comm.world * table.numel(), dtype=torch.float64)

@@ -30,6 +30,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
+from rubato.engine.labels import describe_other_exchange
 from rubato.engine.loading import load_checkpoint, program_of
 from rubato.engine.membership import Membership
 from rubato.engine.merge import merge
@@ -44,7 +45,7 @@ from rubato.engine.streaming import keeping_of
 from rubato.engine.sums import Sums
 from rubato.engine.told import Told
 from rubato.engine.tree import AnyOrder, Order, Tree, passes
-from rubato.errors import Diverged, GenerationLost
+from rubato.errors import Diverged, GenerationLost, ModelError
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -218,7 +219,7 @@ class Session:
 
     def next_pass(self) -> range:
         """The lowest microbatches of this step that are this worker's to compute next, in one pass; empty: none."""
-        self.check()
+        self.check((self.step, 0))
         return next(self.passes(self.step, self.owners(), self.sums.of(self.step).held), range(0))
 
     def passes(self, step: int, owners: tuple[int, ...], held: set[int]) -> Iterator[range]:
@@ -243,17 +244,27 @@ class Session:
         return self.owners_of_step is not None and self.owners_of_step[0] == self.step
 
     @property
+    def labels_at(self) -> torch.device:
+        """Where members tell each other what they are about to exchange."""
+        return self.flat.device if self.aggregation is None else torch.device("cpu")
+
+    @property
     def audits(self) -> Audit:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
         if self.record is None or not self.spec.reproducible or self.follower is not None or not self.state.is_steady:
             return Audit.NONE
         return audit_of(self.record, self.rank, self.step, self.reduced == 0, self.is_repaired)
 
-    def check(self) -> None:
-        """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover."""
+    def check(self, key: Key) -> None:
+        """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover.
+
+        Raises:  ModelError: the members' next exchange is another one.
+        """
         assert self.record is not None
         if self.follower is not None:
             self.membership.next_result()
+            if self.follower is not None and self.completed.key != key:
+                raise ModelError(describe_other_exchange(key, self.completed.key))
         elif self.control.is_revoked(self.record.number):
             self.membership.recover("the controller revoked the generation")
 
@@ -359,7 +370,8 @@ class Session:
         if self.comm is None or self.world == 1:
             return table
         self.finish_feeding()
-        return merge(self.comm, table)
+        assert self.record is not None
+        return merge(self.comm, table, (self.record.attempt, self.record.number, key[0]), self.labels_at)
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""
@@ -372,7 +384,7 @@ class Session:
         Args:    exchange: gives the result, equal on all; done again after each loss.
         """
         while True:
-            self.check()
+            self.check(key)
             if self.knows_table(key):
                 return
             try:

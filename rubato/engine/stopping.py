@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rubato.engine.agreement import Disagreement
-from rubato.engine.labels import tell_stop
+from rubato.engine.labels import Other, tell_other
 from rubato.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def agree(session: Session) -> None:
     """All steps are done: where they were stopped, make sure that all members did so, and tell it.
 
     Raises:
-        ModelError: some train on.  Diverged: this worker has joined in the last step, with another state.
+        ModelError: some train on.  Diverged: the next step would have shown that this worker's state is another one.
     """
     if session.stopped_of is None:
         return
@@ -57,14 +57,12 @@ def _tell(session: Session) -> torch.Tensor:
     if record is None or comm is None or session.world == 1:
         return agreed
     session.finish_feeding()
-    device = session.flat.device if session.aggregation is None else torch.device("cpu")
     agreement = session.agreement(record)
-    parts = agreement.parts if agreement.judges else ()  # of joiners that had one step with the others
-    digest = agreement.digest(session.digests.of(session.state, session.step, parts))
-    told = tell_stop(comm, (record.attempt, record.number, session.step), device, digest or 0)
-    if agreement.judges:
-        try:
-            agreement.judge(told)
-        except Disagreement as error:
-            session.diverge(error)
+    digest = agreement.digest(session.digests.of(session.state, session.step, agreement.parts))
+    stamp = record.attempt, record.number, session.step
+    told = tell_other(comm, stamp, Other.STOP, session.labels_at, digest or 0)
+    try:
+        agreement.compare([said or None for said in told])
+    except Disagreement as error:
+        session.diverge(error)
     return agreed

@@ -29,7 +29,7 @@ def fill_table(
     missing = list(range(len(table)))
     must_ask = ask_first
     while missing:
-        session.check()
+        session.check(key)
         if not must_ask and not session.knows_table(key):
             for row in missing[session.rank :: session.world]:
                 if table[row].isnan().any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,63 @@ def test_a_joiner_with_a_wrong_state_that_stops_in_its_first_step_is_lost_and_no
     assert digest == expected(tmp_path, CONFIG | {"stop_at": steps - 1})
 
 
+WRONG_BEHIND = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        if step.index == run.config["stop_at"]:
+            run.stop()
+            if run._session.rank == 1:
+                next(model.parameters()).detach().view(-1)[0] += 1.0
+            if run._session.rank == 3:
+                os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+@pytest.mark.short
+def test_states_are_compared_where_one_is_lost_behind_the_stop(tmp_path: Path) -> None:
+    """As the first step of a recovery would."""
+    with job(tmp_path, WRONG_BEHIND, workers=4, config=CONFIG, checkpoint_dir=str(tmp_path / "kept")) as run:
+        assert run.result() == (STOP_AT + 1, expected(tmp_path, CONFIG))
+        record(run, "SIGKILL of 1 of 4 and a wrong bit of another one, behind the stop")
+        assert [event["step"] for event in run.events("diverged")] == [STOP_AT + 1]
+        assert len(run.events("worker.lost")) == 2
+
+
+JOINS_OTHERWISE = """
+def train(run):
+    model, optimizer = build(run)
+    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
+    for step in run.steps():
+        fit(run, step, model, optimizer)
+        if run._session.follower is not None:
+            getattr(run, run.config["calls"])(*((DATA, lambda x, y: 0.0) if run.config["calls"] == "evaluate" else ()))
+
+if __name__ == "__main__":
+    rubato.main(train)
+"""
+
+
+@pytest.mark.parametrize("calls", ["stop", "evaluate"])
+def test_a_joiner_that_does_something_else_than_the_members_says_so(tmp_path: Path, calls: str) -> None:
+    """It uses no exchange of a group in which it still follows: that would end all who have the state."""
+    config = {"steps": 40, "pace": 0.02, "calls": calls}
+    with job(tmp_path, JOINS_OTHERWISE, workers=1, config=config) as run:
+        run.wait_step(3)
+        run.scale(2)
+        run.wait_for_end()
+        lost = [event["message"] for event in run.events("worker.lost")]
+    here = r"a worker that joined is at the end of step \d+, where the others went on to step \d+"
+    there = rf"run\.{calls}(\(\))? was called in .*step \d+ by rank 1, and not by all workers"
+    assert lost
+    assert all(re.search(rf"was lost: ModelError: ({here}|{there})", one) for one in lost), lost
+
+
 @pytest.mark.short
 def test_what_was_stopped_stays_so_unless_it_is_to_be_longer(tmp_path: Path) -> None:
     with stopped(tmp_path, 2) as run:
@@ -147,13 +205,25 @@ def test_to_stop_on_some_workers_only_is_told_as_that(tmp_path: Path) -> None:
     assert "equal on all of them (what run.evaluate returns" in outcome.failure.message
 
 
+COMPRESSED = {"reproducible": False, "aggregation": {"compression": {"method": "topk", "density": 0.5}}}
+
+
+@pytest.mark.parametrize("spec", [{}, {"reproducible": False}, COMPRESSED], ids=["", "fast", "compressed"])
+def test_to_evaluate_on_some_workers_only_is_told_as_that(tmp_path: Path, spec: dict[str, Any]) -> None:
+    """As in plain data parallelism, where the first rank does."""
+    program = STOPS.replace('if run.config.get("evaluates"):', "if step.index == 3 and run._session.rank == 0:")
+    with job(tmp_path, program, workers=2, config=CONFIG, **spec) as run:
+        outcome = run.wait_for_end()
+    assert outcome.state == "failed"
+    told = "ModelError: run.evaluate was called in or behind step 3 by rank 0, and not by all workers"
+    assert outcome.failure.message.startswith(told)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         pytest.param({"reproducible": False}, id="fast"),
-        pytest.param(
-            {"reproducible": False, "aggregation": {"compression": {"method": "topk", "density": 0.5}}}, id="compressed"
-        ),
+        pytest.param(COMPRESSED, id="compressed"),
         pytest.param({"local_updates": {"method": "local_sgd", "sync_every": 2}}, id="local"),
         pytest.param(
             {"reproducible": False, "local_updates": {"method": "asynchronous", "sync_every": 2}}, id="served"
