@@ -75,8 +75,12 @@ class JobState:
 
     @property
     def is_trained(self) -> bool:
-        """All steps are done: those who have the state keep it, and there is nothing left to join in."""
-        return self.total_steps is not None and self.step >= self.total_steps
+        """All steps are done: those who have the state keep it, and there is nothing left to join in.
+
+        The last one is told as committed when the program is over only, which may be long behind its loop.
+        """
+        done = max((self.step, *(worker.step for worker in self.roster.of(self.current))))
+        return self.total_steps is not None and done >= self.total_steps
 
     def is_member(self, worker: WorkerView) -> bool:
         """Of the current generation or of the pending one."""

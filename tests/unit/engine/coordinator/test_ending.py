@@ -11,6 +11,7 @@ import pytest
 
 from rubato.checkpoint.files import FileRecord
 from rubato.checkpoint.manifest import open_checkpoint
+from rubato.engine.coordinator.hangs import HangPolicy
 from rubato.engine.coordinator.orders import ManifestCommitted
 from rubato.errors import CheckpointCorrupt
 from rubato.wire import worker as wire
@@ -313,6 +314,24 @@ def test_who_is_lost_behind_the_last_step_is_replaced_only_where_all_are(spares:
     cluster.writes, cluster.may_commit = "well", True
     assert end(cluster) == "succeeded"
     assert job.spawned > 3 + spares
+
+
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_who_is_lost_while_programs_evaluate_behind_their_loops_is_not_replaced(rolls_back: bool) -> None:
+    """That the last step counts is told when they are over; until then only their progress words say so."""
+    endless = HangPolicy(1e9, 1e9, 1e9, 1e9)
+    cluster = Cluster(random.Random(3), workers=3, total_steps=5, rolls_back=rolls_back, hangs=endless)
+    cluster.evaluates_behind = True
+    job = cluster.coordinator.job
+    cluster.run(lambda: len(job.roster) == 3 and min(worker.step for worker in job.roster) == 5)
+    assert job.step == 4
+    cluster.die(cluster.living[0])
+    for _ in range(1000):
+        cluster.advance()
+    assert job.is_settled
+    assert (job.spawned, len(cluster.living), job.restarts) == (3, 2, 0)
+    cluster.evaluates_behind = False
+    assert end(cluster) == "succeeded"
 
 
 def finished_and_unsaved(takes_rows: bool) -> Cluster:

@@ -36,6 +36,8 @@ class Training:
     def __init__(self, schedule: random.Random, total_steps: int) -> None:
         self.random = schedule
         self.total_steps = total_steps
+        self.evaluates_behind = False
+        """Programs stay in an exchange behind their loops."""
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.groups: dict[tuple[int, int], Group] = {}
@@ -179,10 +181,13 @@ class Training:
             return lambda: self._say_ended(worker)
         if worker.result is not None and worker.completed.key == (step, 0):
             return lambda: self._commit(worker)
-        if step >= self.total_steps and number:
+        is_behind = step >= self.total_steps and number > 0
+        if is_behind and not self.evaluates_behind:
             return lambda: self._finish(worker)
         if worker.control.is_revoked(record.number):
             return lambda: self._recover(worker, "the controller revoked the generation")
+        if is_behind:
+            return None
         if step == self.raises_at:
             return lambda: self._recover(worker, self.random.choice(self.raises))
         if step >= self.total_steps and not self._has_saved(worker):
