@@ -358,9 +358,17 @@ class LocalFleet:
             supervisor.join(CLOSE_S)
 
     def _free_slot(self) -> int:
-        """The lowest one, so that a replacement gets the GPU of the one that was lost."""
+        """The lowest one, so that a replacement gets the GPU of the one that was lost.
+
+        Where a process that does not end has the last free GPU it is shared with that one, and not with who trains.
+        """
         self._slots = {slot: worker for slot, worker in self._slots.items() if not worker.is_gone}
-        return next(one for one in range(len(self._slots) + 1) if one not in self._slots)
+        free = next(one for one in range(len(self._slots) + 1) if one not in self._slots)
+        if (free + 1) * self._devices_each <= len(self._devices):
+            return free
+        with self._lock:
+            living = list(self._workers.values())
+        return min((slot for slot, worker in self._slots.items() if worker not in living), default=free)
 
     def _deliver(self, event: wire.Message | OutputLine) -> None:
         if isinstance(event, wire.Exited):
