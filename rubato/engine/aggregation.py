@@ -66,7 +66,7 @@ class Aggregation(Keeping):
         """What is kept, as its shapes and types: without memory."""
         self._settled: State | None = None
         self._is_sum = False
-        """Whether what is settled is in the units of the sum of weighted gradients yet, as in older checkpoints."""
+        """Whether what is kept is in the units of the sum of weighted gradients yet, as in older checkpoints."""
         self._own: State | None = None
         self._pending: tuple[int, State] | None = None
 
@@ -158,7 +158,8 @@ class Aggregation(Keeping):
     def count(self, step: int, *, follows: bool) -> None:
         """See `Keeping`."""
         pending, self._pending = self._pending, None
-        self._settled, self._own, self._is_sum = None, None, False
+        self._settled, self._own = None, None
+        self._is_sum = self._is_sum and not self.whole
         if follows:
             return
         if pending is None or pending[0] != step:
@@ -172,17 +173,17 @@ class Aggregation(Keeping):
         return norm(float(torch.linalg.vector_norm(after[name])) for name in _GRADIENTS if name in after)
 
     def _present(self, rank: int, world: int) -> State:
-        if self._own is not None:
-            return self._own
-        if not self._like:
-            return {}
-        if self._settled is None:
-            raise ProtocolError("a worker that has not heard what is kept takes part in an exchange")
-        assert self._method is not None
-        settled = self._settled
-        if self._is_sum:
-            settled = {name: part if name == "q" else part / (self.whole or 1.0) for name, part in settled.items()}
-        return self._method.adopt(settled, rank, world)
+        present = self._own
+        if present is None:
+            if not self._like:
+                return {}
+            if self._settled is None:
+                raise ProtocolError("a worker that has not heard what is kept takes part in an exchange")
+            assert self._method is not None
+            present = self._method.adopt(self._settled, rank, world)
+        if self._is_sum and self.whole:  # else the next step that weighs something says by what
+            present = {name: part if name == "q" else part / self.whole for name, part in present.items()}
+        return present
 
     # --- settling -----------------------------------------------------------------------------------------------------
 

@@ -94,6 +94,16 @@ class Job:
             self.applied += total
             self.step += 1
 
+    def exchange_nothing(self) -> None:
+        """A step in which no microbatch weighs anything, and no gradient is finite."""
+        group, nothing = fake_group(self.world), torch.zeros(self.flat.length, dtype=torch.float64)
+        on_ranks(
+            self.world,
+            lambda rank: self.workers[rank].exchange(group[rank], nothing.clone(), self.step, are_finite=False),
+        )
+        self.count(range(self.world))
+        self.step += 1
+
     def vectors(self, untouched: Collection[str]) -> torch.Tensor:
         """Of all workers."""
         generator = torch.Generator().manual_seed(self.step)
@@ -323,7 +333,7 @@ def test_what_another_method_has_kept_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("method", KEEPING)
-@pytest.mark.parametrize("first", ["step", "not finite", "lost step"])
+@pytest.mark.parametrize("first", ["step", "not finite", "lost step", "weighs nothing"])
 def test_what_a_checkpoint_has_kept_of_weighted_sums_is_divided_once(method: Method, first: str) -> None:
     """As older ones have it, which do not say so."""
     before, after = Job(method, 1), Job(method, 2)
@@ -340,8 +350,11 @@ def test_what_a_checkpoint_has_kept_of_weighted_sums_is_divided_once(method: Met
     assert joiner.state_dict()["unit"] == "sum", "as the others, it does not know yet what steps weigh"
     after.workers.append(joiner)
     after.step, after.given, after.applied = before.step, before.given.clone(), before.applied.clone()
-    after.reweigh(300.0)
     after.begin()
+    if first == "weighs nothing":
+        after.reweigh(0.0)
+        after.exchange_nothing()
+    after.reweigh(300.0)
     after.exchange(counts=first != "lost step", are_finite=first != "not finite")
     after.exchange(counts=True)
     assert after.missing().abs().max() < 1e-9
