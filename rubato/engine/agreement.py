@@ -40,9 +40,16 @@ class Disagreement(RubatoError):
     """What this worker has is not what the others have. `digests` are what they said."""
 
     def __init__(self, what: str, digests: Sequence[int | None]) -> None:
-        self.what = what
-        self.digests = tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)
+        self.what, self.digests = what, _in_words(digests)
         super().__init__(f"the {what} differ: {', '.join(self.digests)}")
+
+
+class OthersDiffer(GenerationLost):
+    """What these ranks have is not what the majority has, which this worker belongs to."""
+
+    def __init__(self, what: str, digests: Sequence[int | None], ranks: Collection[int]) -> None:
+        self.what, self.digests, self.ranks = what, _in_words(digests), tuple(sorted(ranks))
+        super().__init__(f"the {what} of ranks {list(self.ranks)} differ from those of the others")
 
 
 class Audit(enum.Enum):
@@ -144,7 +151,7 @@ class Agreement:
         """Look at what all have said.
 
         Raises:
-            Disagreement: this worker is not among a majority.  GenerationLost: others are not; they leave.
+            Disagreement: this worker is not among a majority.  OthersDiffer: others are not; they leave.
         """
         digests, audits = [header.digest for header in headers], [header.audit for header in headers]
         holders, joiners = self.record.holders, self.record.joiners
@@ -175,10 +182,14 @@ class Agreement:
         if self.rank in odd:
             raise Disagreement(what, told)
         if odd:
-            raise GenerationLost(f"the {what} of ranks {sorted(odd)} differ from those of the others")
+            raise OthersDiffer(what, told, odd)
 
 
 def _of_all(digests: Sequence[int | None]) -> int:
     """One digest of several."""
     text = ",".join(map(str, digests)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
+def _in_words(digests: Sequence[int | None]) -> tuple[str, ...]:
+    return tuple(f"{(digest or 0) & (2**64 - 1):016x}" for digest in digests)

@@ -19,7 +19,7 @@ import torch
 
 from rubato.checkpoint.storage import Folder
 from rubato.data.order import BatchPlan
-from rubato.engine.agreement import Agreement, Audit, Disagreement, Trust, audit_of
+from rubato.engine.agreement import Agreement, Audit, Disagreement, OthersDiffer, Trust, audit_of
 from rubato.engine.arithmetic import arithmetic_of
 from rubato.engine.comm import Communicator
 from rubato.engine.control import Control
@@ -297,6 +297,8 @@ class Session:
             except Disagreement as error:
                 self.diverge(error)
             except GenerationLost as error:
+                if isinstance(error, OthersDiffer):
+                    self.accuse(error)
                 self.membership.recover(str(error))
                 if not self.is_caught_up():
                     return None
@@ -351,10 +353,18 @@ class Session:
 
     def diverge(self, error: Disagreement) -> NoReturn:
         """This worker's part is over: it is not the same as the others'."""
-        assert self.record is not None
-        me, number = self.control.start.incarnation, self.record.number
-        self.control.say(wire.StateDiverged(me, number, self.step, error.digests, error.what, self.trust.agreed))
+        self._tell_divergence(error)
         raise Diverged(f"the {error.what} differ at step {self.step}, and this worker is not among a majority")
+
+    def accuse(self, error: OthersDiffer) -> None:
+        """Others are not the same: tell it, as this worker leaves the group, and may cut them off before they know."""
+        self._tell_divergence(error, error.ranks)
+
+    def _tell_divergence(self, error: Disagreement | OthersDiffer, ranks: tuple[int, ...] = ()) -> None:
+        assert self.record is not None
+        me, out = self.control.start.incarnation, tuple(self.record.members[rank].incarnation for rank in ranks)
+        found = error.digests, error.what
+        self.control.say(wire.StateDiverged(me, self.record.number, self.step, *found, self.trust.agreed, out))
 
     def knows_table(self, key: Key) -> bool:
         """Whether this evaluation is complete already, from a recovery."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rubato.engine.agreement import Disagreement
+from rubato.engine.agreement import Disagreement, OthersDiffer
 from rubato.engine.labels import Other, tell_other
 from rubato.wire import worker as wire
 
@@ -65,4 +65,7 @@ def _tell(session: Session) -> torch.Tensor:
         agreement.compare([said or None for said in told])
     except Disagreement as error:
         session.diverge(error)
+    except OthersDiffer as error:
+        session.accuse(error)
+        raise
     return agreed

@@ -379,7 +379,10 @@ class UserFailed:
 
 @dataclass(frozen=True)
 class StateDiverged:
-    """Digests of members that must be equal are not; this worker is not among a majority, and exits."""
+    """Digests of members that must be equal are not: who is not among a majority is out.
+
+    That one says so and exits. Those who see it say so, too: they leave the group, and may cut it off before it knows.
+    """
 
     incarnation: str
     generation: int
@@ -389,6 +392,8 @@ class StateDiverged:
     """What they are of, in words."""
     agreed: int = 0
     """So many steps were committed when all members were last known to hold the same state."""
+    of: tuple[str, ...] = ()
+    """Who is out, by incarnation, where others say so; empty: this worker."""
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,9 @@ class Coordinator:
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
         self._commit_whole()
-        if self.job.has_joined(worker) and event.step > self.job.first_step + 1:  # in the second step it is compared
+        if (
+            self.job.has_joined(worker.incarnation) and event.step > self.job.first_step + 1
+        ):  # in the second step it is compared
             self._divergences.on_joined()
         if self.job.current is not None and event.generation == self.job.number:
             self.job.roster.see_pace(self.job.current, event.pace)
@@ -261,6 +263,9 @@ class Coordinator:
         worker.step = max(worker.step, event.step)
 
     def _on_broken(self, worker: WorkerView, event: wire.Broken, now: float) -> None:
+        if worker.error:
+            self.job.kill(worker, worker.error)  # others have told it of this one, which was cut off before it knew
+            return
         is_news = worker.broken is None or event.through > worker.broken.through
         worker.broken, worker.ended = event, None
         if worker.generation and not self.job.is_member(worker) and not self._repair.is_awaited(worker.incarnation):
@@ -336,10 +341,15 @@ class Coordinator:
             self._ending.fail(self.job.located(failure, worker))
 
     def _on_state_diverged(self, worker: WorkerView, event: wire.StateDiverged, now: float) -> None:
-        worker.error = f"the {event.what} differed, and it was not among a majority"
         job = self.job
+        odd = event.of or (worker.incarnation,)
+        for one in filter(None, map(job.roster.get, odd)):
+            one.error = f"the {event.what} differed, and it was not among a majority"
+            if one is not worker and one.broken is not None and one.broken.through >= event.generation:
+                one.broken = None  # it waits for the next generation with the others, and is none of them
+                job.kill(one, one.error)
         is_current = job.current is not None and event.generation == job.number
-        is_joiner = is_current and job.has_joined(worker) and event.step <= job.first_step + 1
+        is_joiner = is_current and job.has_joined(odd[0]) and event.step <= job.first_step + 1
         joined_at = job.first_step if is_joiner else None
         is_fresh = job.current is not None and job.current.origin.kind == "fresh" and event.step <= 1
         alarm = Alarm(event.generation, event.step, event.agreed, event.what, joined_at, is_at_start=is_fresh)

@@ -91,9 +91,9 @@ class JobState:
         """In the current generation."""
         return self.current.rank_of(worker.incarnation) if self.current else None
 
-    def has_joined(self, worker: WorkerView) -> bool:
+    def has_joined(self, incarnation: str) -> bool:
         """Whether it came into the current generation while others trained on."""
-        return self.current is not None and worker.incarnation in self.current.joining
+        return self.current is not None and incarnation in self.current.joining
 
     def located(self, failure: Failure, worker: WorkerView) -> Failure:
         """The failure, with the place where it happened."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from rubato.engine.coordinator import CommitManifest, Coordinator, Terms, Wish
 from rubato.engine.coordinator.divergence import Alarm, Divergences, Verdict, decide_divergence
 from rubato.wire import worker as wire
 from rubato.wire.cluster import Distrust
+from tests.unit.engine.coordinator.simulation import Cluster
 
 FIRST = Alarm(generation=3, step=120, agreed=100, what="states")
 
@@ -80,3 +82,29 @@ def test_a_successor_saves_nothing_that_was_found_to_be_wrong(distrusted: tuple[
     coordinator.adopt([told], [], 0.0)
     orders = coordinator.handle(wire.StripeWritten("1.1", 1, 10, "1-10", 0, 1, (), members=("1.1",)), 0.0)
     assert any(isinstance(order, CommitManifest) for order in orders) == (not distrusted)
+
+
+@pytest.mark.parametrize("hears_last", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_cut_off_before_it_knows_that_it_differs_is_out_all_the_same(seed: int, hears_last: bool) -> None:
+    """Those who have seen it leave the group. To the odd one that looks like a loss, and it would go on with them."""
+    cluster = Cluster(random.Random(seed), workers=3, total_steps=40)
+    cluster.run(lambda: cluster.coordinator.job.step >= 5 and cluster.is_settled)
+    odd, *others = cluster.living
+    step = odd.step
+    for worker in [*others, odd] if hears_last else [odd, *others]:
+        assert worker.record is not None
+        if worker is not odd:
+            place = (worker.incarnation, worker.record.number, step)
+            worker.say(wire.StateDiverged(*place, ("0", "1", "1"), "states", step, (odd.incarnation,)))
+        cluster._recover(worker, "the states of ranks [0] differ from those of the others")
+    highest = cluster.minted[-1].number
+    cluster.run(lambda: cluster.outcome is not None)
+    assert cluster.outcome is not None
+    assert cluster.outcome.state == "succeeded"
+    later = [record for record in cluster.minted if record.number > highest]
+    assert later
+    assert not any(record.rank_of(odd.incarnation) is not None for record in later)
+    assert [event.step for event in cluster.events if event.kind == "diverged"] == [step]
+    (lost,) = [event for event in cluster.events if event.kind == "worker.lost"]
+    assert lost.data["cause"] == "the states differed, and it was not among a majority"
