@@ -147,7 +147,10 @@ VARIABLES: dict[str, tuple[tuple[str, str], ...]] = {
             "RUBATO_WORKER_ID",
             "Id of the worker, which no other one has later: `w1.2`. Its rank changes: it is none of these.",
         ),
-        ("RUBATO_INCARNATION", "Which start of that worker this is."),
+        (
+            "RUBATO_INCARNATION",
+            "Its process, as `1.2`: the attempt of the job, and the number of its start in that. Decide nothing by it.",
+        ),
         ("OMP_NUM_THREADS", "`1`: the bits of a sum depend on how many threads share it out."),
         ("PYTHONHASHSEED", "`0`: the order of a set of strings is the same in all workers."),
         (

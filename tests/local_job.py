@@ -31,8 +31,12 @@ class ForkedJob(testing.LocalJob):
     Args:    program: in a folder that all programs of its kind share.
     """
 
+    present_test = ""
+    """The last one that began a run: its further ones find its name no more."""
+
     def __init__(self, home: Path, program: Path, **spec: Any) -> None:
-        self.test = os.environ.pop(NAME_OF_TEST, "").split(" ")[0]  # else each had an environment of its own
+        told = os.environ.pop(NAME_OF_TEST, "").split(" ")[0]  # else each had an environment of its own
+        self.test = ForkedJob.present_test = told or ForkedJob.present_test
         self._forkserver = forkserver(program.parent)
         super().__init__(home, program, forkserver=self._forkserver, **spec)
 

@@ -20,7 +20,7 @@ _LABEL = struct.Struct("<6q")
 
 _DECIDE_ALIKE = (
     "decide by a value that is equal on all of them (what run.evaluate returns, run.state, step.index), not by one of "
-    "this worker alone (the loss of its microbatches, its clock)"
+    "a worker alone (its rank or name, its clock, the loss of its microbatches)"
 )
 
 Stamp = tuple[int, int, int]
@@ -110,20 +110,26 @@ def _check_others(said: Sequence[tuple[int, ...]], mine: tuple[int, ...] | None)
         return
     there = {one: [rank for rank, other in enumerate(found) if other == one] for one in found if one is not None}
     (_, _, step, kind), ranks = min(there.items(), key=lambda item: (-item[0][-1], item))
-    what = f"run.stop() was called in step {step - 1}" if kind == Other.STOP else f"run.evaluate was called {_at(step)}"
     named = " and ".join(f"rank {rank}" for rank in ranks)
-    raise ModelError(f"{what} by {named}, and not by all workers: {_DECIDE_ALIKE}")
+    if kind == Other.STOP:
+        raise ModelError(
+            f"run.stop() was called {_where(step - 1)} by {named}, and not by all workers: {_DECIDE_ALIKE}"
+        )
+    raise ModelError(
+        f"run.evaluate was called {_where(step)} by {named}, and not by all workers. They share the dataset out, and "
+        f"all get the mean: call it on all; or, where it is not always called, {_DECIDE_ALIKE}"
+    )
 
 
-def _at(step: int) -> str:
-    """Where user code is, when so many steps were exchanged."""
-    return f"in or behind step {step}" if step >= 0 else "before the first step"
+def _where(step: int) -> str:
+    """Where user code is, behind the exchange of a step."""
+    return f"where step.index was {step}" if step >= 0 else "before the first step"
 
 
 def describe_other_exchange(mine: Key, theirs: Key) -> str:
     """What a joiner says that waits for one exchange, where the members have had another one."""
     here, there = (f"the end of step {step}" if ordinal else f"step {step}" for step, ordinal in (mine, theirs))
     return (
-        f"a worker that joined is at {here}, where the others went on to {there}: all workers must call run.evaluate "
-        f"and run.stop in the same steps; {_DECIDE_ALIKE}"
+        f"a worker that joined is at {here} (counted from 0), where the others went on to {there}: all workers must "
+        f"call run.evaluate and run.stop in the same steps; {_DECIDE_ALIKE}"
     )

@@ -178,8 +178,8 @@ def test_a_joiner_that_does_something_else_than_the_members_says_so(tmp_path: Pa
         run.scale(2)
         run.wait_for_end()
         lost = [event["message"] for event in run.events("worker.lost")]
-    here = r"a worker that joined is at the end of step \d+, where the others went on to step \d+"
-    there = rf"run\.{calls}(\(\))? was called in .*step \d+ by rank 1, and not by all workers"
+    here = r"a worker that joined is at the end of step \d+ .*, where the others went on to step \d+"
+    there = rf"run\.{calls}(\(\))? was called where step.index was \d+ by rank 1, and not by all workers"
     assert lost
     assert all(re.search(rf"was lost: ModelError: ({here}|{there})", one) for one in lost), lost
 
@@ -201,7 +201,9 @@ def test_to_stop_on_some_workers_only_is_told_as_that(tmp_path: Path) -> None:
     with job(tmp_path, STOPS, workers=2, config=CONFIG | {"only": 1}) as run:
         outcome = run.wait_for_end()
     assert outcome.state == "failed"
-    assert outcome.failure.message.startswith("ModelError: run.stop() was called in step 5 by rank 1, and not by all")
+    assert outcome.failure.message.startswith(
+        "ModelError: run.stop() was called where step.index was 5 by rank 1, and not by all"
+    )
     assert "equal on all of them (what run.evaluate returns" in outcome.failure.message
 
 
@@ -211,12 +213,15 @@ COMPRESSED = {"reproducible": False, "aggregation": {"compression": {"method": "
 @pytest.mark.parametrize("spec", [{}, {"reproducible": False}, COMPRESSED], ids=["", "fast", "compressed"])
 def test_to_evaluate_on_some_workers_only_is_told_as_that(tmp_path: Path, spec: dict[str, Any]) -> None:
     """As in plain data parallelism, where the first rank does."""
-    program = STOPS.replace('if run.config.get("evaluates"):', "if step.index == 3 and run._session.rank == 0:")
+    program = STOPS.replace(
+        'if run.config.get("evaluates"):', "if step.index == 3 and os.environ['RUBATO_WORKER_ID'] == 'w1.1':"
+    )
     with job(tmp_path, program, workers=2, config=CONFIG, **spec) as run:
         outcome = run.wait_for_end()
     assert outcome.state == "failed"
-    told = "ModelError: run.evaluate was called in or behind step 3 by rank 0, and not by all workers"
+    told = "ModelError: run.evaluate was called where step.index was 3 by rank 0, and not by all workers"
     assert outcome.failure.message.startswith(told)
+    assert not run.events("job.restarting"), "with others, none of which evaluates, it would succeed"
 
 
 @pytest.mark.parametrize(

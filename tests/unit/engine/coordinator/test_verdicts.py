@@ -66,6 +66,12 @@ def test_what_raises_on_two_workers_is_the_programs_fault() -> None:
     assert verdict(second, verdicts) is not None
 
 
+def test_what_the_engine_has_found_wrong_is_not_tried_again() -> None:
+    """Other workers may not show it: where one alone has evaluated, its successors have another name."""
+    found = UserFailed("1.1", "step", "ModelError: run.evaluate was called by rank 0 only", "Traceback", 7, None)
+    assert verdict(found) is not None
+
+
 @pytest.mark.parametrize("error", ["OSError: [Errno 5] Input/output error", "TimeoutError: [Errno 110] timed out"])
 def test_a_file_system_that_fails_all_workers_at_once_fails_once(error: str) -> None:
     verdicts = Verdicts()
