@@ -55,14 +55,24 @@ def read_model(folder: Folder, manifest: Manifest, model: str = "") -> dict[str,
         ) from error
 
 
-def export(folder: Folder, out: Path, model: str = "") -> tuple[Manifest, int]:
+def export(folder: Folder, out: Path, model: str = "", job: str = "") -> tuple[Manifest, int]:
     """Write a model as a safetensors file, whole or not at all; its metadata says where it is from.
 
-    Args:    folder: of a checkpoint, or of a job's checkpoints: the newest then.  model: see `read_model`.
+    Args:
+        folder: of a checkpoint, or of a job's checkpoints: the newest then.
+        model: see `read_model`.
+        job: whose checkpoint it has to be; empty: anybody's.
     Returns: the checkpoint's manifest, and the bytes of the file.
-    Raises:  as `find_checkpoint` and `read_model`.  UserError: safetensors has no name for one of its types.
+    Raises:
+        UserError: it is another job's, or safetensors has no name for one of its types.
+        others: as `find_checkpoint` and `read_model`.
     """
     found, manifest = find_checkpoint(folder)
+    if job and manifest.job != job:
+        raise UserError(
+            f"the newest checkpoint in {folder} is of {manifest.job}: `rubato export {manifest.job}` writes that one, "
+            "and `rubato export FOLDER` any other one there"
+        )
     tensors = read_model(found, manifest, model)
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS_NAMES:

@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     AUTH = 4, "no token, or one that may not do this"
     UNREACHABLE = 5, "nothing answers at the service's address"
     JOB_FAILED = 100, "the job failed"
-    NOT_FINISHED = 101, "not in time, or detached by Ctrl-C while the job goes on"
+    NOT_FINISHED = 101, "not in time, paused, or detached by Ctrl-C while the job goes on"
     NOT_FOUND = 102, "there is no such job, checkpoint, ..."
     CANCELLED = 103, "the job was cancelled"
     INTERRUPTED = 130, "Ctrl-C; what a shell reports for SIGINT"

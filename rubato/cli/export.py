@@ -103,7 +103,7 @@ def _export_model(source: str, out: Path, model: str, step: int | None, url: str
         if where is not None:
             if step is not None:
                 raise UserError("--step is for jobs; name the checkpoint's folder")
-            manifest, size = exporting.export(open_folder(where), out, model)
+            manifest, size = exporting.export(open_folder(where), out, model, source if is_local_run(source) else "")
         else:
             with tempfile.TemporaryDirectory(prefix="rubato-export-") as folder:
                 downloaded = _download(source, Path(folder), step, url)

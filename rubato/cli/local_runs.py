@@ -296,12 +296,11 @@ def describe_run(record: LocalRecord) -> dict[str, Any]:
         observed = told.get("observed") or {}
         return told_of | {
             "step": observed.get("step", told_of["step"]),
-            "total_steps": observed.get("total_steps"),
             "status": observed.get("state", "starting"),
             "phase": observed.get("phase"),
             "message": observed.get("reason") or None,
-            "desired_workers": told["desired_workers"],
-            **{key: observed.get(key, 0) for key in ("workers", "joining", "generation", "restarts", "scalings")},
+            **{key: observed.get(key, 0) for key in ("workers", "joining")},
+            **_history_of(told),
         }
     end = record.outcome()
     if end is None:
@@ -309,7 +308,18 @@ def describe_run(record: LocalRecord) -> dict[str, Any]:
         return told_of | {"status": "failed", "message": message, "finished_at": record.written_at()}
     failure = end.get("failure") or None
     told_of |= {"status": end["state"], "result": end.get("result"), "failure": failure, "finished_at": end["time"]}
+    told_of |= _history_of(end)
     return told_of | {"message": failure["message"] if failure else None}
+
+
+def _history_of(told: dict[str, Any]) -> dict[str, Any]:
+    """What became of its workers, by its own word; that of its end has it, too."""
+    from rubato.launch.records import WANTED
+
+    observed = told.get("observed") or {}
+    wanted = {key: told[key] for key in WANTED if key in told}
+    counted = {key: observed.get(key, 0) for key in ("generation", "restarts", "scalings")}
+    return wanted | counted | {"total_steps": observed.get("total_steps")}
 
 
 def _known_of(record: LocalRecord) -> dict[str, Any]:

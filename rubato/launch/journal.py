@@ -134,6 +134,7 @@ class LocalJournal:
         post: takes word of rows that are stored.
         see: takes how the job stands.
         clock: in seconds.
+        stand: what is told of it beside the outcome, for whoever asks after the end.
     """
 
     folder: Path
@@ -141,6 +142,7 @@ class LocalJournal:
     post: Post
     see: Any
     clock: Callable[[], float] = time.monotonic
+    stand: Callable[[], dict[str, Any]] = dict
 
     def __post_init__(self) -> None:
         most = {"events": None, "metrics": None, "logs": LOG_BYTES // 2}
@@ -191,7 +193,7 @@ class LocalJournal:
     def end(self, outcome: Outcome) -> None:
         """Note the end."""
         self.progress.close()
-        self._write("events", {"time": utc_timestamp(), "kind": OUTCOME, **to_json(outcome)})
+        self._write("events", {"time": utc_timestamp(), "kind": OUTCOME, **self.stand(), **to_json(outcome)})
 
     def close(self) -> None:
         """Close the files, after a last look whether there is room for what waits."""

@@ -176,7 +176,8 @@ class LocalRun:
         plan = ChildPlan(self._template(), node, self._working_dir, environment, self._command, forkserver)
         devices = visible_devices(environment) if self._spec.wants_cuda else ()
         fleet = LocalFleet(plan, self.host.post, devices, max(1, int(self._spec.resources_per_worker.gpu)))
-        journal = LocalJournal(self.folder, ProgressPrinter(self._progress), self.host.post, self._see)
+        progress = ProgressPrinter(self._progress)
+        journal = LocalJournal(self.folder, progress, self.host.post, self._see, stand=self._stand)
         archive = StorageArchive(
             ArchiveTerms.of(self.run_id, self.checkpoints, self._spec, self._attempt), self.host.post, self._is_taken
         )
@@ -229,12 +230,10 @@ class LocalRun:
                 self._change(checkpoint_request=self._wish.checkpoint_request + 1)
         elif verb != "status":
             raise UserError(f"unknown verb {verb!r}; a run knows scale, pause, cancel, checkpoint and status")
-        return {
-            "run_id": self.run_id,
-            "observed": to_json(self._observed),
-            "workers": to_json(self._workers),
-            **self._wanted(),
-        }
+        return {"run_id": self.run_id, "workers": to_json(self._workers), **self._stand()}
+
+    def _stand(self) -> dict[str, Any]:
+        return {"observed": to_json(self._observed), **self._wanted()}
 
     def _wanted(self) -> dict[str, int]:
         """How many workers it is to have, and may."""

@@ -66,6 +66,7 @@ def test_a_run_that_lives_is_shown_and_led_as_a_job(background: Any, rubato: Cal
     told = json.loads(out)
     assert (code, told["status"], told["folder"]) == (0, "paused", str(one.run.folder))
     assert told["step"] >= 3
+    assert (told["desired_workers"], told["scalings"]) == (2, 1), "as it was asked while it ran"
 
 
 def test_what_a_run_has_done_is_told_after_its_end(

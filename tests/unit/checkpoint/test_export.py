@@ -85,6 +85,9 @@ def test_a_jobs_folder_gives_its_newest_that_holds(tmp_path: Path) -> None:
         export(LocalFolder(newest), tmp_path / "out.safetensors")
     with pytest.raises(UserError, match=r"there is no whole checkpoint in .*absent"):
         export(LocalFolder(tmp_path / "absent"), tmp_path / "out.safetensors")
+    export(LocalFolder(tmp_path), tmp_path / "out.safetensors", job="job_1")
+    with pytest.raises(UserError, match=r"is of job_1: `rubato export job_1` writes that one"):
+        export(LocalFolder(tmp_path), tmp_path / "out.safetensors", job="job_2")
 
 
 def test_a_pickle_in_the_place_of_any_file_is_refused_and_not_run(tmp_path: Path) -> None:
