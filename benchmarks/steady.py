@@ -166,8 +166,8 @@ def report(rounds: dict[int, list[Runs]], flags: argparse.Namespace, load: float
     }
     lines = [
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.steps} steps, hidden layers of {flags.width}, "
-        f"global batch {Workload.batch} in {flags.microbatches} microbatches; medians of {flags.rounds} rounds, in "
-        "brackets the ratios of single rounds.",
+        f"global batch {Workload.batch} in {flags.microbatches} microbatches; medians of {flags.rounds} rounds. A "
+        "ratio is the median of those of the rounds, which its brackets span.",
         "",
         "| workers | DDP, one pass | Rubato, `reproducible: false` | ratio | DDP, same passes | Rubato | ratio |",
         "|---|---|---|---|---|---|---|",
