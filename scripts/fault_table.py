@@ -32,7 +32,7 @@ def draw(lines: Sequence[dict[str, Any]], where: str) -> str:
     for line in lines:
         by_fault[_file(line["test"]), line["fault"]].append(line)
     rows = [
-        "| test | fault | runs, all of equal bits | pause, median (worst) | computed again, worst | workers lost |",
+        "| test | fault | runs | pause, median (worst) | computed again, worst | workers lost |",
         "|---|---|---|---|---|---|",
     ]
     for (file, fault), runs in sorted(by_fault.items(), key=lambda item: item[0]):
