@@ -74,6 +74,10 @@ class ModelError(UserError):
     """The training program breaks a rule of the engine."""
 
 
+class NotOnAllWorkers(ModelError):
+    """Some workers are in an exchange, and others in another one."""
+
+
 class NonFiniteGradient(ModelError):
     """A gradient is inf or nan, and the job is to fail then."""
 

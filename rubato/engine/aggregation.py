@@ -42,8 +42,8 @@ REGISTERED = "rubato.aggregation"
 """The name of what is kept, in the training state."""
 _GRADIENTS = ("residual", "stripe")
 """Parts of it that are gradients, in their units."""
-_MEAN, _SUM = "mean", "sum"
-"""Units of what is kept: those of the step's mean gradient, or of the sum of its weighted ones."""
+_MEAN = "mean"
+"""Units of what is kept: those of the step's mean gradient."""
 MAX_PLACES = 2**31
 
 
@@ -65,8 +65,6 @@ class Aggregation(Keeping):
         self._like: State = {}
         """What is kept, as its shapes and types: without memory."""
         self._settled: State | None = None
-        self._is_sum = False
-        """Whether what is kept is in the units of the sum of weighted gradients yet, as in older checkpoints."""
         self._own: State | None = None
         self._pending: tuple[int, State] | None = None
 
@@ -159,7 +157,6 @@ class Aggregation(Keeping):
         """See `Keeping`."""
         pending, self._pending = self._pending, None
         self._settled, self._own = None, None
-        self._is_sum = self._is_sum and not self.whole
         if follows:
             return
         if pending is None or pending[0] != step:
@@ -173,17 +170,14 @@ class Aggregation(Keeping):
         return norm(float(torch.linalg.vector_norm(after[name])) for name in _GRADIENTS if name in after)
 
     def _present(self, rank: int, world: int) -> State:
-        present = self._own
-        if present is None:
-            if not self._like:
-                return {}
-            if self._settled is None:
-                raise ProtocolError("a worker that has not heard what is kept takes part in an exchange")
-            assert self._method is not None
-            present = self._method.adopt(self._settled, rank, world)
-        if self._is_sum and self.whole:  # else the next step that weighs something says by what
-            present = {name: part if name == "q" else part / self.whole for name, part in present.items()}
-        return present
+        if self._own is not None:
+            return self._own
+        if not self._like:
+            return {}
+        if self._settled is None:
+            raise ProtocolError("a worker that has not heard what is kept takes part in an exchange")
+        assert self._method is not None
+        return self._method.adopt(self._settled, rank, world)
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
@@ -208,19 +202,18 @@ class Aggregation(Keeping):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Keeping`."""
-        unit = _SUM if self._is_sum else _MEAN
-        return {"settled": None if self._settled is None else dict(self._settled), "unit": unit}
+        return {"settled": None if self._settled is None else dict(self._settled), "unit": _MEAN}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Keeping`."""
         settled, shapes = state["settled"], {name: part.shape for name, part in self._like.items()}
-        if settled is not None and {name: part.shape for name, part in settled.items()} != shapes:
+        is_like = settled is None or {name: part.shape for name, part in settled.items()} == shapes
+        if not is_like or state.get("unit") != _MEAN:  # in the first checkpoints it was the sum's
             self.has_dropped = keeps_something(state)
             settled = self._fresh()
         if settled is not None:
             settled = {name: self._here(part).to(self._like[name].dtype) for name, part in settled.items()}
         self._settled, self._own, self._pending, self._told = settled, None, None, {}
-        self._is_sum = settled is not None and state.get("unit", _SUM) == _SUM
 
     def resume(self) -> None:
         """See `Keeping`. Where it tells nothing of what is kept, its method kept nothing."""

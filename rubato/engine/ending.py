@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from rubato.checkpoint.manifest import folder_name
+from rubato.engine.labels import Other
 from rubato.engine.settling import settle
 from rubato.errors import GenerationLost, LeaveTraining
 from rubato.wire import worker as wire
@@ -33,7 +34,7 @@ def seal(session: Session) -> None:
     def gather() -> torch.Tensor:
         session.save(is_last=True)
         session.control.stage("exchange", session.step)
-        return session.gather_table(key, torch.zeros(1, dtype=torch.float64))
+        return session.gather_table(key, torch.zeros(1, dtype=torch.float64), Other.SEAL)
 
     session.complete_together(key, gather)
     session.control.stage("update")

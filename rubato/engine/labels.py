@@ -13,7 +13,7 @@ from rubato.engine.comm import Communicator
 from rubato.engine.entry import Key
 from rubato.engine.header import ALIGNMENT
 from rubato.engine.tree import Node, Order
-from rubato.errors import ModelError, ProtocolError
+from rubato.errors import NotOnAllWorkers, ProtocolError
 
 _LABEL = struct.Struct("<6q")
 """What a worker is about to send: attempt, generation, step, sender, nodes, bits of the leaves they cover (folded)."""
@@ -28,12 +28,16 @@ Stamp = tuple[int, int, int]
 
 
 class Other(enum.IntEnum):
-    """An exchange that is none of a step's nodes. It is told in place of their number."""
+    """An exchange that is none of a step's nodes. It is told in place of their number, with the last step's stamp."""
 
-    STOP = -1
-    """The worker's program has stopped the steps: the stamp is of the first one that will not be."""
-    TABLE = -2
-    """Of an evaluation, or what else belongs to no step: the stamp is of the last step that was exchanged."""
+    EVALUATE = -1
+    """Rows of an evaluation, or where streams stand."""
+    STOP = -2
+    """The worker's program has stopped the steps."""
+    SETTLE = -3
+    """What each keeps of the gradients."""
+    SEAL = -4
+    """All steps are done."""
 
 
 def tell_nodes(
@@ -57,6 +61,7 @@ def tell_nodes(
     Returns: by rank, its remark, with zeros behind it.
     Raises:
         GenerationLost: a member was lost.
+        NotOnAllWorkers: some are in another exchange.
         ProtocolError: a node is missing or doubled, or a member is at another step.
     """
     mine = frontiers[comm.rank]
@@ -89,7 +94,7 @@ def tell_other(comm: Communicator, stamp: Stamp, kind: Other, device: torch.devi
         device: where the others have their labels.
         remark: told along, of 64 bits.
     Returns: by rank, its remark.
-    Raises:  GenerationLost: a member was lost.  ModelError: some are in another exchange.
+    Raises:  GenerationLost: a member was lost.  NotOnAllWorkers: some are in another exchange.
     """
     source, out = (torch.zeros(count * ALIGNMENT, dtype=torch.uint8, device=device) for count in (1, comm.world))
     told = _LABEL.pack(*stamp, comm.rank, kind, remark)
@@ -108,14 +113,21 @@ def _check_others(said: Sequence[tuple[int, ...]], mine: tuple[int, ...] | None)
     found = [(*one[:3], one[4]) if one[4] < 0 else None for one in said]
     if all(one == mine for one in found):
         return
-    there = {one: [rank for rank, other in enumerate(found) if other == one] for one in found if one is not None}
-    (_, _, step, kind), ranks = min(there.items(), key=lambda item: (-item[0][-1], item))
+    by_program: dict[tuple[int, ...], list[int]] = {}
+    for rank, one in enumerate(found):
+        # Members settle and seal alike, but where an evaluation of some begins with the one, or holds them back before
+        # the other.
+        if one is not None and one[-1] != Other.SEAL:
+            by_program.setdefault(one, []).append(rank)
+    if not by_program:
+        raise ProtocolError(f"the members are at different ends: {found}")
+    (_, _, step, kind), ranks = min(by_program.items(), key=lambda item: (item[0][-1] == Other.SETTLE, len(item[1])))
     named = " and ".join(f"rank {rank}" for rank in ranks)
     if kind == Other.STOP:
-        raise ModelError(
-            f"run.stop() was called {_where(step - 1)} by {named}, and not by all workers: {_DECIDE_ALIKE}"
+        raise NotOnAllWorkers(
+            f"run.stop() was called {_where(step)} by {named}, and not by all workers: {_DECIDE_ALIKE}"
         )
-    raise ModelError(
+    raise NotOnAllWorkers(
         f"run.evaluate was called {_where(step)} by {named}, and not by all workers. They share the dataset out, and "
         f"all get the mean: call it on all; or, where it is not always called, {_DECIDE_ALIKE}"
     )

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from rubato.engine.comm import Communicator
-from rubato.engine.labels import Other, Stamp, tell_other
-from rubato.errors import ModelError
+from rubato.errors import NotOnAllWorkers
 
 
-def merge(comm: Communicator, table: torch.Tensor, stamp: Stamp, device: torch.device) -> torch.Tensor:
+def merge(comm: Communicator, table: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """The rows of all members, the lowest rank's where several hold one; rows nobody holds are nan.
 
-    Args:
-        stamp: of the step that was exchanged last.
-        device: where labels are told.
+    Args:    sizes: by rank, the elements of its table.
     Shapes:  table (n,) or (n, m), float64.
-    Raises:  GenerationLost: a member was lost.  ModelError: the workers' tables differ in size, or some have none.
+    Raises:  GenerationLost: a member was lost.  NotOnAllWorkers: the workers' tables differ in size.
     """
-    sizes = tell_other(comm, stamp, Other.TABLE, device, table.numel())
     if len(set(sizes)) > 1:  # gloo would end the process
-        raise ModelError(
+        raise NotOnAllWorkers(
             f"run.evaluate was called for {', '.join(map(str, sizes))} chunks by ranks 0 to "
             f"{comm.world - 1}: give all workers the same dataset and batch size"
         )

@@ -30,7 +30,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import Decision, Header, Leaving, decide
 from rubato.engine.join import Feeder, Follower
-from rubato.engine.labels import describe_other_exchange
+from rubato.engine.labels import Other, describe_other_exchange, tell_other
 from rubato.engine.loading import load_checkpoint, program_of
 from rubato.engine.membership import Membership
 from rubato.engine.merge import merge
@@ -45,7 +45,7 @@ from rubato.engine.streaming import keeping_of
 from rubato.engine.sums import Sums
 from rubato.engine.told import Told
 from rubato.engine.tree import AnyOrder, Order, Tree, passes
-from rubato.errors import Diverged, GenerationLost, ModelError
+from rubato.errors import Diverged, GenerationLost, NotOnAllWorkers
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -244,11 +244,6 @@ class Session:
         return self.owners_of_step is not None and self.owners_of_step[0] == self.step
 
     @property
-    def labels_at(self) -> torch.device:
-        """Where members tell each other what they are about to exchange."""
-        return self.flat.device if self.aggregation is None else torch.device("cpu")
-
-    @property
     def audits(self) -> Audit:
         """What this worker does to compare the gradient of the step's lowest microbatch."""
         if self.record is None or not self.spec.reproducible or self.follower is not None or not self.state.is_steady:
@@ -258,13 +253,13 @@ class Session:
     def check(self, key: Key) -> None:
         """Before an exchange: a joiner takes its result from the members; if the generation is revoked, recover.
 
-        Raises:  ModelError: the members' next exchange is another one.
+        Raises:  NotOnAllWorkers: the members' next exchange is another one.
         """
         assert self.record is not None
         if self.follower is not None:
             self.membership.next_result()
             if self.follower is not None and self.completed.key != key:
-                raise ModelError(describe_other_exchange(key, self.completed.key))
+                raise NotOnAllWorkers(describe_other_exchange(key, self.completed.key))
         elif self.control.is_revoked(self.record.number):
             self.membership.recover("the controller revoked the generation")
 
@@ -370,18 +365,24 @@ class Session:
         """Whether this evaluation is complete already, from a recovery."""
         return self.completed.key == key
 
-    def gather_table(self, key: Key, table: torch.Tensor) -> torch.Tensor:
+    def gather_table(self, key: Key, table: torch.Tensor, kind: Other = Other.EVALUATE) -> torch.Tensor:
         """Merge a float64 table of which every member holds some rows; rows nobody holds are nan.
 
-        Raises:  GenerationLost: a member was lost.  ModelError: the workers' tables differ in size.
+        Raises:  GenerationLost: a member was lost.  NotOnAllWorkers: some have no such table, or of another size.
         """
         if self.completed.key == key and isinstance(self.completed.result, torch.Tensor):
             return self.completed.result.view_as(table)
         if self.comm is None or self.world == 1:
             return table
         self.finish_feeding()
+        return merge(self.comm, table, self.announce(key, kind, table.numel()))
+
+    def announce(self, key: Key, kind: Other, remark: int = 0) -> list[int]:
+        """Tell the other members which exchange comes now, see `tell_other`. Returns: by rank, its remark."""
         assert self.record is not None
-        return merge(self.comm, table, (self.record.attempt, self.record.number, key[0]), self.labels_at)
+        assert self.comm is not None
+        device = self.flat.device if self.aggregation is None else torch.device("cpu")
+        return tell_other(self.comm, (self.record.attempt, self.record.number, key[0]), kind, device, remark)
 
     def complete_table(self, key: Key, table: torch.Tensor) -> None:
         """An evaluation is complete: keep its result for a peer that missed it."""

@@ -10,8 +10,9 @@ import torch
 
 from rubato.engine.aggregation import REGISTERED, keeps_something
 from rubato.engine.header import Decision, Leaving
+from rubato.engine.labels import Other
 from rubato.engine.reduction import Reduced
-from rubato.strategies.peers import Alone
+from rubato.strategies.peers import Alone, Collectives
 from rubato.wire.events import EventKind
 from rubato.wire.worker import GenerationRecord
 
@@ -77,7 +78,9 @@ def resume(session: Session, dropped: Mapping[str, Any]) -> None:
         aggregation.resume()
         has_dropped, aggregation.has_dropped = aggregation.has_dropped, False
     if has_dropped:
-        text = "what the checkpoint had kept of gradients is of another aggregation.compression, and is dropped"
+        text = (
+            "what the checkpoint had kept of gradients is of another aggregation.compression, or release; it is dropped"
+        )
         session.notice(EventKind.KEPT_LOST, text, share=1.0)
 
 
@@ -91,7 +94,10 @@ def settle(session: Session) -> None:
 
     def exchange() -> torch.Tensor:
         session.control.stage("exchange", session.step)
-        comm = session.comm if session.comm is not None and session.world > 1 else Alone(session.device)
+        comm: Collectives = Alone(session.device)
+        if session.comm is not None and session.world > 1:
+            comm = session.comm
+            session.announce(key, Other.SETTLE)
         settled = aggregation.settle(comm)
         comm.confirm()  # some may leave behind this, and others need what they sent
         return settled

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from rubato.engine.agreement import Disagreement, OthersDiffer
-from rubato.engine.labels import Other, tell_other
+from rubato.engine.entry import Key
+from rubato.engine.labels import Other
 from rubato.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def agree(session: Session) -> None:
     """All steps are done: where they were stopped, make sure that all members did so, and tell it.
 
     Raises:
-        ModelError: some train on.  Diverged: the next step would have shown that this worker's state is another one.
+        NotOnAllWorkers: some train on.
+        Diverged: the next step would have shown that this worker's state is another one.
     """
     if session.stopped_of is None:
         return
     step, ordinal = session.completed.key
-    session.complete_together((step, ordinal + 1), lambda: _tell(session))
+    session.complete_together((step, ordinal + 1), lambda: _tell(session, (step, ordinal + 1)))
     control = session.control
     if control.standby is not None:  # whoever leads next asks for it
         control.standby = replace(control.standby, total_steps=session.step)
@@ -49,7 +51,7 @@ def agree(session: Session) -> None:
     control.stage("update")
 
 
-def _tell(session: Session) -> torch.Tensor:
+def _tell(session: Session, key: Key) -> torch.Tensor:
     """That all say so is the result."""
     session.control.stage("exchange", session.step)
     record, comm = session.record, session.comm
@@ -59,8 +61,7 @@ def _tell(session: Session) -> torch.Tensor:
     session.finish_feeding()
     agreement = session.agreement(record)
     digest = agreement.digest(session.digests.of(session.state, session.step, agreement.parts))
-    stamp = record.attempt, record.number, session.step
-    told = tell_other(comm, stamp, Other.STOP, session.labels_at, digest or 0)
+    told = session.announce(key, Other.STOP, digest or 0)
     try:
         agreement.compare([said or None for said in told])
     except Disagreement as error:

@@ -181,7 +181,7 @@ def test_a_joiner_that_does_something_else_than_the_members_says_so(tmp_path: Pa
     here = r"a worker that joined is at the end of step \d+ .*, where the others went on to step \d+"
     there = rf"run\.{calls}(\(\))? was called where step.index was \d+ by rank 1, and not by all workers"
     assert lost
-    assert all(re.search(rf"was lost: ModelError: ({here}|{there})", one) for one in lost), lost
+    assert all(re.search(rf"was lost: NotOnAllWorkers: ({here}|{there})", one) for one in lost), lost
 
 
 @pytest.mark.short
@@ -202,7 +202,7 @@ def test_to_stop_on_some_workers_only_is_told_as_that(tmp_path: Path) -> None:
         outcome = run.wait_for_end()
     assert outcome.state == "failed"
     assert outcome.failure.message.startswith(
-        "ModelError: run.stop() was called where step.index was 5 by rank 1, and not by all"
+        "NotOnAllWorkers: run.stop() was called where step.index was 5 by rank 1, and not by all"
     )
     assert "equal on all of them (what run.evaluate returns" in outcome.failure.message
 
@@ -210,7 +210,13 @@ def test_to_stop_on_some_workers_only_is_told_as_that(tmp_path: Path) -> None:
 COMPRESSED = {"reproducible": False, "aggregation": {"compression": {"method": "topk", "density": 0.5}}}
 
 
-@pytest.mark.parametrize("spec", [{}, {"reproducible": False}, COMPRESSED], ids=["", "fast", "compressed"])
+SETTLING = {**COMPRESSED, "checkpoint": {"every_steps": 4}}
+"""Behind the step of the evaluation they tell each other what they keep."""
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"reproducible": False}, COMPRESSED, SETTLING], ids=["", "fast", "compressed", "settling"]
+)
 def test_to_evaluate_on_some_workers_only_is_told_as_that(tmp_path: Path, spec: dict[str, Any]) -> None:
     """As in plain data parallelism, where the first rank does."""
     program = STOPS.replace(
@@ -219,9 +225,22 @@ def test_to_evaluate_on_some_workers_only_is_told_as_that(tmp_path: Path, spec: 
     with job(tmp_path, program, workers=2, config=CONFIG, **spec) as run:
         outcome = run.wait_for_end()
     assert outcome.state == "failed"
-    told = "ModelError: run.evaluate was called where step.index was 3 by rank 0, and not by all workers"
+    told = "NotOnAllWorkers: run.evaluate was called where step.index was 3 by rank 0, and not by all workers"
     assert outcome.failure.message.startswith(told)
     assert not run.events("job.restarting"), "with others, none of which evaluates, it would succeed"
+
+
+@pytest.mark.parametrize("batch", [256, 16], ids=["one chunk", "chunks"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_to_evaluate_on_some_workers_in_the_last_step_is_told_as_that(tmp_path: Path, batch: int, rank: int) -> None:
+    """The others are at the end, where all exchange a table, too."""
+    program = STOPS.replace('if run.config.get("evaluates"):', f"if step.index == 7 and run._session.rank == {rank}:")
+    program = program.replace("batch=16", f"batch={batch}")
+    with job(tmp_path, program, workers=2, config={"steps": 8, "stop_at": 99}) as run:
+        outcome = run.wait_for_end()
+    assert outcome.state == "failed"
+    told = f"NotOnAllWorkers: run.evaluate was called where step.index was 7 by rank {rank}, and not by all workers"
+    assert outcome.failure.message.startswith(told)
 
 
 @pytest.mark.parametrize(

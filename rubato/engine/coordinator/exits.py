@@ -76,10 +76,10 @@ class Exits:
     def roll_back(self, lost: str) -> None:
         """A member was lost: where the terms say so, nobody trains on from a state that lacks what it had kept.
 
-        Behind the last step nothing is kept for any step to come.
+        Behind the last step that is in a checkpoint, and no step is to come.
         """
         job = self._job
-        if not job.terms.rolls_back or job.is_trained:
+        if not job.terms.rolls_back or job.is_sealed:
             return
         because = f"gradients that {lost} had kept were lost, and compression.on_loss is rollback"
         for worker in job.roster:

@@ -326,7 +326,7 @@ class Coordinator:
         worker.step = max(worker.step, event.step)
 
     def _on_user_failed(self, worker: WorkerView, event: wire.UserFailed, now: float) -> None:
-        if worker.has_left:
+        if worker.has_left or worker.error:
             return  # its part is over: what its own clean-up raises is no concern of those that train on
         if not worker.doom:  # else that is why it ends, and this is what comes of it
             worker.error, worker.traceback = event.error, event.traceback

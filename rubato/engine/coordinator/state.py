@@ -82,6 +82,11 @@ class JobState:
         done = max((self.step, *(worker.step for worker in self.roster.of(self.current))))
         return self.total_steps is not None and done >= self.total_steps
 
+    @property
+    def is_sealed(self) -> bool:
+        """The checkpoint behind the last step stands, with all that was kept for a step to come."""
+        return self.total_steps is not None and max(self.step, self.ledger.committed_step) >= self.total_steps
+
     def is_member(self, worker: WorkerView) -> bool:
         """Of the current generation or of the pending one."""
         records = (self.current, self.pending)

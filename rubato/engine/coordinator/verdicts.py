@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rubato.engine.coordinator.hangs import Hung
 from rubato.engine.coordinator.orders import Terms
-from rubato.errors import ModelError, NonFiniteGradient
+from rubato.errors import NonFiniteGradient, NotOnAllWorkers
 from rubato.wire.cluster import Failure
 from rubato.wire.reasons import Reason
 from rubato.wire.worker import Exited, UserFailed
@@ -121,12 +121,12 @@ class Verdicts:
     ) -> Failure | None:
         """The failure of the job, or None where the worker is replaced and the step tried again.
 
-        Before the first step any exception is final, and so is what the engine has found to be wrong with the program.
-        Else the same microbatch must raise twice (its heir counts), because the first time may be the machine's fault.
+        Before the first step any exception is final, and so is that workers do not do the same, which a restart could
+        hide. Else the same microbatch must raise twice (its heir counts): the first time may be the machine's fault.
 
         Args: generation: that trains.
         """
-        final = not has_trained or error.exit_code in no_retry or error.error.partition(":")[0] == ModelError.__name__
+        final = not has_trained or error.exit_code in no_retry or error.error.startswith(f"{NotOnAllWorkers.__name__}:")
         if error.where == "step":
             times = self.raised[error.step or 0, -1 if error.microbatch is None else error.microbatch]
             times.add(generation if error.error.partition(":")[0] in _OF_SYSTEM else error.incarnation)

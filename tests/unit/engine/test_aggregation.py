@@ -94,16 +94,6 @@ class Job:
             self.applied += total
             self.step += 1
 
-    def exchange_nothing(self) -> None:
-        """A step in which no microbatch weighs anything, and no gradient is finite."""
-        group, nothing = fake_group(self.world), torch.zeros(self.flat.length, dtype=torch.float64)
-        on_ranks(
-            self.world,
-            lambda rank: self.workers[rank].exchange(group[rank], nothing.clone(), self.step, are_finite=False),
-        )
-        self.count(range(self.world))
-        self.step += 1
-
     def vectors(self, untouched: Collection[str]) -> torch.Tensor:
         """Of all workers."""
         generator = torch.Generator().manual_seed(self.step)
@@ -333,32 +323,19 @@ def test_what_another_method_has_kept_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("method", KEEPING)
-@pytest.mark.parametrize("first", ["step", "not finite", "lost step", "weighs nothing"])
-def test_what_a_checkpoint_has_kept_of_weighted_sums_is_divided_once(method: Method, first: str) -> None:
-    """As older ones have it, which do not say so."""
-    before, after = Job(method, 1), Job(method, 2)
+def test_what_a_checkpoint_has_kept_in_other_units_is_dropped(method: Method) -> None:
+    """Those of the sum of weighted gradients, as the first ones have it, which do not say so."""
+    before, after = Job(method, 1), Job(method, 1)
     before.begin()
     before.exchange(counts=True)
     before.settle()
     state = before.workers[0].state_dict()
-    settled = {name: part if name == "q" else 300 * part for name, part in state["settled"].items()}
-    for worker in after.workers:
-        worker.load_state_dict({"settled": settled})
-        worker.resume()
-    joiner = after.new()
-    joiner.load_state_dict(after.workers[0].state_dict())
-    assert joiner.state_dict()["unit"] == "sum", "as the others, it does not know yet what steps weigh"
-    after.workers.append(joiner)
-    after.step, after.given, after.applied = before.step, before.given.clone(), before.applied.clone()
+    del state["unit"]
+    after.workers[0].load_state_dict(state)
+    assert after.workers[0].has_dropped
     after.begin()
-    if first == "weighs nothing":
-        after.reweigh(0.0)
-        after.exchange_nothing()
-    after.reweigh(300.0)
-    after.exchange(counts=first != "lost step", are_finite=first != "not finite")
     after.exchange(counts=True)
     assert after.missing().abs().max() < 1e-9
-    assert after.workers[0].state_dict()["unit"] == "mean"
 
 
 @pytest.mark.parametrize("method", KEEPING)

@@ -324,6 +324,8 @@ def test_who_is_lost_while_programs_evaluate_behind_their_loops_is_not_replaced(
     cluster.evaluates_behind = True
     job = cluster.coordinator.job
     cluster.run(lambda: len(job.roster) == 3 and min(worker.step for worker in job.roster) == 5)
+    if rolls_back:
+        cluster.run(lambda: job.ledger.committed_step == 5)
     assert job.step == 4
     cluster.die(cluster.living[0])
     for _ in range(1000):

@@ -68,8 +68,10 @@ def test_what_raises_on_two_workers_is_the_programs_fault() -> None:
 
 def test_what_the_engine_has_found_wrong_is_not_tried_again() -> None:
     """Other workers may not show it: where one alone has evaluated, its successors have another name."""
-    found = UserFailed("1.1", "step", "ModelError: run.evaluate was called by rank 0 only", "Traceback", 7, None)
+    found = UserFailed("1.1", "step", "NotOnAllWorkers: run.evaluate was called by rank 0", "Traceback", 7, None)
     assert verdict(found) is not None
+    other = UserFailed("1.1", "setup", "ModelError: the stream has no shards; check the path", "Traceback", None, None)
+    assert verdict(other) is None, "a joiner on a node without that mount"
 
 
 @pytest.mark.parametrize("error", ["OSError: [Errno 5] Input/output error", "TimeoutError: [Errno 110] timed out"])
