@@ -57,6 +57,12 @@ if __name__ == "__main__":
 """
 
 
+def with_each_step(body: str) -> str:
+    """The plain program, which does something more behind the update of each step."""
+    head, fit, tail = PLAIN.partition("fit(run, step, model, optimizer)\n")
+    return head + fit + textwrap.indent(textwrap.dedent(body), 8 * " ") + tail
+
+
 _numbers = itertools.count()
 
 

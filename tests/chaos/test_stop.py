@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from invariants import record
-from small_job import expected, job
+from small_job import expected, job, with_each_step
 
 STOP_AT = 5
 """Index of the step that stops."""
@@ -94,23 +94,15 @@ def test_workers_that_join_around_the_stop_end_with_the_others(tmp_path: Path, a
         check(run, tmp_path, f"1 -> 3 workers {STOP_AT + 1 - at} steps before the stop")
 
 
-JOINS_WRONG = """
-def train(run):
-    model, optimizer = build(run)
-    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
-    for step in run.steps():
-        fit(run, step, model, optimizer)
-        session = run._session
-        if session.record.joiners and session.reduced == 1 and session.follower is None:
-            if session.rank in session.record.joiners:
-                next(model.parameters()).detach().view(-1)[0] += 1.0
-            run.stop()
-        if step.index == run.config["stop_at"]:
-            run.stop()
-
-if __name__ == "__main__":
-    rubato.main(train)
-"""
+JOINS_WRONG = with_each_step("""
+session = run._session
+if session.record.joiners and session.reduced == 1 and session.follower is None:
+    if session.rank in session.record.joiners:
+        next(model.parameters()).detach().view(-1)[0] += 1.0
+    run.stop()
+if step.index == run.config["stop_at"]:
+    run.stop()
+""")
 
 
 @pytest.mark.short
@@ -127,22 +119,14 @@ def test_a_joiner_with_a_wrong_state_that_stops_in_its_first_step_is_lost_and_no
     assert digest == expected(tmp_path, CONFIG | {"stop_at": steps - 1})
 
 
-WRONG_BEHIND = """
-def train(run):
-    model, optimizer = build(run)
-    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
-    for step in run.steps():
-        fit(run, step, model, optimizer)
-        if step.index == run.config["stop_at"]:
-            run.stop()
-            if run._session.rank == 1:
-                next(model.parameters()).detach().view(-1)[0] += 1.0
-            if run._session.rank == 3:
-                os.kill(os.getpid(), 9)
-
-if __name__ == "__main__":
-    rubato.main(train)
-"""
+WRONG_BEHIND = with_each_step("""
+if step.index == run.config["stop_at"]:
+    run.stop()
+    if run._session.rank == 1:
+        next(model.parameters()).detach().view(-1)[0] += 1.0
+    if run._session.rank == 3:
+        os.kill(os.getpid(), 9)
+""")
 
 
 @pytest.mark.short
@@ -155,18 +139,10 @@ def test_states_are_compared_where_one_is_lost_behind_the_stop(tmp_path: Path) -
         assert len(run.events("worker.lost")) == 2
 
 
-JOINS_OTHERWISE = """
-def train(run):
-    model, optimizer = build(run)
-    run.prepare(model=model, optimizer=optimizer, dataset=DATA)
-    for step in run.steps():
-        fit(run, step, model, optimizer)
-        if run._session.follower is not None:
-            getattr(run, run.config["calls"])(*((DATA, lambda x, y: 0.0) if run.config["calls"] == "evaluate" else ()))
-
-if __name__ == "__main__":
-    rubato.main(train)
-"""
+JOINS_OTHERWISE = with_each_step("""
+if run._session.follower is not None:
+    getattr(run, run.config["calls"])(*((DATA, lambda x, y: 0.0) if run.config["calls"] == "evaluate" else ()))
+""")
 
 
 @pytest.mark.parametrize("calls", ["stop", "evaluate"])
