@@ -156,7 +156,7 @@ class Aggregation(Keeping):
     def count(self, step: int, *, follows: bool) -> None:
         """See `Keeping`."""
         pending, self._pending = self._pending, None
-        self._settled, self._own = None, None
+        self._settled = self._own = None
         if follows:
             return
         if pending is None or pending[0] != step:

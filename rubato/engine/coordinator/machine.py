@@ -246,9 +246,8 @@ class Coordinator:
         self.job.ledger.start(now)
         self._rows.take(event.rows, now)
         self._commit_whole()
-        if (
-            self.job.has_joined(worker.incarnation) and event.step > self.job.first_step + 1
-        ):  # in the second step it is compared
+        is_compared = event.step > self.job.first_step + 1  # a joiner is in the second step
+        if is_compared and self.job.has_joined(worker.incarnation):
             self._divergences.on_joined()
         if self.job.current is not None and event.generation == self.job.number:
             self.job.roster.see_pace(self.job.current, event.pace)
