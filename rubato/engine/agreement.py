@@ -123,7 +123,7 @@ class Agreement:
         """(part, parts): shares of the state whose digests this worker must know."""
         if not self.are_alike:
             return ()
-        if self.judges:
+        if self._judges:
             holders = self.record.holders
             # What a member holds itself it cannot vouch for: the share that the one behind it sent.
             shares = [((holders.index(rank) + 1) % len(holders), len(holders)) for rank in holders]
@@ -133,7 +133,7 @@ class Agreement:
         return ((0, 1),) if compares and not self.meets_joiners else ()
 
     @property
-    def judges(self) -> bool:
+    def _judges(self) -> bool:
         """Whether the joiners' state is compared with what the others say of theirs."""
         due = 0 if self.is_last or self.judges_at_once else 1
         return self.are_alike and bool(self.record.joiners) and self.reduced == due
@@ -143,7 +143,7 @@ class Agreement:
 
         Args:    found: the digests of `parts`.
         """
-        if self.judges and self.rank in self.record.joiners:
+        if self._judges and self.rank in self.record.joiners:
             return _of_all(found)
         return found[0] if found else None
 
@@ -163,7 +163,7 @@ class Agreement:
             return
         self._part(GRADIENTS, minority(audits), audits)
         # A joiner has no checkpoint to ask for, and says nothing where only the others do.
-        if self.record.world == 1 or (not self.judges and sum(digest is not None for digest in digests) > 1):
+        if self.record.world == 1 or (not self._judges and sum(digest is not None for digest in digests) > 1):
             self.trust.agreed, self.trust.is_due = self.step, False
 
     def compare(self, digests: Sequence[int | None]) -> None:
@@ -171,7 +171,7 @@ class Agreement:
 
         Raises:  as `check`.
         """
-        if not self.judges:
+        if not self._judges:
             self._part(STATES, minority(digests), digests)
             return
         said = [digests[rank] for rank in self.record.holders]

@@ -292,9 +292,7 @@ class Session:
             except Disagreement as error:
                 self.diverge(error)
             except GenerationLost as error:
-                if isinstance(error, OthersDiffer):
-                    self.accuse(error)
-                self.membership.recover(str(error))
+                self._recover(error)
                 if not self.is_caught_up():
                     return None
         if self.feeder is not None:
@@ -351,9 +349,11 @@ class Session:
         self._tell_divergence(error)
         raise Diverged(f"the {error.what} differ at step {self.step}, and this worker is not among a majority")
 
-    def accuse(self, error: OthersDiffer) -> None:
-        """Others are not the same: tell it, as this worker leaves the group, and may cut them off before they know."""
-        self._tell_divergence(error, error.ranks)
+    def _recover(self, error: GenerationLost) -> None:
+        """Leave the group; who is not the same as the others is named, as that may cut it off before it knows."""
+        if isinstance(error, OthersDiffer):
+            self._tell_divergence(error, error.ranks)
+        self.membership.recover(str(error))
 
     def _tell_divergence(self, error: Disagreement | OthersDiffer, ranks: tuple[int, ...] = ()) -> None:
         assert self.record is not None
@@ -401,7 +401,7 @@ class Session:
             try:
                 table = exchange()
             except GenerationLost as error:
-                self.membership.recover(str(error))
+                self._recover(error)
             else:
                 self.complete_table(key, table)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rubato.engine.agreement import Disagreement, OthersDiffer
+from rubato.engine.agreement import Disagreement
 from rubato.engine.entry import Key
 from rubato.engine.labels import Other
 from rubato.wire import worker as wire
@@ -66,7 +66,4 @@ def _tell(session: Session, key: Key) -> torch.Tensor:
         agreement.compare([said or None for said in told])
     except Disagreement as error:
         session.diverge(error)
-    except OthersDiffer as error:
-        session.accuse(error)
-        raise
     return agreed
