@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import watchdog
+
 # Clocks are no part of a property: a busy machine must not fail what holds. And a change is judged by the same examples
 # as the one before; `make properties` looks for others.
 shared = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,6 +19,10 @@ settings.load_profile("new examples" if os.environ.get("RUBATO_NEW_EXAMPLES") el
 
 # Whoever asks Ray something without a Ray would start one in the process of the tests; asked on purpose, it starts.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(watchdog)
 
 
 @pytest.fixture
