@@ -145,7 +145,6 @@ def on_ranks(world: int, play: Callable[[int], R]) -> list[R]:
 
 def outcomes(world: int, play: Callable[[int], R]) -> list[R | BaseException]:
     """Likewise, with the exceptions among the results."""
-
     results: dict[int, R | BaseException] = {}
 
     def one(rank: int) -> None:

@@ -14,27 +14,28 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 GRACE = 60.0
-"""Seconds that a test gets after its timeout, or its teardown after a failure."""
+"""Seconds that a test gets to end after its timeout."""
 
 LIMIT = pytest.StashKey[float]()
+"""Of an item: its timeout and the grace."""
 
 
-def watch(item: pytest.Item, seconds: float) -> None:
+def watch(item: pytest.Item) -> None:
     # Not the standard error of the test, which is kept until its end.
-    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+    faulthandler.dump_traceback_later(item.stash[LIMIT], exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
     item.stash[LIMIT] = settings.timeout + GRACE
-    watch(item, item.stash[LIMIT])
+    watch(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    # Once more: with a failure, pytest and its plugins give up all that watches.
+    # Anew, with as much time: with a failure, pytest and its plugins give up all that watches.
     if LIMIT in item.stash:
-        watch(item, item.stash[LIMIT])
+        watch(item)
 
 
 @pytest.hookimpl(trylast=True)
