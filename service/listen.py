@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -30,6 +30,7 @@ ALIVE_S = 10.0
 """After so long a silence the listener asks whether the server is still there."""
 ANSWER_S = 5.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.2, 5.0
+_NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class Replicas:
     async def tell(self, session: AsyncSession, topics: Iterable[str]) -> None:
         """Send topics with the commit of this transaction, and not at all where it is rolled back."""
         for payload in payloads(self._name, topics):
-            await session.execute(select(func.pg_notify(CHANNEL, payload)))
+            await session.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})
 
     async def _run(self) -> None:
         pause_s = RETRY_FIRST_S
@@ -117,10 +118,10 @@ def payloads(sender: str, topics: Iterable[str]) -> list[str]:
     Topics are our own words and ids: ASCII, without a space.
     """
     found: list[str] = []
-    text = sender
+    spoken = sender
     for topic in sorted(topics):
-        if len(text) + 1 + len(topic) > MAX_PAYLOAD_BYTES:
-            found.append(text)
-            text = sender
-        text += f" {topic}"
-    return [*found, text] if text != sender else found
+        if len(spoken) + 1 + len(topic) > MAX_PAYLOAD_BYTES:
+            found.append(spoken)
+            spoken = sender
+        spoken += f" {topic}"
+    return [*found, spoken] if spoken != sender else found
