@@ -15,7 +15,7 @@ from service.scheduling.view import JobView, Placed, Waiting
 
 SHOWN = 3
 """So many names are told; of the others how many they are."""
-UNSEEN = "waits for the scheduler, which looks at those in front of it first"
+UNSEEN = "waits for the scheduler to look at it, in the order of the queue"
 """Of a job that no round has looked at yet, or not any more."""
 
 
@@ -46,9 +46,10 @@ def no_cluster() -> str:
 def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     """Not even the empty cluster would do."""
     what = "lower workers.min" if largest else "change resources_per_worker"
+    advice = f"`rubato node uncordon` opens a node again, or {what}" if shut else f"{what} or add nodes"
     return (
         f"needs {plural(job.min_workers, 'slot')} of {_worker(job.shape)}, and the whole cluster has {largest}"
-        f"{_shut(shut)}; {what} or add nodes"
+        f"{_shut(shut)}; {advice}"
     )
 
 
@@ -272,6 +273,11 @@ def held_by_others(workers: int, held: float, slots: float, what: str) -> str:
     """Granted workers have no place."""
     theirs = f"others than Rubato hold {round(held, 2):g} of {round(slots, 2):g}"
     return f"Ray has no place for {plural(workers, 'more worker')} yet: {theirs} {what}s"
+
+
+def no_open_place(workers: int, shut: Sequence[str]) -> str:
+    """Granted workers have no place, and there are nodes that take none."""
+    return f"there is no place for {plural(workers, 'more worker')}{_shut(shut)}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -57,3 +57,18 @@ def test_workers_of_other_jobs_are_not_others() -> None:
         "Ray has no place for 1 more worker yet: others than Rubato hold 2 of 8 CPU slots"
     )
     assert decide_unplaced(one, [one, other], [node(cpu=6, cpu_used=6)]) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        # Its own worker went, and the only node is cordoned.
+        ([], "there is no place for 1 more worker; vm takes no new workers"),
+        ([node("b", cpu=1, cpu_used=0)], None),
+        # What others hold where workers could go is the nearer reason.
+        ([node("b", cpu_used=8)], "Ray has no place for 1 more worker yet: others than Rubato hold 8 of 8 CPU slots"),
+    ],
+)
+def test_nodes_that_take_no_new_workers_are_named_where_they_are_missed(nodes: list[NodeUse], told: str | None) -> None:
+    one = placed("one", 2, nodes=("a",))
+    assert decide_unplaced(one, [one], nodes, shut=["vm"]) == told
