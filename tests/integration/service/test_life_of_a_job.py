@@ -32,7 +32,7 @@ async def test_submit_run_scale_succeed(bench: Bench) -> None:
     assert (job["status"], job["desired_workers"], job["queue"]) == (
         "queued",
         2,
-        {"position": None, "reason": "waits for the scheduler, which looks at those in front of it first"},
+        {"position": None, "reason": "waits for the scheduler to look at it, in the order of the queue"},
     )
     await bench.loop.run_once()
     waiting = await bench.job("digits")
