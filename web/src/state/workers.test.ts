@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Worker } from "../wire";
-import { slowness } from "./workers";
+import { lossOf, slowness, trainedBy } from "./workers";
 
 function worker(id: string, seconds: number | null): Worker {
   return { worker_id: id, microbatch_seconds: seconds } as Worker;
@@ -18,4 +18,13 @@ test("alone, unknown, and about as fast as the others: not slow", () => {
   expect(unknown.map((one) => slowness(one, unknown))).toEqual([null, null, null]);
   const even = [worker("w1", 0.0108), worker("w2", 0.01)];
   expect(slowness(even[0] as Worker, even)).toBeNull();
+});
+
+test("a kill costs what the number of workers that train says", () => {
+  const first = { worker_id: "w1", rank: 0 } as Worker;
+  const second = { worker_id: "w2", rank: 1 } as Worker;
+  const warm = { worker_id: "w3", rank: null } as Worker;
+  expect(lossOf(first, trainedBy([first, second, warm]))).toMatch(/^The others finish/);
+  expect(lossOf(first, trainedBy([first, warm]))).toMatch(/^No other worker trains: .* checkpoint/);
+  expect(lossOf(warm, trainedBy([first, warm]))).toMatch(/no step is lost/);
 });

@@ -16,3 +16,16 @@ export function slowness(worker: Worker, workers: readonly Worker[]): number | n
   const ratio = worker.microbatch_seconds / ((low + high) / 2);
   return ratio >= SLOW ? ratio : null;
 }
+
+/** How many train: only these have a rank. */
+export function trainedBy(workers: readonly Worker[]): number {
+  return workers.filter((one) => one.rank !== null).length;
+}
+
+/** What the job loses with a worker that is killed, where so many train. */
+export function lossOf(worker: Worker, trained: number): string {
+  if (worker.rank === null)
+    return "It does not train yet, so no step is lost, and another worker is started.";
+  if (trained > 1) return "The others finish its share of the step, and another worker is started.";
+  return "No other worker trains: the job goes back to its newest checkpoint, or to its beginning without one, and trains the steps since then again.";
+}

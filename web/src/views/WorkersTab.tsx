@@ -6,7 +6,7 @@ import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
 import { Wide } from "../parts/Wide";
-import { slowness } from "../state/workers";
+import { lossOf, slowness, trainedBy } from "../state/workers";
 import { formatBytes, formatCount, formatDuration, plural } from "../text/format";
 import { isFinal, type Job, type Worker } from "../wire";
 
@@ -95,7 +95,7 @@ export function WorkersTab({ job }: { job: Job }) {
               </td>
               {hasActions && (
                 <td>
-                  <WorkerActions job={job} worker={worker} />
+                  <WorkerActions job={job} worker={worker} trained={trainedBy(workers)} />
                 </td>
               )}
             </tr>
@@ -120,7 +120,14 @@ function Pace({ worker, workers }: { worker: Worker; workers: readonly Worker[] 
   );
 }
 
-function WorkerActions({ job, worker }: { job: Job; worker: Worker }) {
+interface WorkerActionsProps {
+  job: Job;
+  worker: Worker;
+  /** How many train. */
+  trained: number;
+}
+
+function WorkerActions({ job, worker, trained }: WorkerActionsProps) {
   const { isBusy, act } = useAct();
   const [isLooking, setLooking] = useState(false);
   const path = `/jobs/${job.id}/workers/${encodeURIComponent(worker.worker_id)}`;
@@ -157,10 +164,7 @@ function WorkerActions({ job, worker }: { job: Job; worker: Worker }) {
         disabled={isBusy}
         onConfirm={() => void act(() => post(`${path}/kill`), `${name} is killed; another one is started.`)}
       >
-        <p class="soft">
-          Its process gets SIGKILL, as if the machine had failed. The others finish its share of the step, and
-          another worker is started.
-        </p>
+        <p class="soft">Its process gets SIGKILL, as if the machine had failed. {lossOf(worker, trained)}</p>
       </Confirm>
     </div>
   );
