@@ -142,7 +142,15 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
         )}
       </div>
       <output class="timeline-told" id="timeline-told">
-        {look ? tell(look, strip, spans, shown, moments, now) : <Legend spans={spans} moments={moments} />}
+        {look ? (
+          tell(look, strip, spans, shown, moments, now)
+        ) : (
+          <Legend
+            spans={spans.filter((span) => span.to > from)}
+            lanes={shown}
+            moments={moments.filter((moment) => moment.at >= from)}
+          />
+        )}
       </output>
     </section>
   );
@@ -372,21 +380,27 @@ function TimeAxis({ strip, beginning }: { strip: Strip; beginning: number }) {
   );
 }
 
-function Legend({ spans, moments }: { spans: readonly Span[]; moments: readonly Moment[] }) {
-  const phases = PHASES.filter((phase) => spans.some((span) => span.phase === phase));
+interface LegendProps {
+  spans: readonly Span[];
+  lanes: readonly WorkerLane[];
+  moments: readonly Moment[];
+}
+
+/** What the colours and signs that are drawn mean. */
+function Legend({ spans, lanes, moments }: LegendProps) {
   const kinds = MOMENTS.filter((kind) => moments.some((moment) => moment.kind === kind));
   return (
     <>
-      {phases.map((phase) => (
-        <span key={phase} class="legend">
+      {coloursOf(spans, lanes).map(([colour, name]) => (
+        <span key={colour} class="timeline-legend">
           <svg width="12" height="10" aria-hidden="true">
-            <rect width="12" height="10" rx="2" class={`phase-${phase}`} />
+            <rect width="12" height="10" rx="2" class={colour} />
           </svg>
-          {PHASE_NAMES[phase]}
+          {name}
         </span>
       ))}
       {kinds.map((kind) => (
-        <span key={kind} class="legend">
+        <span key={kind} class="timeline-legend">
           <svg
             width="12"
             height="12"
@@ -400,4 +414,21 @@ function Legend({ spans, moments }: { spans: readonly Span[]; moments: readonly 
       ))}
     </>
   );
+}
+
+/** Each colour once, though a job and its workers may share it. */
+function coloursOf(spans: readonly Span[], lanes: readonly WorkerLane[]): [colour: string, name: string][] {
+  const phases = PHASES.filter((phase) => spans.some((span) => span.phase === phase));
+  const has = (state: LaneSpan["state"]) =>
+    lanes.some((lane) => lane.spans.some((span) => span.state === state && span.to > span.from));
+  const isLeaving = has("leaving");
+  const colours = phases.map((phase): [string, string] => [
+    `phase-${phase}`,
+    phase === "stopping" && isLeaving ? "stopping, or a worker leaving" : PHASE_NAMES[phase],
+  ]);
+  for (const state of ["starting", "training"] as const)
+    if (has(state) && !phases.includes(state)) colours.push([`life-${state}`, `worker ${state}`]);
+  if (has("ready")) colours.push(["life-ready", "worker warm, waiting to join"]);
+  if (isLeaving && !phases.includes("stopping")) colours.push(["life-leaving", "worker leaving"]);
+  return colours;
 }
