@@ -14,6 +14,7 @@ from api import page
 from api.auth import authorize
 from api.gate import Gate
 from api.page import Assets
+from api.parameters import refuse_unknown_parameters
 from api.problems import install_problems
 from api.routes import (
     access,
@@ -59,8 +60,8 @@ ROUTERS = (
 
 @cache
 def _routes() -> tuple[BaseRoute, ...]:
-    """All routes behind the check of who asks; made once for all applications of a process: it takes a while."""
-    top = APIRouter(dependencies=[Depends(authorize)])
+    """All routes behind the checks of who asks for what; made once for all applications of a process: it takes a while."""
+    top = APIRouter(dependencies=[Depends(authorize), Depends(refuse_unknown_parameters)])
     for router in ROUTERS:
         top.include_router(router)
     return tuple(top.routes)

@@ -23,7 +23,7 @@ def _tagged(response: Response, project: dict[str, Any]) -> dict[str, Any]:
     return project
 
 
-@router.get("/projects", response_model=schemas.ProjectPage, responses=errors(422))
+@router.get("/projects", response_model=schemas.ProjectPage, responses=errors())
 @needs(None)
 async def list_projects(context: Parts, caller: Caller, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """Your projects by name, with your role in each; an admin sees all."""
@@ -31,7 +31,7 @@ async def list_projects(context: Parts, caller: Caller, cursor: Cursor = None, l
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/projects", status_code=201, response_model=schemas.Project, responses=errors(409, 422))
+@router.post("/projects", status_code=201, response_model=schemas.Project, responses=errors(409))
 @allow(Role.ADMIN)
 async def create_project(body: schemas.ProjectRequest, context: Parts, asked: Maker) -> Any:
     """A new project."""
@@ -45,7 +45,7 @@ async def get_project(project: ProjectName, response: Response, context: Parts, 
     return _tagged(response, await people.get_project(context, project, caller))
 
 
-@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 412, 422))
+@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 412))
 @allow(Role.ADMIN)
 async def update_project(
     project: ProjectName, body: schemas.ProjectUpdate, response: Response, context: Parts, asked: Editor
@@ -65,7 +65,7 @@ async def delete_project(project: ProjectName, context: Parts, asked: Editor) ->
     return Response(status_code=204)
 
 
-@router.put("/projects/{project}/members/{user}", response_model=schemas.Member, responses=errors(404, 422))
+@router.put("/projects/{project}/members/{user}", response_model=schemas.Member, responses=errors(404))
 @needs(ProjectRole.ADMIN)
 async def grant_role(
     project: ProjectName, user: str, body: schemas.MemberRequest, context: Parts, caller: Caller
@@ -82,7 +82,7 @@ async def withdraw_role(project: ProjectName, user: str, context: Parts, caller:
     return Response(status_code=204)
 
 
-@router.get("/users", response_model=schemas.UserPage, responses=errors(422))
+@router.get("/users", response_model=schemas.UserPage, responses=errors())
 @allow(Role.ADMIN)
 async def list_users(context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """All users by name."""
@@ -90,7 +90,7 @@ async def list_users(context: Parts, cursor: Cursor = None, limit: PageLimit = 5
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/users", status_code=201, response_model=schemas.User, responses=errors(409, 422))
+@router.post("/users", status_code=201, response_model=schemas.User, responses=errors(409))
 @allow(Role.ADMIN)
 async def create_user(body: schemas.UserRequest, context: Parts, asked: Maker) -> Any:
     """A new user, who can sign in once there is a token."""
@@ -98,7 +98,7 @@ async def create_user(body: schemas.UserRequest, context: Parts, asked: Maker) -
     return await people.create_user(context, body.name, asked, is_admin=body.is_admin)
 
 
-@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 412, 422))
+@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 412))
 @allow(Role.ADMIN)
 async def update_user(user: str, body: schemas.UserUpdate, response: Response, context: Parts, asked: Editor) -> Any:
     """Make a user an admin or not, or shut the user out; open streams end."""
@@ -107,7 +107,7 @@ async def update_user(user: str, body: schemas.UserUpdate, response: Response, c
     return changed
 
 
-@router.get("/tokens", response_model=schemas.TokenPage, responses=errors(422))
+@router.get("/tokens", response_model=schemas.TokenPage, responses=errors())
 @needs(None)
 async def list_tokens(context: Parts, caller: Caller, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """Your tokens, newest first, without their secrets; an admin sees all."""
@@ -115,7 +115,7 @@ async def list_tokens(context: Parts, caller: Caller, cursor: Cursor = None, lim
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/tokens", status_code=201, response_model=schemas.NewToken, responses=errors(404, 422))
+@router.post("/tokens", status_code=201, response_model=schemas.NewToken, responses=errors(404))
 @needs(None)
 async def create_token(body: schemas.TokenRequest, context: Parts, caller: Caller) -> Any:
     """A new token for yourself; by an admin for anybody, or a machine. Its secret is in this reply and nowhere else."""
@@ -139,7 +139,7 @@ async def revoke_token(token_id: str, context: Parts, caller: Caller) -> Respons
     return Response(status_code=204)
 
 
-@router.get("/audit", response_model=schemas.AuditPage, responses=errors(422))
+@router.get("/audit", response_model=schemas.AuditPage, responses=errors())
 @allow(Role.ADMIN)
 async def list_audit(
     context: Parts,

@@ -23,7 +23,7 @@ from service.uploads import open_package
 router = APIRouter(prefix="/cluster/v1", tags=["clusters"])
 
 
-@router.post("/clusters/{cluster_id}/sync", responses=errors(422))
+@router.post("/clusters/{cluster_id}/sync", responses=errors())
 @allow(Role.CLUSTER)
 async def sync_cluster(cluster_id: str, request: Request, context: Parts, caller: Caller) -> JSONResponse:
     """The agent's view; answered with the jobs that should have a controller, as soon as the list is new."""
@@ -33,7 +33,7 @@ async def sync_cluster(cluster_id: str, request: Request, context: Parts, caller
     return JSONResponse(to_json(await sync(context, cluster_id, view, caller)))
 
 
-@router.post("/attempts/acquire", responses=errors(404, 409, 422))
+@router.post("/attempts/acquire", responses=errors(404, 409))
 @allow(Role.TICKET)
 async def acquire_attempt(request: Request, context: Parts, caller: Caller) -> JSONResponse:
     """The next attempt of a job, once its predecessor cannot act any more; `lease_held` names it otherwise."""
@@ -42,7 +42,7 @@ async def acquire_attempt(request: Request, context: Parts, caller: Caller) -> J
     return JSONResponse(to_json(await acquire(context, wish, caller)))
 
 
-@router.post("/jobs/{job_id}/report", responses=errors(404, 409, 413, 422))
+@router.post("/jobs/{job_id}/report", responses=errors(404, 409, 413))
 @allow(Role.ATTEMPT)
 async def report(job_id: str, request: Request, context: Parts, caller: Caller) -> JSONResponse:
     """A batch of facts; stored once, in one transaction with the cursor that acknowledges it."""
@@ -51,7 +51,7 @@ async def report(job_id: str, request: Request, context: Parts, caller: Caller) 
     return JSONResponse(to_json(await ingest(context, job_id, batch, caller)))
 
 
-@router.get("/jobs/{job_id}/desired", responses=errors(404, 409, 422))
+@router.get("/jobs/{job_id}/desired", responses=errors(404, 409))
 @allow(Role.ATTEMPT)
 async def get_desired(
     job_id: str,

@@ -20,7 +20,7 @@ async def list_code(reference: JobReference, context: Parts) -> Any:
     return await code.list_files(context, reference)
 
 
-@router.get("/jobs/{reference}/code/text", response_model=schemas.CodeText, responses=errors(404, 422))
+@router.get("/jobs/{reference}/code/text", response_model=schemas.CodeText, responses=errors(404))
 async def get_code_text(
     reference: JobReference,
     context: Parts,

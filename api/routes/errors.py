@@ -12,5 +12,9 @@ _SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, as problem documents."""
-    shown = {401, 403, 429, *statuses}
-    return {status: {"model": Problem, "content": {PROBLEM_JSON: _SCHEMA}} for status in sorted(shown)}
+    return refusals(401, 403, 422, 429, *statuses)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The same of a route that is for everyone: these alone."""
+    return {status: {"model": Problem, "content": {PROBLEM_JSON: _SCHEMA}} for status in sorted({*statuses})}

@@ -50,7 +50,7 @@ _DONE: dict[int | str, dict[str, Any]] = {200: {"model": schemas.Job, "descripti
     "/jobs",
     status_code=201,
     response_model=schemas.Job,
-    responses={200: {"model": schemas.DryRun}, **errors(409, 413, 415, 422)},
+    responses={200: {"model": schemas.DryRun}, **errors(409, 413, 415)},
     openapi_extra=_SPEC_BODY,
 )
 async def submit_job(
@@ -68,7 +68,7 @@ async def submit_job(
     return _created(response, await jobs.submit(context, spec, asked=Asked(caller, idempotency_key)))
 
 
-@router.get("/jobs", response_model=schemas.JobPage, response_model_exclude_unset=True, responses=errors(422))
+@router.get("/jobs", response_model=schemas.JobPage, response_model_exclude_unset=True, responses=errors())
 async def list_jobs(
     context: Parts,
     caller: Caller,
@@ -89,7 +89,7 @@ async def list_jobs(
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.get("/jobs/{reference}", response_model=schemas.Job, responses=errors(404, 422))
+@router.get("/jobs/{reference}", response_model=schemas.Job, responses=errors(404))
 async def get_job(
     reference: JobReference,
     response: Response,
@@ -108,7 +108,7 @@ async def get_job(
 @router.patch(
     "/jobs/{reference}",
     response_model=schemas.Job,
-    responses=errors(404, 409, 412, 413, 415, 422),
+    responses=errors(404, 409, 412, 413, 415),
     openapi_extra={"requestBody": {"required": True, "content": _PATCH_CONTENT}},
 )
 async def update_job(
@@ -122,7 +122,7 @@ async def update_job(
     return _tagged(response, changed.job)
 
 
-@router.delete("/jobs/{reference}", status_code=204, response_class=Response, responses=errors(404, 409, 412, 422, 503))
+@router.delete("/jobs/{reference}", status_code=204, response_class=Response, responses=errors(404, 409, 412, 503))
 async def delete_job(
     reference: JobToDelete,
     context: Parts,
@@ -139,9 +139,7 @@ async def delete_job(
     return Response(status_code=204)
 
 
-@router.post(
-    "/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 413, 422)
-)
+@router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 413))
 async def clone_job(
     reference: JobReference,
     body: schemas.CloneRequest,
@@ -157,7 +155,7 @@ async def clone_job(
 
 
 @router.post(
-    "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
+    "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412)
 )
 async def scale_job(
     reference: JobReference,
@@ -177,7 +175,7 @@ async def scale_job(
 
 
 @router.post(
-    "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 422)
+    "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412)
 )
 async def pause_job(
     reference: JobReference,
@@ -197,7 +195,7 @@ async def pause_job(
     "/jobs/{reference}/resume",
     status_code=202,
     response_model=schemas.Job,
-    responses=_DONE | errors(404, 409, 412, 422),
+    responses=_DONE | errors(404, 409, 412),
 )
 async def resume_job(reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0) -> Any:
     """Queue a paused job again; it goes on from its last checkpoint."""
@@ -209,7 +207,7 @@ async def resume_job(reference: JobReference, response: Response, context: Parts
     "/jobs/{reference}/cancel",
     status_code=202,
     response_model=schemas.Job,
-    responses=_DONE | errors(404, 409, 412, 422),
+    responses=_DONE | errors(404, 409, 412),
 )
 async def cancel_job(
     reference: JobReference,
@@ -229,7 +227,7 @@ async def cancel_job(
     "/jobs/{reference}/checkpoint",
     status_code=202,
     response_model=schemas.Job,
-    responses=_DONE | errors(404, 409, 412, 422),
+    responses=_DONE | errors(404, 409, 412),
 )
 async def checkpoint_job(
     reference: JobReference, response: Response, context: Parts, asked: Asker, wait: Wait = 0
@@ -256,7 +254,7 @@ async def get_workers(reference: JobReference, context: Parts) -> Any:
         return {"items": await list_workers(session, await jobs.find(session, reference))}
 
 
-@router.get("/jobs/{reference}/attempts", response_model=schemas.AttemptPage, responses=errors(404, 422))
+@router.get("/jobs/{reference}/attempts", response_model=schemas.AttemptPage, responses=errors(404))
 async def get_attempts(reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The lives of the job's controller, in order; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
@@ -266,7 +264,7 @@ async def get_attempts(reference: JobReference, context: Parts, cursor: Cursor =
     return {"items": [attempt_json(attempt) for attempt in page], "next_cursor": next_cursor}
 
 
-@router.get("/jobs/{reference}/generations", response_model=schemas.GenerationPage, responses=errors(404, 422))
+@router.get("/jobs/{reference}/generations", response_model=schemas.GenerationPage, responses=errors(404))
 async def get_generations(reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The memberships of the job, in order, as their events told; the next page begins at `next_cursor`."""
     async with context.database.read() as session:

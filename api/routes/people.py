@@ -12,7 +12,7 @@ from api import schemas
 from api.auth import PEOPLE, Caller, Parts, allow, needs, public
 from api.gate import address_of
 from api.reference import render_reference
-from api.routes.errors import errors
+from api.routes.errors import errors, refusals
 from rubato.wire import WIRE_VERSION
 from service import telemetry
 from service.auth import SESSION_LIFETIME, Role
@@ -39,7 +39,7 @@ async def get_cluster(context: Parts, caller: Caller) -> Any:
     return await list_clusters(context, caller)
 
 
-@router.post("/session", status_code=204, response_class=Response, responses=errors(422))
+@router.post("/session", status_code=204, response_class=Response, responses=errors())
 @public
 async def sign_in(body: schemas.SessionRequest, request: Request, context: Parts) -> Response:
     """Exchange a person's token for a cookie; 429 to an address from which too many tokens were no good."""
@@ -104,7 +104,7 @@ async def sign_in_by_link(code: str, request: Request, context: Parts) -> Redire
     return response
 
 
-@router.get("/healthz", response_model=schemas.Health)
+@router.get("/healthz", response_model=schemas.Health, responses=refusals(422))
 @top_router.get("/healthz", response_model=schemas.Health, include_in_schema=False)
 @public
 async def get_health() -> Any:
@@ -112,7 +112,7 @@ async def get_health() -> Any:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=schemas.Readiness, responses={503: {"model": schemas.Readiness}})
+@router.get("/readyz", response_model=schemas.Readiness, responses={503: {"model": schemas.Readiness}, **refusals(422)})
 @top_router.get("/readyz", response_model=schemas.Readiness, include_in_schema=False)
 @public
 async def get_readiness(request: Request, response: Response) -> Any:
@@ -134,7 +134,7 @@ async def get_prometheus_metrics(context: Parts) -> Response:
     return Response(await telemetry.expose(context), media_type=telemetry.CONTENT_TYPE)
 
 
-@router.get("/version", response_model=schemas.Version)
+@router.get("/version", response_model=schemas.Version, responses=refusals(422))
 @top_router.get("/version", response_model=schemas.Version, include_in_schema=False)
 @public
 async def get_version() -> Any:

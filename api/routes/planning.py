@@ -64,7 +64,7 @@ _BODY = {
 T = TypeVar("T")
 
 
-@router.post("/plan", response_model=Plan, responses=errors(404, 413, 422), openapi_extra=_BODY)
+@router.post("/plan", response_model=Plan, responses=errors(404, 413), openapi_extra=_BODY)
 @needs(None)
 async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""

@@ -18,7 +18,7 @@ from service.access import ProjectRole
 router = APIRouter(prefix="/api/v1/projects/{project}/secrets", tags=["secrets"])
 
 
-@router.get("", response_model=schemas.SecretPage, responses=errors(404, 422))
+@router.get("", response_model=schemas.SecretPage, responses=errors(404))
 async def list_secrets(project: ProjectName, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The project's secrets by name, without their values."""
     items, next_cursor = await project_secrets.list_secrets(context, project, cursor=cursor, limit=limit)
@@ -29,7 +29,7 @@ async def list_secrets(project: ProjectName, context: Parts, cursor: Cursor = No
     "/{name}",
     status_code=201,
     response_model=schemas.Secret,
-    responses={200: {"model": schemas.Secret, "description": "It had another value."}, **errors(404, 412, 422, 503)},
+    responses={200: {"model": schemas.Secret, "description": "It had another value."}, **errors(404, 412, 503)},
 )
 @needs(ProjectRole.ADMIN)
 async def set_secret(

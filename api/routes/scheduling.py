@@ -14,7 +14,7 @@ from service.scheduling import queue
 router = APIRouter(prefix="/api/v1", tags=["scheduling"])
 
 
-@router.get("/queue", response_model=schemas.QueuePage, responses=errors(422))
+@router.get("/queue", response_model=schemas.QueuePage, responses=errors())
 async def get_queue(
     context: Parts, caller: Caller, limit: Annotated[int, Query(ge=1, le=200)] = 50, cursor: str | None = None
 ) -> Any:

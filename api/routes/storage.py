@@ -42,7 +42,7 @@ async def has_package(sha256: str, context: Parts) -> Response:
     return Response(headers={"X-Package-Bytes": str(size)})
 
 
-@router.put("/packages/{sha256}", status_code=201, responses={200: {}, **errors(413, 422, 503)})
+@router.put("/packages/{sha256}", status_code=201, responses={200: {}, **errors(413, 503)})
 async def put_package(sha256: str, request: Request, response: Response, context: Parts, caller: Caller) -> Any:
     """Store the zip of a working folder under its hash. 200: it was there."""
     is_new, size = await uploads.store(context, sha256, request.stream(), actor=caller.name)
@@ -51,7 +51,7 @@ async def put_package(sha256: str, request: Request, response: Response, context
     return {"sha256": sha256, "bytes": size}
 
 
-@router.get("/jobs/{reference}/checkpoints", response_model=schemas.CheckpointPage, responses=errors(404, 422))
+@router.get("/jobs/{reference}/checkpoints", response_model=schemas.CheckpointPage, responses=errors(404))
 async def list_checkpoints(
     reference: JobReference, context: Parts, cursor: Cursor = None, limit: PageLimit = 200
 ) -> Any:
@@ -66,7 +66,7 @@ async def get_checkpoint(checkpoint_id: CheckpointId, context: Parts) -> Any:
     return await checkpoints.get(context, checkpoint_id)
 
 
-@router.patch("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404, 409, 422, 503))
+@router.patch("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404, 409, 503))
 async def update_checkpoint(
     checkpoint_id: CheckpointId, body: schemas.CheckpointRequest, context: Parts, caller: Caller
 ) -> Any:

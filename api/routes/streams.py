@@ -40,7 +40,7 @@ After = Annotated[int, Query(ge=0, le=_LARGEST, description="Position behind whi
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 
 
-@router.get("/jobs/{reference}/events", response_model=schemas.EventPage, responses={**_STREAM, **errors(404, 422)})
+@router.get("/jobs/{reference}/events", response_model=schemas.EventPage, responses={**_STREAM, **errors(404)})
 async def get_events(
     request: Request,
     reference: JobReference,
@@ -59,7 +59,7 @@ async def get_events(
     return job_events(context, caller, job.id, _resume_at(last_event_id, after))
 
 
-@router.get("/jobs/{reference}/metrics", response_model=schemas.MetricPage, responses={**_STREAM, **errors(404, 422)})
+@router.get("/jobs/{reference}/metrics", response_model=schemas.MetricPage, responses={**_STREAM, **errors(404)})
 async def get_metrics(
     request: Request,
     reference: JobReference,
@@ -81,7 +81,7 @@ async def get_metrics(
     return job_metrics(context, caller, job.id, _resume_at(last_event_id, after), wanted)
 
 
-@router.get("/jobs/{reference}/metrics/chart", response_model=schemas.Chart, responses=errors(404, 422))
+@router.get("/jobs/{reference}/metrics/chart", response_model=schemas.Chart, responses=errors(404))
 async def get_chart(
     reference: JobReference,
     context: Parts,
@@ -104,7 +104,7 @@ async def get_chart(
     return {**found, "position": job.metric_pos}
 
 
-@router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404, 422)})
+@router.get("/jobs/{reference}/logs", response_model=schemas.LogPage, responses={**_STREAM, **errors(404)})
 async def get_logs(
     request: Request,
     reference: JobReference,
@@ -155,7 +155,7 @@ async def get_logs(
     return _log_page(items, position, begin, has_more=position < end)
 
 
-@router.get("/jobs/{reference}/logs/file", response_class=PlainTextResponse, responses=errors(404, 422))
+@router.get("/jobs/{reference}/logs/file", response_class=PlainTextResponse, responses=errors(404))
 async def download_logs(
     reference: JobReference,
     context: Parts,

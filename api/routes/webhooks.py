@@ -17,7 +17,7 @@ from service.webhooks import manage
 router = APIRouter(prefix="/api/v1/projects/{project}/webhooks", tags=["webhooks"])
 
 
-@router.get("", response_model=schemas.WebhookPage, responses=errors(404, 422))
+@router.get("", response_model=schemas.WebhookPage, responses=errors(404))
 @needs(ProjectRole.ADMIN)
 async def list_webhooks(project: ProjectName, context: Parts, cursor: Cursor = None, limit: PageLimit = 50) -> Any:
     """The project's webhooks by name, without their secrets."""
@@ -25,7 +25,7 @@ async def list_webhooks(project: ProjectName, context: Parts, cursor: Cursor = N
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("", status_code=201, response_model=schemas.NewWebhook, responses=errors(404, 409, 422, 503))
+@router.post("", status_code=201, response_model=schemas.NewWebhook, responses=errors(404, 409, 503))
 @needs(ProjectRole.ADMIN)
 async def create_webhook(project: ProjectName, body: schemas.WebhookRequest, context: Parts, caller: Caller) -> Any:
     """A new webhook. Its signing secret is in this reply and nowhere else; 409 where webhooks are off."""
@@ -41,7 +41,7 @@ async def delete_webhook(project: ProjectName, name: str, context: Parts, caller
     return Response(status_code=204)
 
 
-@router.post("/{name}/test", status_code=202, response_model=schemas.Delivery, responses=errors(404, 409, 422))
+@router.post("/{name}/test", status_code=202, response_model=schemas.Delivery, responses=errors(404, 409))
 @needs(ProjectRole.ADMIN)
 async def send_test(
     project: ProjectName,
@@ -54,7 +54,7 @@ async def send_test(
     return await manage.send_test(context, project, name, caller, wait_s=wait)
 
 
-@router.get("/{name}/deliveries", response_model=schemas.DeliveryPage, responses=errors(404, 422))
+@router.get("/{name}/deliveries", response_model=schemas.DeliveryPage, responses=errors(404))
 @needs(ProjectRole.ADMIN)
 async def list_deliveries(
     project: ProjectName,

@@ -28,7 +28,7 @@ _DONE: dict[int | str, dict[str, Any]] = {
     "/jobs/{reference}/workers/{worker_id}/drain",
     status_code=202,
     response_model=schemas.WorkerAction,
-    responses=_DONE | errors(404, 409, 412, 422),
+    responses=_DONE | errors(404, 409, 412),
 )
 async def drain_worker(
     reference: JobReference, worker_id: WorkerId, response: Response, context: Parts, asked: Asker, wait: Wait = 0
@@ -45,7 +45,7 @@ async def drain_worker(
     "/jobs/{reference}/workers/{worker_id}/kill",
     status_code=202,
     response_model=schemas.WorkerAction,
-    responses=_DONE | errors(404, 409, 412, 422),
+    responses=_DONE | errors(404, 409, 412),
 )
 async def kill_worker(
     reference: JobReference, worker_id: WorkerId, response: Response, context: Parts, asked: Asker, wait: Wait = 0
@@ -60,7 +60,7 @@ async def kill_worker(
     response_class=PlainTextResponse,
     responses={
         202: {"description": "Asked for, not there yet: ask again.", "content": {"text/plain": {}}},
-        **errors(404, 409, 412, 422),
+        **errors(404, 409, 412),
     },
 )
 @needs(ProjectRole.EDITOR)

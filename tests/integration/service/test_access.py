@@ -273,7 +273,9 @@ async def _walk(bench: Bench, spell: int) -> None:
         for evil in OUTSIDE:
             url = re.sub(r"\{[^}]+\}", lambda _, evil=evil: SPELLINGS[spell](evil), path)
             for token in tokens:
-                response = await bench.client.get(url, headers=bearer(token), params={"tail": 0})
+                # A log may be long; of other routes it is no parameter.
+                parameters = {"tail": 0} if path.endswith("/logs") else {}
+                response = await bench.client.get(url, headers=bearer(token), params=parameters)
                 assert response.status_code in (200, 307, 400, 401, 403, 404, 405, 422), (url, response.text)
                 assert not any(secret in response.text for secret in secrets), url
                 assert "root:" not in response.text
