@@ -157,6 +157,24 @@ def apply_flags(
     return data
 
 
+def imply_working_dir(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The data, with the spec's own folder as `working_dir` where its entrypoint is a file and nothing says whose.
+
+    Raises:
+        UserError: the file is not in that folder: nobody's home folder is to be uploaded for a slip.
+    """
+    target = str(data.get("entrypoint") or "").partition(":")[0]
+    is_told = any(data.get(field) is not None for field in ("working_dir", "package", "recipe"))
+    if is_told or not target.endswith(".py"):
+        return data
+    if not (folder / target).is_file():
+        raise UserError(
+            f"there is no file {target} in {folder}, the folder of the spec; "
+            "mend entrypoint, or name its folder in working_dir"
+        )
+    return {**data, "working_dir": "."}
+
+
 def read_spec(
     source: str | None,
     *,

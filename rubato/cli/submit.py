@@ -27,6 +27,7 @@ from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
     find_draft,
+    imply_working_dir,
     read_environment_flags,
 )
 from rubato.errors import PackageError
@@ -67,7 +68,8 @@ def submit(
 ) -> None:
     """Submit a training job.
 
-    Paths in a spec are relative to its file. The working folder is packed (see .rubatoignore) and uploaded once.
+    Paths in a spec are relative to its file. The working folder is packed (see .rubatoignore) and uploaded once; where
+    the entrypoint is a file and there is no `working_dir`, that is the folder of the spec.
     """
     config_given = parse_assignments(config or [], "--config")
     settings_given = settings_of(settings, batch=batch, num_microbatches=num_microbatches, seed=seed)
@@ -76,8 +78,11 @@ def submit(
     data = apply_flags(draft.data, name=name, workers=workers, config=config_given, env=env_given)
     data = apply_settings(data, settings_given)
     parse_spec(data)
+    data = imply_working_dir(data, draft.folder)
     with connect(url) as client:
         if dry_run:
+            if data.get("working_dir") is not None:
+                note(f"Would pack {_packed_folder(data, draft.folder)}.")
             checked = client.check({key: value for key, value in data.items() if key != "working_dir"})
             put_json(checked)
             for remark in remarks_of(parse_spec(checked, strict=False)):
@@ -93,21 +98,32 @@ def submit(
 
 def send(client: Client, data: dict[str, Any], folder: Path) -> Job:
     """Pack and upload `working_dir` where there is one, then submit with `package` in its place."""
-    working_dir = data.get("working_dir")
     spec = {key: value for key, value in data.items() if key != "working_dir"}
-    if working_dir is not None:
-        if not (folder / working_dir).is_dir():
-            raise PackageError(f"working_dir {folder / working_dir} is no folder; it is relative to the spec file")
+    if data.get("working_dir") is not None:
+        source = _packed_folder(data, folder)
         with tempfile.TemporaryDirectory(prefix="rubato-pack-") as scratch:
-            package = pack_folder(folder / working_dir, Path(scratch) / "package.zip")
-            if client.upload(package):
-                note(_describe(package))
+            package = pack_folder(source, Path(scratch) / "package.zip")
+            is_new = client.upload(package)
+            note(_describe(package, source, is_new=is_new))
         spec["package"] = package.sha256
     return client.submit(spec)
 
 
-def _describe(package: PackedFolder) -> str:
-    text = f"Uploaded {package.files} files, {package.packed_bytes / 1e6:.2f} MB packed."
+def _packed_folder(data: dict[str, Any], folder: Path) -> Path:
+    """The working folder.
+
+    Raises:
+        PackageError: there is none.
+    """
+    source = Path(os.path.normpath(folder / data["working_dir"]))
+    if not source.is_dir():
+        raise PackageError(f"working_dir {source} is no folder; it is relative to the spec file")
+    return source
+
+
+def _describe(package: PackedFolder, source: Path, *, is_new: bool) -> str:
+    text = f"Packed {source}: {plural(package.files, 'file')}, {package.packed_bytes / 1e6:.2f} MB, "
+    text += "uploaded." if is_new else "which the service has already."
     if package.checkpoints:
         text += f" Left out: {plural(package.checkpoints, 'checkpoint')} of earlier runs."
     return text
@@ -122,5 +138,6 @@ def announce(job: Job, url: str, *, as_json: bool) -> None:
     if sys.stderr.isatty() or not sys.stdout.isatty():
         note(f"Submitted {job.name}: {url}/jobs/{job.id}")
         note(f"  rubato logs {job.name} -f       follow its output")
-        note(f"  rubato scale {job.name} 4       change its workers while it trains")
+        if not job.scaling_restarts:
+            note(f"  rubato scale {job.name} 4       change its workers while it trains")
         note(f"  rubato wait {job.name}          wait for its end")

@@ -314,7 +314,8 @@ class JobSpec:
     recipe: str | None = None
     """Instead of an entrypoint: a program that ships with Rubato, such as `image-classifier`."""
     working_dir: str | None = None
-    """The folder that `rubato submit` packs, relative to the spec file; the service itself takes `package` only."""
+    """The folder that `rubato submit` packs, relative to the spec file; without it the file's own folder, where the
+    entrypoint is a file (`train.py`). The service itself takes `package` only."""
     package: str | None = None
     """SHA-256 of the packed working folder: `rubato submit` sets it, and `Client.upload_folder` returns it."""
     config: dict[str, Any] = field(default_factory=dict)

@@ -75,7 +75,8 @@ def test_the_life_of_a_job_that_waits_for_a_cluster(rubato: Rubato, spec: Path) 
     job = json.loads(out)
     assert job["spec"]["package"] is not None
     assert job["spec"]["working_dir"] is None
-    assert "Uploaded 2 files" in err
+    assert f"Packed {spec.parent}: " in err
+    assert "uploaded." in err
 
     code, out, _ = rubato("ps", "--json")
     assert [item["id"] for item in json.loads(out)] == [job["id"]]

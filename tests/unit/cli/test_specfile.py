@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
     draft_of_recipe,
+    imply_working_dir,
     read_draft,
     read_environment_flags,
     read_yaml,
@@ -40,6 +42,24 @@ def test_a_program_becomes_a_spec_with_a_name_of_its_own(tmp_path: Path) -> None
     assert first.folder == tmp_path
     assert first.data["name"] != second.data["name"]
     assert parse_spec(first.data).name.startswith("my_train-")
+
+
+@pytest.mark.parametrize(
+    ("data", "is_implied"),
+    [
+        ({"entrypoint": "train.py"}, True),
+        ({"entrypoint": "train.py:fit", "package": None}, True),
+        ({"entrypoint": "train.py", "working_dir": "work"}, False),
+        ({"entrypoint": "train.py", "package": "0" * 64}, False),
+        ({"entrypoint": "package.module:train"}, False),
+        ({"recipe": "image-classifier"}, False),
+    ],
+)
+def test_the_folder_of_a_spec_is_packed_where_a_file_has_no_other(
+    tmp_path: Path, data: dict[str, Any], is_implied: bool
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert imply_working_dir(data, tmp_path) == ({**data, "working_dir": "."} if is_implied else data)
 
 
 def test_odd_file_names_still_make_valid_job_names(tmp_path: Path) -> None:
