@@ -4,6 +4,7 @@ token, cluster-token, ray-token   secrets, 0600
 rubato.db, logs/, packages/, checkpoints/   the service's
 database-url                       0600: where the database is, if not in rubato.db; may hold a password
 storage                            0600: where checkpoints lie, if not in checkpoints/
+port                               0600: where the service listens, if not on 8642
 login.json                         0600: address and token of a service elsewhere, written by `rubato login URL`
 run.json   which processes serve this home right now; there only while it is up
 """
@@ -27,7 +28,8 @@ from rubato.wire.codec import to_json
 DEFAULT_PORT = 8642
 LOG_BYTES = 16 * 1024 * 1024
 """A log that is larger when its process starts is put aside as `.log.1`."""
-DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+HOST = "127.0.0.1"
+DEFAULT_URL = f"http://{HOST}:{DEFAULT_PORT}"
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,11 @@ class Home:
         """Where the checkpoints of this home lie, remembered likewise; None: in `checkpoints`."""
         return self._keep("storage", named)
 
+    def keep_port(self, named: int | None) -> int:
+        """Where the service of this home listens, remembered likewise; 8642 where no port was ever named."""
+        kept = self._keep("port", str(named) if named else None) or ""
+        return int(kept) if kept.isascii() and kept.isdigit() else DEFAULT_PORT
+
     def _keep(self, name: str, named: str | None) -> str | None:
         path = self.path / name
         if named:
@@ -219,13 +226,13 @@ def write_atomically(path: Path, text: str, *, mode: int) -> None:
 
 
 def find_url(url: str | None, home: Home, environment: Mapping[str, str] = os.environ) -> str:
-    """The service's address: given > RUBATO_URL > that of `rubato login` > the home's run.json > the default."""
+    """The service's address: given > RUBATO_URL > that of `rubato login` > the home's run.json > its port."""
     found = url or environment.get("RUBATO_URL")
     if not found and (login := home.read_login()):
         found = login.url
     if not found:
         record = home.read_record()
-        found = record.url if record else DEFAULT_URL
+        found = record.url if record else f"http://{HOST}:{home.keep_port(None)}"
     return complete_url(found)
 
 
@@ -235,11 +242,15 @@ def complete_url(url: str) -> str:
     return found if "://" in found else f"http://{found}"
 
 
-def find_token(token: str | None, url: str, home: Home, environment: Mapping[str, str] = os.environ) -> str | None:
+def find_token(
+    token: str | None, url: str, home: Home, environment: Mapping[str, str] = os.environ, *, is_named: bool = True
+) -> str | None:
     """The bearer token: given > RUBATO_TOKEN > that of `rubato login` > the home's token file.
 
     The token of a login goes to the address it was given for, and to no other. The file's token opens this home's
-    service; it goes to that service or to this machine only, never to a foreign host that someone's `--url` names.
+    service; it goes to that service or to this machine only, never to a foreign host that someone's `--url` names. It
+    goes nowhere while the home is down, unless somebody named the address (`is_named`): whoever listens there then is
+    somebody else.
     """
     found = token or environment.get("RUBATO_TOKEN")
     if found:
@@ -248,7 +259,8 @@ def find_token(token: str | None, url: str, home: Home, environment: Mapping[str
     if login is not None and login.url == complete_url(url):
         return login.token
     record = home.read_record()
-    if is_loopback(url) or (record is not None and record.url.rstrip("/") == url.rstrip("/")):
+    is_own = record is not None and record.url.rstrip("/") == url.rstrip("/")
+    if is_own or (is_named and is_loopback(url)):
         return home.read_token()
     return None
 

@@ -130,7 +130,7 @@ def run(arguments: list[str]) -> int:
         fail(str(error))
         if isinstance(error, ApiUnauthenticated):
             note("Sign in with `rubato login ADDRESS`, or give the token in RUBATO_TOKEN,")
-            note("or the home of a service on this machine in RUBATO_HOME (its file `token`).")
+            note("or the home of a service on this machine in RUBATO_HOME (its file `token`), which `rubato up` starts.")
         return code_for_error(error)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}; mend that, or name another path" if error.filename else str(error))

@@ -195,7 +195,9 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
     from rubato.client import Client
 
     address = find_url(url, home)
-    if find_token(None, address, home) is None:
+    is_named = bool(url or os.environ.get("RUBATO_URL"))
+    is_down = not is_named and home.read_login() is None and home.read_record() is None
+    if not is_down and find_token(None, address, home, is_named=is_named) is None:
         where = f"no token for {address}; `rubato login {address}`, or set RUBATO_TOKEN" + (
             "" if is_loopback(address) else " (files are for this machine)"
         )

@@ -12,7 +12,7 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.options import JsonOption, UrlOption
 from rubato.cli.output import is_live, note, put, put_json, stderr_console
 from rubato.errors import ApiError
-from rubato.home import DEFAULT_PORT, Home
+from rubato.home import Home
 
 
 class StepLine(AbstractContextManager["StepLine"]):
@@ -43,7 +43,7 @@ def up(
     *,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, envvar="RUBATO_PORT", help="Port of the service on 127.0.0.1. Default: 8642."),
+        typer.Option(min=1, max=65535, envvar="RUBATO_PORT", help="Port of the service on 127.0.0.1. Default: that of the last time, first 8642."),
     ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="CPU slots for workers. Default: the cores, but at least 8.")
@@ -61,10 +61,12 @@ def up(
         from rubato.cli.keeper.daemon import keep
 
         home.create()
-        control.check_port(home, port or DEFAULT_PORT)
+        port = home.keep_port(None) if port is None else port
+        control.check_port(home, port)
         tell_of_move(control.find_storage_before(home))
         control.check_same(home, slots)
-        keep(home, port=port or DEFAULT_PORT, slots=slots or commands.default_slots())
+        home.keep_port(port)
+        keep(home, port=port, slots=slots or commands.default_slots())
         return
     with StepLine("Starting") as tell:
         state = control.bring_up(home, port=port, slots=slots, tell=tell)

@@ -39,7 +39,9 @@ class Service(Jobs, Records):
         self.url = find_url(url, home, environment)
         self._transport = Transport(self.url, API)
         self._outside = Transport(self.url)
-        self._options = http_options(self.url, find_token(token, self.url, home, environment), environment)
+        is_named = bool(url or environment.get("RUBATO_URL"))
+        token = find_token(token, self.url, home, environment, is_named=is_named)
+        self._options = http_options(self.url, token, environment)
 
     @call
     def request(self, method: str, path: str, body: Any = None, *, params: dict[str, Any] | None = None) -> Call[Any]:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,9 @@ def refusal(response: httpx.Response) -> ApiError:
     status = response.status_code
     fallback = f"{response.reason_phrase or 'error'} ({status})"
     message = describe_problem(problem) or fallback
+    if status == HTTPStatus.UNAUTHORIZED:
+        # Perhaps it was not the one that was meant.
+        message = f"{response.url.scheme}://{response.url.netloc.decode()} does not let you in: {message}"
     return KINDS.get(status, ApiError)(message, status=status, problem=problem)
 
 

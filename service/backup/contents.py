@@ -25,6 +25,7 @@ NOT_KEYS = (
     "login.json",
     "database-url",
     "storage",
+    "port",
     "*.log",
     "*.log.1",
     "*.backup",

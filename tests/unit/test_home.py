@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rubato.errors import KeeperError
-from rubato.home import DEFAULT_URL, Home, RecordedProcess, RunRecord, find_token, find_url, write_atomically
+from rubato.home import DEFAULT_PORT, DEFAULT_URL, Home, RecordedProcess, RunRecord, find_token, find_url, write_atomically
 
 RECORD = RunRecord(
     url="http://127.0.0.1:8700",
@@ -112,6 +112,22 @@ def test_order_of_tokens(home: Home) -> None:
 def test_the_homes_token_never_goes_to_a_foreign_host(home: Home, url: str) -> None:
     home.token_file.write_text("secret")
     assert find_token(None, url, home, {}) is None
+
+
+def test_the_homes_token_goes_to_nobody_who_was_not_named_while_the_home_is_down(home: Home) -> None:
+    home.token_file.write_text("secret")
+    assert find_token(None, RECORD.url, home, {}, is_named=False) is None
+    home.write_record(RECORD)
+    assert find_token(None, RECORD.url, home, {}, is_named=False) == "secret"
+
+
+def test_a_home_that_is_down_is_looked_for_where_it_listened_last(home: Home) -> None:
+    assert home.keep_port(None) == DEFAULT_PORT
+    assert home.keep_port(9000) == 9000
+    assert home.keep_port(None) == 9000
+    assert find_url(None, home, {}) == "http://127.0.0.1:9000"
+    (home.path / "port").write_text("nonsense")
+    assert home.keep_port(None) == DEFAULT_PORT
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://localhost:8642", "http://[::1]:8642"])

@@ -24,7 +24,7 @@ from rubato.cli.keeper.process_table import (
     wait_until_gone,
 )
 from rubato.errors import KeeperError, RubatoError
-from rubato.home import DEFAULT_PORT, Home, RecordedProcess, RunRecord
+from rubato.home import Home, RecordedProcess, RunRecord
 from rubato.wire.storage import parse_storage
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class UpState:
 def bring_up(
     home: Home, *, port: int | None, slots: int | None, tell: Teller, timeout_s: float = UP_TIMEOUT_S
 ) -> UpState:
-    """Start the keeper unless one lives, and wait until jobs can run. Port and slots: those it has, else the defaults.
+    """Start the keeper unless one lives, and wait until jobs can run. Port: that of the last time; slots: those it has.
 
     Raises:
         KeeperError: the port is taken, the home is up with another port, storage, database or number of slots, or
@@ -75,9 +75,10 @@ def bring_up(
         if port is not None and record is not None and record.url != f"http://{commands.HOST}:{port}":
             raise KeeperError(f"{home.path} is up already, at {record.url}; `rubato down` first to change the port")
     else:
-        port = DEFAULT_PORT if port is None else port
+        port = home.keep_port(None) if port is None else port
         check_port(home, port)
         commands.find_checkout()
+        home.keep_port(port)
         start_keeper(home, port=port, slots=slots or commands.default_slots())
     state = _wait_until_ready(home, was_up=was_up, tell=tell, timeout_s=timeout_s)
     return replace(state, storage_before=storage_before)

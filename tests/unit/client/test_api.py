@@ -97,7 +97,8 @@ def test_refusals_by_status(tmp_path: Path, status: int, kind: type[ApiError]) -
     problem = {"title": "T", "detail": "what happened", "code": "some_code", "status": status}
     with client_of(lambda _: httpx.Response(status, json=problem), tmp_path) as client, pytest.raises(kind) as caught:
         client.job("x")
-    assert str(caught.value) == "what happened"
+    who = "http://127.0.0.1:8642 does not let you in: " if kind is ApiUnauthenticated else ""
+    assert str(caught.value) == f"{who}what happened"
     assert (caught.value.status, caught.value.code) == (status, "some_code")
 
 
