@@ -170,7 +170,8 @@ def _observe(job: Job, report: Report) -> set[str]:
         "workers": seen.workers,
         "joining": seen.joining,
         "step": seen.step,
-        "total_steps": seen.total_steps,
+        # An attempt that begins does not know it before its workers do.
+        "total_steps": job.total_steps if seen.total_steps is None else seen.total_steps,
         "restarts": seen.restarts,
         "scalings": seen.scalings,
         # While pausing or stopping, why it does so is the better message where the controller has none.

@@ -33,8 +33,9 @@ _OF_OBSERVED: dict[ObservedState, Status] = {
 _WHY_OBSERVED: dict[ObservedState, str] = {
     "starting": "its workers are being started",
     "running": "its workers train",
-    "recovering": "it lost workers",
+    "recovering": "its workers start again from what was saved",
 }
+_WHY_ON_THE_WAY = {_OF_OBSERVED[state]: because for state, because in _WHY_OBSERVED.items()}
 _OF_OUTCOME: dict[OutcomeState, Status] = {
     "succeeded": S.SUCCEEDED,
     "failed": S.FAILED,
@@ -206,7 +207,9 @@ async def settle_status(
     )
     decision = decide_status(view)
     for to in route(view.status, decision.status):
-        await change_status(session, job, to, because=because or decision.because, now=now, reason=reason)
+        # Of an arrow on the way: what that one says, not what comes of it in the end.
+        own = None if to is decision.status else _WHY_ON_THE_WAY.get(to)
+        await change_status(session, job, to, because=own or because or decision.because, now=now, reason=reason)
 
 
 def _changes_with(job: Job, to: Status, now: datetime) -> dict[str, object]:

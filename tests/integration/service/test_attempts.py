@@ -195,6 +195,20 @@ async def test_a_silent_controller_that_comes_back_goes_on(bench: Bench) -> None
     assert (await bench.job("digits"))["status"] == "recovering"
     await controller.report(step=3)
     assert (await bench.job("digits"))["status"] == "running"
+    told = [event["message"] for event in (await bench.get("/jobs/digits/events"))["items"]]
+    assert told[-2:] == [
+        "recovering became starting: its workers are being started.",
+        "starting became running: its workers train.",
+    ]
+
+
+async def test_an_attempt_that_does_not_know_yet_how_many_steps_there_are_hides_nothing(bench: Bench) -> None:
+    controller = await bench.start()
+    await controller.report(state="running", total_steps=30_000)
+    await controller.report(state="recovering", total_steps=None)
+    assert (await bench.job("digits"))["total_steps"] == 30_000
+    await controller.report(state="running", total_steps=20_000)
+    assert (await bench.job("digits"))["total_steps"] == 20_000
 
 
 async def test_all_workers_lost_stays_within_the_attempt(bench: Bench) -> None:
