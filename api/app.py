@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from api import page
 from api.auth import authorize
+from api.bodies import check_body
 from api.gate import Gate
 from api.page import Assets
 from api.parameters import refuse_unknown_parameters
@@ -60,8 +61,8 @@ ROUTERS = (
 
 @cache
 def _routes() -> tuple[BaseRoute, ...]:
-    """All routes behind the checks of who asks for what; made once for all applications of a process: it takes a while."""
-    top = APIRouter(dependencies=[Depends(authorize), Depends(refuse_unknown_parameters)])
+    """All routes, behind the checks of what is asked by whom; made once for all applications of a process."""
+    top = APIRouter(dependencies=[Depends(authorize), Depends(refuse_unknown_parameters), Depends(check_body)])
     for router in ROUTERS:
         top.include_router(router)
     return tuple(top.routes)

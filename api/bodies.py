@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -17,6 +19,8 @@ from service.errors import ErrorKind, ServiceError
 T = TypeVar("T")
 
 MAX_DEPTH = 32
+TOO_DEEP = f"The body is nested deeper than {MAX_DEPTH} levels."
+JSON = "application/json"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _MAY_BE_UNSTORABLE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|\x00")
 """What such texts need in JSON: an escape, the UTF-8 of half a surrogate pair, or a body in UTF-16 or UTF-32."""
@@ -38,15 +42,17 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
 
 
 def parse_json(body: bytes) -> Any:
-    """JSON of bounded depth, without NaN and infinities.
+    """JSON of bounded depth, without NaN and infinities, and without a key that stands twice.
 
     Raises:
         ServiceError: invalid_request.
     """
     try:
-        data = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        data = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_mapping)
+    except ValueError as error:
         raise _unreadable("JSON", error) from None
+    except RecursionError:
+        raise _too_deep() from None
     check_json(data)
     return data
 
@@ -59,8 +65,10 @@ def parse_report_json(body: bytes) -> Any:
     """
     try:
         data = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _unreadable("JSON", error) from None
+    except RecursionError:
+        raise _too_deep() from None
     _check_depth(data)
     return _cleaned(data) if _MAY_BE_UNSTORABLE.search(body) else data
 
@@ -73,10 +81,25 @@ def parse_yaml(body: bytes) -> Any:
     """
     try:
         data = yaml.load(body, Loader=_Loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise _unreadable("YAML", error) from None
+    except RecursionError:
+        raise _too_deep() from None
     check_json(data)
     return data
+
+
+async def check_body(request: Request) -> None:
+    """Refuse a body that is no JSON as `parse_json` has it, of a route whose body FastAPI reads.
+
+    Raises:
+        ServiceError: unsupported_media_type, invalid_request.
+    """
+    if not request.scope["route"].dependant.body_params:
+        return
+    if body := await request.body():
+        check_kind(request, "body", (JSON,), usual="none")
+        parse_json(body)
 
 
 async def read_spec_data(request: Request, limit_bytes: int) -> Any:
@@ -85,15 +108,32 @@ async def read_spec_data(request: Request, limit_bytes: int) -> Any:
     Raises:
         ServiceError: unsupported_media_type, body_too_large, invalid_request.
     """
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    kind = check_kind(request, "spec", (JSON, *YAML_TYPES))
     body = await read_body(request, limit_bytes)
-    if kind in YAML_TYPES:
-        return parse_yaml(body)
-    if kind == "application/json":
-        return parse_json(body)
-    raise ServiceError(
-        ErrorKind.UNSUPPORTED_MEDIA_TYPE, f"Send the spec as application/json or application/yaml, not {kind[:80]}."
-    )
+    return parse_json(body) if kind == JSON else parse_yaml(body)
+
+
+async def read_json(request: Request, what: str, limit_bytes: int, kinds: Sequence[str] = (JSON,)) -> Any:
+    """The JSON of a request of one of these content types.
+
+    Raises:
+        ServiceError: unsupported_media_type, body_too_large, invalid_request.
+    """
+    check_kind(request, what, kinds)
+    return parse_json(await read_body(request, limit_bytes))
+
+
+def check_kind(request: Request, what: str, kinds: Sequence[str], usual: str = JSON) -> str:
+    """The content type of a body; `usual` where the request names none.
+
+    Raises:
+        ServiceError: unsupported_media_type, where it is none of `kinds`.
+    """
+    kind = request.headers.get("content-type", usual).split(";")[0].strip().lower()
+    if kind not in kinds:
+        told = f"Send the {what} with Content-Type: {' or '.join(kinds[:2])}; this request has {kind[:80] or 'none'}."
+        raise ServiceError(ErrorKind.UNSUPPORTED_MEDIA_TYPE, told)
+    return kind
 
 
 async def read_wire(request: Request, kind: type[T], limit_bytes: int) -> T:
@@ -120,6 +160,17 @@ class _Loader(SpecLoader):
         return super().compose_node(parent, index)
 
 
+def check_text(text: str, name: str) -> None:
+    """Refuse a parameter that no database takes.
+
+    Raises:
+        ServiceError: invalid_request.
+    """
+    if _clean(text) != text:
+        message = "holds a NUL character or half a surrogate pair"
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"{name} {message}.", findings=[Finding(name, message)])
+
+
 def check_json(data: Any) -> None:
     """Refuse what is nested too deep, and texts and numbers that no database or JSON reader takes.
 
@@ -141,7 +192,7 @@ def _check_depth(data: Any) -> None:
         ]
         if not level:
             return
-    raise ServiceError(ErrorKind.INVALID_REQUEST, f"The body is nested deeper than {MAX_DEPTH} levels.")
+    raise _too_deep()
 
 
 def _check_values(data: Any) -> None:
@@ -184,6 +235,18 @@ def _unreadable(language: str, error: Exception) -> ServiceError:
     return ServiceError(
         ErrorKind.INVALID_REQUEST, f"The body is no {language}: {detail}.", findings=[Finding("", detail)]
     )
+
+
+def _too_deep() -> ServiceError:
+    return ServiceError(ErrorKind.INVALID_REQUEST, TOO_DEEP)
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} stands twice")
+    return mapping
 
 
 def _refuse_constant(name: str) -> Any:

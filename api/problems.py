@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from api.bodies import TOO_DEEP
 from rubato.errors import Finding
 from service.database_file import DatabaseLost
 from service.errors import ErrorKind, ServiceError
@@ -191,6 +192,8 @@ def install_problems(app: FastAPI) -> None:
 
 
 def _http_kind(error: HTTPException, request: Request) -> tuple[ErrorKind, str]:
+    if isinstance(error.__cause__, RecursionError):  # FastAPI read the body before it was checked
+        return K.INVALID_REQUEST, TOO_DEEP
     match error.status_code:
         case 404:
             return K.NOT_FOUND, f"There is nothing at {request.url.path}; /api/openapi.json lists what there is."
@@ -206,4 +209,6 @@ def _http_kind(error: HTTPException, request: Request) -> tuple[ErrorKind, str]:
 
 def _finding(item: Any) -> Finding:
     location = [str(part) for part in item.get("loc", ()) if part not in ("body", "query", "path", "header")]
+    if item.get("type") == "json_invalid":  # the location is a number of characters
+        return Finding("", f"The body is no JSON: {item['ctx']['error']} (at character {location[-1]})")
     return Finding(".".join(location), str(item.get("msg", "does not hold")))

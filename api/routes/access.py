@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Response
 
 from api import access_schemas as schemas
 from api.auth import Caller, Parts, ProjectName, allow, needs
-from api.bodies import check_json
 from api.routes.asking import Editor, Maker
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
@@ -31,11 +30,10 @@ async def list_projects(context: Parts, caller: Caller, cursor: Cursor = None, l
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/projects", status_code=201, response_model=schemas.Project, responses=errors(409))
+@router.post("/projects", status_code=201, response_model=schemas.Project, responses=errors(409, 415))
 @allow(Role.ADMIN)
 async def create_project(body: schemas.ProjectRequest, context: Parts, asked: Maker) -> Any:
     """A new project."""
-    check_json(body.model_dump())
     return await people.create_project(context, body.name, body.description, asked)
 
 
@@ -45,13 +43,12 @@ async def get_project(project: ProjectName, response: Response, context: Parts, 
     return _tagged(response, await people.get_project(context, project, caller))
 
 
-@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 412))
+@router.patch("/projects/{project}", response_model=schemas.ProjectDetail, responses=errors(404, 412, 415))
 @allow(Role.ADMIN)
 async def update_project(
     project: ProjectName, body: schemas.ProjectUpdate, response: Response, context: Parts, asked: Editor
 ) -> Any:
     """Change a project's description or quota; the scheduler keeps to it at once."""
-    check_json(body.model_dump())
     quota = {} if body.quota is None else body.quota.model_dump(exclude_unset=True)
     changed = await people.update_project(context, project, asked, description=body.description, quota=quota)
     return _tagged(response, changed)
@@ -65,7 +62,7 @@ async def delete_project(project: ProjectName, context: Parts, asked: Editor) ->
     return Response(status_code=204)
 
 
-@router.put("/projects/{project}/members/{user}", response_model=schemas.Member, responses=errors(404))
+@router.put("/projects/{project}/members/{user}", response_model=schemas.Member, responses=errors(404, 415))
 @needs(ProjectRole.ADMIN)
 async def grant_role(
     project: ProjectName, user: str, body: schemas.MemberRequest, context: Parts, caller: Caller
@@ -90,15 +87,14 @@ async def list_users(context: Parts, cursor: Cursor = None, limit: PageLimit = 5
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/users", status_code=201, response_model=schemas.User, responses=errors(409))
+@router.post("/users", status_code=201, response_model=schemas.User, responses=errors(409, 415))
 @allow(Role.ADMIN)
 async def create_user(body: schemas.UserRequest, context: Parts, asked: Maker) -> Any:
     """A new user, who can sign in once there is a token."""
-    check_json(body.model_dump())
     return await people.create_user(context, body.name, asked, is_admin=body.is_admin)
 
 
-@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 412))
+@router.patch("/users/{user}", response_model=schemas.User, responses=errors(404, 409, 412, 415))
 @allow(Role.ADMIN)
 async def update_user(user: str, body: schemas.UserUpdate, response: Response, context: Parts, asked: Editor) -> Any:
     """Make a user an admin or not, or shut the user out; open streams end."""
@@ -115,11 +111,10 @@ async def list_tokens(context: Parts, caller: Caller, cursor: Cursor = None, lim
     return {"items": items, "next_cursor": next_cursor}
 
 
-@router.post("/tokens", status_code=201, response_model=schemas.NewToken, responses=errors(404))
+@router.post("/tokens", status_code=201, response_model=schemas.NewToken, responses=errors(404, 415))
 @needs(None)
 async def create_token(body: schemas.TokenRequest, context: Parts, caller: Caller) -> Any:
     """A new token for yourself; by an admin for anybody, or a machine. Its secret is in this reply and nowhere else."""
-    check_json(body.model_dump())
     return await tokens.create(
         context,
         body.name,

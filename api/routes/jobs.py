@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from api import schemas
 from api.auth import Caller, JobReference, JobToDelete, Parts
-from api.bodies import check_json, parse_json, read_body, read_spec_data
+from api.bodies import check_text, read_json, read_spec_data
 from api.routes.asking import Asker, IdempotencyKey, Wait
 from api.routes.errors import errors
 from api.routes.pages import Cursor, History, PageLimit
@@ -82,8 +82,8 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> Any:
     """Jobs, newest first; the next page begins at `next_cursor`."""
-    for text in (project, q, *(label or ())):
-        check_json(text)
+    for name, text in (("project", project), ("q", q), *(("label", one) for one in label or ())):
+        check_text(text, name)
     wanted = jobs.JobFilter(_statuses(status, "status"), project, _labels(label or []), q, _moment(created_after))
     items, next_cursor = await jobs.list_jobs(context, caller, wanted, cursor=cursor, limit=limit, with_history=history)
     return {"items": items, "next_cursor": next_cursor}
@@ -118,7 +118,8 @@ async def update_job(
 
     Training goes on meanwhile. Of a job that has ended only the labels can be changed.
     """
-    changed = await updates.update(context, reference, await _read_patch(request, context), asked=asked)
+    patch = await read_json(request, "change", context.settings.max_spec_bytes, tuple(_PATCH_CONTENT))
+    changed = await updates.update(context, reference, patch, asked=asked)
     return _tagged(response, changed.job)
 
 
@@ -139,7 +140,9 @@ async def delete_job(
     return Response(status_code=204)
 
 
-@router.post("/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 413))
+@router.post(
+    "/jobs/{reference}/clone", status_code=201, response_model=schemas.Job, responses=errors(404, 409, 413, 415)
+)
 async def clone_job(
     reference: JobReference,
     body: schemas.CloneRequest,
@@ -149,13 +152,12 @@ async def clone_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Submit the job again, with other values where `overrides` says so; its code is not uploaded again."""
-    check_json(body.model_dump())
     asked = Asked(caller, idempotency_key)
     return _created(response, await clones.clone(context, reference, body.overrides, body.from_checkpoint, asked=asked))
 
 
 @router.post(
-    "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412)
+    "/jobs/{reference}/scale", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 415)
 )
 async def scale_job(
     reference: JobReference,
@@ -175,7 +177,7 @@ async def scale_job(
 
 
 @router.post(
-    "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412)
+    "/jobs/{reference}/pause", status_code=202, response_model=schemas.Job, responses=_DONE | errors(404, 409, 412, 415)
 )
 async def pause_job(
     reference: JobReference,
@@ -207,7 +209,7 @@ async def resume_job(reference: JobReference, response: Response, context: Parts
     "/jobs/{reference}/cancel",
     status_code=202,
     response_model=schemas.Job,
-    responses=_DONE | errors(404, 409, 412),
+    responses=_DONE | errors(404, 409, 412, 415),
 )
 async def cancel_job(
     reference: JobReference,
@@ -332,15 +334,6 @@ def _tagged(response: Response, job: dict[str, Any]) -> dict[str, Any]:
 def _created(response: Response, job: dict[str, Any]) -> dict[str, Any]:
     response.headers["Location"] = f"/api/v1/jobs/{job['id']}"
     return _tagged(response, job)
-
-
-async def _read_patch(request: Request, context: Context) -> Any:
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if kind not in _PATCH_CONTENT:
-        raise ServiceError(
-            ErrorKind.UNSUPPORTED_MEDIA_TYPE, f"Send the change as {' or '.join(_PATCH_CONTENT)}, not {kind[:80]}."
-        )
-    return parse_json(await read_body(request, context.settings.max_spec_bytes))
 
 
 async def _wait(

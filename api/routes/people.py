@@ -39,7 +39,7 @@ async def get_cluster(context: Parts, caller: Caller) -> Any:
     return await list_clusters(context, caller)
 
 
-@router.post("/session", status_code=204, response_class=Response, responses=errors())
+@router.post("/session", status_code=204, response_class=Response, responses=errors(415))
 @public
 async def sign_in(body: schemas.SessionRequest, request: Request, context: Parts) -> Response:
     """Exchange a person's token for a cookie; 429 to an address from which too many tokens were no good."""

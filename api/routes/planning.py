@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 
 from api.auth import Caller, Parts, needs
-from api.bodies import parse_json, read_body
+from api.bodies import read_json
 from api.routes.errors import errors
 from rubato.errors import Finding, SpecError, UserError
 from rubato.planner.batches import check_noise
@@ -64,11 +64,11 @@ _BODY = {
 T = TypeVar("T")
 
 
-@router.post("/plan", response_model=Plan, responses=errors(404, 413), openapi_extra=_BODY)
+@router.post("/plan", response_model=Plan, responses=errors(404, 413, 415), openapi_extra=_BODY)
 @needs(None)
 async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""
-    body = parse_json(await read_body(request, MAX_BYTES))
+    body = await read_json(request, "question", MAX_BYTES)
     is_whole = (
         isinstance(body, dict) and {"spec", "profile"} <= body.keys() and ("link" in body) != ("links_of" in body)
     )

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Response
 
 from api import secret_schemas as schemas
 from api.auth import Parts, ProjectName, needs
-from api.bodies import check_json
 from api.routes.asking import Editor
 from api.routes.errors import errors
 from api.routes.pages import Cursor, PageLimit
@@ -29,14 +28,13 @@ async def list_secrets(project: ProjectName, context: Parts, cursor: Cursor = No
     "/{name}",
     status_code=201,
     response_model=schemas.Secret,
-    responses={200: {"model": schemas.Secret, "description": "It had another value."}, **errors(404, 412, 503)},
+    responses={200: {"model": schemas.Secret, "description": "It had another value."}, **errors(404, 412, 415, 503)},
 )
 @needs(ProjectRole.ADMIN)
 async def set_secret(
     project: ProjectName, name: str, body: schemas.SecretRequest, response: Response, context: Parts, asked: Editor
 ) -> Any:
     """Set a secret. Attempts that begin from now on get the value; those that run keep the one that they have."""
-    check_json(body.model_dump())
     shown, is_new = await project_secrets.set_secret(context, project, name, body.value, asked)
     response.headers["ETag"] = shown["etag"]
     if not is_new:

@@ -66,7 +66,7 @@ async def get_checkpoint(checkpoint_id: CheckpointId, context: Parts) -> Any:
     return await checkpoints.get(context, checkpoint_id)
 
 
-@router.patch("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404, 409, 503))
+@router.patch("/checkpoints/{checkpoint_id}", response_model=schemas.Checkpoint, responses=errors(404, 409, 415, 503))
 async def update_checkpoint(
     checkpoint_id: CheckpointId, body: schemas.CheckpointRequest, context: Parts, caller: Caller
 ) -> Any:

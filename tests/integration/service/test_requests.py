@@ -56,3 +56,52 @@ async def test_the_page_and_clusters_may_say_more(bench: Bench) -> None:
     desired = f"/cluster/v1/jobs/{controller.job_id}/desired?after=0&new=1"
     headers = {"Authorization": f"Bearer {controller.acquired.token}"}
     assert (await bench.client.get(desired, headers=headers)).status_code == 200
+
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "status", "says"),
+    [
+        *(
+            (method, path, b'{"workers": 2}', kind, 415, "with Content-Type: application/json")
+            for method, path in (
+                ("POST", "/jobs/digits/scale"),
+                ("POST", "/jobs/digits/pause"),
+                ("PUT", "/projects/default/secrets/A"),
+                ("POST", "/session"),
+                ("POST", "/jobs"),
+                ("POST", "/plan"),
+            )
+            for kind in (FORM, "text/plain")
+        ),
+        ("POST", "/jobs/digits/scale", b'{"workers": 2}', None, 415, "this request has none"),
+        ("PATCH", "/jobs/digits", b"{}", FORM, 415, "application/merge-patch+json or application/json; this request"),
+        ("POST", "/jobs/digits/scale", b'{"workers": 2, "workers": 3}', JSON, 422, "the key 'workers' stands twice"),
+        ("PATCH", "/jobs/digits", b'{"labels": {"a": "1", "a": "2"}}', JSON, 422, "the key 'a' stands twice"),
+        ("POST", "/jobs", b'{"name": "a", "name": "b"}', JSON, 422, "the key 'name' stands twice"),
+        ("POST", "/jobs/digits/scale", b"[" * 100_000, JSON, 422, "nested deeper than 32 levels"),
+        ("POST", "/jobs", b"[" * 100_000, JSON, 422, "nested deeper than 32 levels"),
+        ("POST", "/jobs/digits/scale", b"{", JSON, 422, "The body is no JSON: "),
+        ("POST", "/projects", b'{"name": "a", "description": "\\u0000"}', JSON, 422, "a NUL character"),
+        ("GET", "/jobs?project=%00", b"", None, 422, "project holds a NUL character"),
+    ],
+)
+async def test_a_body_is_refused_alike_on_every_route(
+    bench: Bench, method: str, path: str, body: bytes, kind: str | None, status: int, says: str
+) -> None:
+    job = await bench.submit(workers={"initial": 1, "max": 4})
+    headers = {} if kind is None else {"Content-Type": kind}
+    response = await bench.client.request(method, f"/api/v1{path}", content=body, headers=headers)
+    assert (response.status_code, says in response.json()["detail"]) == (status, True), response.text
+    assert (await bench.job("digits"))["etag"] == job["etag"]
+
+
+async def test_a_body_that_may_be_left_out_needs_no_content_type(bench: Bench) -> None:
+    await bench.submit()
+    assert (await bench.client.post("/api/v1/jobs/digits/pause")).status_code == 202
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    response = await bench.client.post("/api/v1/jobs/digits/cancel", content=b'{"force": true}', headers=headers)
+    assert response.status_code == 202
