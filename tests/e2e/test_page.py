@@ -93,6 +93,24 @@ def test_a_job_is_filled_in_and_what_is_wrong_is_said_beside_the_field(
     expect(page.get_by_label("config.epochs")).to_have_value("20")
 
 
+def test_a_new_job_begins_with_a_name_that_is_free(
+    own_service: Service, own_cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    own_service.submit("digits", pace=1.0)
+    page = new_page(own_service)
+    expect(page.locator("[data-job]")).to_have_count(1)
+    page.get_by_role("button", name="New job").click()
+    name = page.get_by_label("name", exact=True)
+    expect(name).to_have_value("digits-2")
+    own_service.submit("digits-2", pace=1.0)
+    page.get_by_label("config.epochs").fill("7")
+    expect(name).to_have_value("digits-3")
+    expect(page.locator(".verdict")).to_contain_text("The spec holds")
+    name.fill("digits")
+    expect(page.locator(".field", has=name).locator(".error")).to_contain_text("is taken")
+    expect(name).to_have_value("digits")
+
+
 def test_a_job_is_written_as_yaml_and_a_wrong_spec_is_explained(
     service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:

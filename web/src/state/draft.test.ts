@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
 import type { ConfigKey } from "../wire";
-import { type Draft, FIRST_DRAFT, fieldOf, specText, withGuesses } from "./draft";
+import {
+  type Draft,
+  FIRST_DRAFT,
+  fieldOf,
+  firstDraft,
+  isSuggested,
+  specText,
+  withGuesses,
+  withNextName,
+} from "./draft";
 import type { Kind } from "./schema";
 
 const kinds: Record<string, Kind> = {
@@ -96,6 +105,25 @@ describe("specText", () => {
     expect(specText(own, "ab12", kinds, keys)).toBe(
       "name: own\nbackend: ray_train\nentrypoint: train.py:train\npackage: ab12\nconfig:\n  lr: 0.1\n\n  layers: [1, 2]\n",
     );
+  });
+});
+
+describe("the first name", () => {
+  const named = (...taken: string[]) => firstDraft(new Set(taken)).values.name;
+
+  it("is one that no job has", () => {
+    expect(named()).toBe("digits");
+    expect(named("other")).toBe("digits");
+    expect(named("digits")).toBe("digits-2");
+    expect(named("digits", "digits-2", "digits-4")).toBe("digits-3");
+  });
+
+  it("gives way to the next one, until somebody types", () => {
+    const second = withNextName(FIRST_DRAFT, new Set());
+    expect(withNextName(second, new Set()).values.name).toBe("digits-3");
+    expect(isSuggested(second)).toBe(true);
+    expect(isSuggested({ ...second, values: { ...second.values, name: "mine" } })).toBe(false);
+    expect(withGuesses(second, "My Model", []).values.name).toBe("my-model");
   });
 });
 

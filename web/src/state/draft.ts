@@ -6,6 +6,8 @@ import type { ConfigKey } from "../wire";
 import type { Kind } from "./schema";
 
 export interface Draft {
+  /** The name that nobody typed. */
+  suggested: string;
   source: "recipe" | "folder";
   recipe: string;
   /** `config:` of a program of one's own, as YAML. */
@@ -17,12 +19,32 @@ export interface Draft {
 }
 
 export const FIRST_DRAFT: Draft = {
+  suggested: "digits",
   source: "recipe",
   recipe: "image-classifier",
   config: "",
   values: { name: "digits", "workers.initial": "2" },
   recipeConfig: { "image-classifier.epochs": "20" },
 };
+
+/** One to begin with, under a name that none of these jobs has. */
+export function firstDraft(taken: ReadonlySet<string>): Draft {
+  return taken.has(FIRST_DRAFT.suggested) ? withNextName(FIRST_DRAFT, taken) : FIRST_DRAFT;
+}
+
+/** Whether its name is the one that was suggested. */
+export function isSuggested(draft: Draft): boolean {
+  return draft.values.name === draft.suggested;
+}
+
+/** With the next name that is free, in place of the suggested one: `digits-2`. */
+export function withNextName(draft: Draft, taken: ReadonlySet<string>): Draft {
+  const [, stem = "", number = "1"] = /^(.*?)(?:-(\d+))?$/.exec(draft.suggested) ?? [];
+  let next = Number(number) + 1;
+  while (taken.has(`${stem}-${next}`)) next += 1;
+  const suggested = `${stem}-${next}`;
+  return { ...draft, suggested, values: { ...draft.values, name: suggested } };
+}
 
 /** With what a folder lets one guess, by its name and those of its files, where nobody has said it. */
 export function withGuesses(draft: Draft, title: string, files: readonly string[]): Draft {
@@ -32,7 +54,7 @@ export function withGuesses(draft: Draft, title: string, files: readonly string[
     .replace(/^[-._]+/, "")
     .slice(0, 63)
     .replace(/[-._]+$/, "");
-  const isNamed = !!draft.values.name && draft.values.name !== FIRST_DRAFT.values.name;
+  const isNamed = !!draft.values.name && !isSuggested(draft);
   const guessed = {
     ...(name && !isNamed ? { name } : {}),
     ...(files.includes("train.py") && !draft.values.entrypoint ? { entrypoint: "train.py:train" } : {}),

@@ -82,6 +82,10 @@ export function JobsView() {
   const maySubmit = useMaySubmit();
   const now = useNow();
   const jobs = useMemo(() => selectJobs(state, filter), [state, filter]);
+  const taken = useMemo(
+    () => new Set([...state.jobs.values()].filter((job) => !isFinal(job.status)).map((job) => job.name)),
+    [state.jobs],
+  );
   const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
   const choose = useCallback((id: string) => setPicked((before) => withOrWithout(before, id)), []);
   const chosen = useMemo(() => new Set([...picked].filter((id) => state.jobs.has(id))), [picked, state.jobs]);
@@ -94,7 +98,7 @@ export function JobsView() {
       <div class="page-head">
         <Heading>Jobs</Heading>
         <ClusterLine />
-        {maySubmit && <NewJob />}
+        {maySubmit && <NewJob taken={taken} />}
       </div>
       {state.isLoaded && state.jobs.size === 0 ? (
         <NoJobs maySubmit={maySubmit} />

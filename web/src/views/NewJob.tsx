@@ -5,7 +5,15 @@ import { Icon } from "../parts/Icon";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import { jobPath, navigate } from "../router";
-import { type Draft, FIRST_DRAFT, fieldOf, specText, withGuesses } from "../state/draft";
+import {
+  type Draft,
+  fieldOf,
+  firstDraft,
+  isSuggested,
+  specText,
+  withGuesses,
+  withNextName,
+} from "../state/draft";
 import { resolvedSentence } from "../state/resolved";
 import { type FieldShape, type Schema, shapeOf } from "../state/schema";
 import type { Job, Project, Recipe } from "../wire";
@@ -16,8 +24,13 @@ import { PlanPanel } from "./PlanPanel";
 /** A check begins when nothing was typed for so long. */
 const PAUSE_MS = 400;
 
+interface NewJobProps {
+  /** Names that cannot be given. */
+  taken: ReadonlySet<string>;
+}
+
 /** A button, and behind it a new job: filled in, or written as YAML. */
-export function NewJob() {
+export function NewJob({ taken }: NewJobProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [isOpen, setOpen] = useState(false);
   const open = () => {
@@ -36,14 +49,14 @@ export function NewJob() {
       </button>
       <dialog ref={dialog} class="card dialog new-job" aria-labelledby="new-job-title">
         <h2 id="new-job-title">New job</h2>
-        {isOpen && <Loaded onClose={close} onDone={finish} />}
+        {isOpen && <Loaded taken={taken} onClose={close} onDone={finish} />}
       </dialog>
     </>
   );
 }
 
 /** What the form is made of. */
-function Loaded(props: Pick<ComposerProps, "onClose" | "onDone">) {
+function Loaded(props: Pick<ComposerProps, "taken" | "onClose" | "onDone">) {
   const schema = useResource<Schema>("/schemas/job-spec");
   const recipes = useResource<{ items: Recipe[] }>("/recipes");
   const projects = useResource<Project[]>("/projects?limit=200", 0, getAll);
@@ -64,7 +77,7 @@ function Loaded(props: Pick<ComposerProps, "onClose" | "onDone">) {
   );
 }
 
-interface ComposerProps {
+interface ComposerProps extends NewJobProps {
   shapes: Readonly<Record<string, FieldShape>>;
   recipes: readonly Recipe[];
   projects: readonly string[];
@@ -84,9 +97,9 @@ interface Verdict {
   remarks: string[];
 }
 
-function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps) {
+function Composer({ shapes, recipes, projects, taken, onClose, onDone }: ComposerProps) {
   const say = useSay();
-  const [draft, setDraft] = useState<Draft>(FIRST_DRAFT);
+  const [draft, setDraft] = useState<Draft>(() => firstDraft(taken));
   const [folder, setFolder] = useState<UploadedFolder | null>(null);
   /** The YAML as it was changed by hand; null: as the form makes it. */
   const [byHand, setByHand] = useState<string | null>(null);
@@ -105,6 +118,11 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
     ...keys.map((key) => `config.${key.name}`),
     "config",
   ]);
+  // The list may lack the job that has it: then the next one is tried, as nobody chose this one.
+  const isOursTaken = byHand === null && isSuggested(draft) && byField.name !== undefined;
+  useEffect(() => {
+    if (isOursTaken) setDraft((before) => withNextName(before, taken));
+  }, [isOursTaken]);
   const submit = async (event: Event) => {
     event.preventDefault();
     const form = event.currentTarget as HTMLFormElement;
@@ -160,7 +178,7 @@ function Composer({ shapes, recipes, projects, onClose, onDone }: ComposerProps)
           shapes={shapes}
           recipes={recipes}
           projects={projects}
-          findings={byField}
+          findings={isOursTaken ? { ...byField, name: [] } : byField}
         />
       )}
       <PlanPanel text={text} isReady={shown?.problem === ""} />
