@@ -36,7 +36,7 @@ def test_a_job_is_planned_before_it_is_submitted(
     page.get_by_label("Network of a worker, Gbit/s").fill("0.001")
     predict.click()
     expect(plan).to_contain_text("One worker: ")
-    measured_by = page.get_by_label("Or the job that measured it")
+    measured_by = page.get_by_label("Network measured by job")
     measured_by.fill("nobody")
     expect(page.get_by_label("Latency, ms")).to_be_disabled()
     predict.click()

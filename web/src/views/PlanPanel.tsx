@@ -58,7 +58,14 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   });
   const shown = answer && isSameInquiry(answer.asked, inquiry) ? answer.plan : null;
   return (
-    <details class="plan">
+    <details
+      class="plan"
+      onToggle={(event) =>
+        event.target === event.currentTarget &&
+        event.currentTarget.open &&
+        event.currentTarget.scrollIntoView({ block: "start" })
+      }
+    >
       <summary>How many workers are worth it?</summary>
       <p class="soft">
         Run <code>rubato profile job.yaml</code> on a machine like those that will train, and bring what it
@@ -82,18 +89,18 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
           <input type="number" min="0" step="any" {...entry("latency")} disabled={isMeasured} />
         </label>
         <label class="field">
-          Or the job that measured it
-          <input type="text" placeholder="of the recipe measure-links" {...entry("measuredBy")} />
+          Network measured by job
+          <input type="text" placeholder="name or id" {...entry("measuredBy")} />
+          <small class="soft">
+            One of the recipe <code>measure-links</code>, in place of the two figures.
+          </small>
         </label>
         <label class="field">
           Noise scale, samples
-          <input
-            type="number"
-            min="0"
-            step="any"
-            placeholder="as a job like it charts; not needed"
-            {...entry("noise")}
-          />
+          <input type="number" min="0" step="any" placeholder="not needed" {...entry("noise")} />
+          <small class="soft">
+            As a job like it charts with <code>batch.noise_every</code>; compares batches, too.
+          </small>
         </label>
       </div>
       <button type="button" class="button" disabled={!canPredict} onClick={() => void predict()}>
