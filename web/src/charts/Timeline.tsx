@@ -148,6 +148,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
           <Legend
             spans={spans.filter((span) => span.to > from)}
             lanes={shown}
+            from={from}
             moments={moments.filter((moment) => moment.at >= from)}
           />
         )}
@@ -384,14 +385,16 @@ interface LegendProps {
   spans: readonly Span[];
   lanes: readonly WorkerLane[];
   moments: readonly Moment[];
+  /** What ended before is not drawn. */
+  from: number;
 }
 
 /** What the colours and signs that are drawn mean. */
-function Legend({ spans, lanes, moments }: LegendProps) {
+function Legend({ spans, lanes, moments, from }: LegendProps) {
   const kinds = MOMENTS.filter((kind) => moments.some((moment) => moment.kind === kind));
   return (
     <>
-      {coloursOf(spans, lanes).map(([colour, name]) => (
+      {coloursOf(spans, lanes, from).map(([colour, name]) => (
         <span key={colour} class="timeline-legend">
           <svg width="12" height="10" aria-hidden="true">
             <rect width="12" height="10" rx="2" class={colour} />
@@ -417,10 +420,16 @@ function Legend({ spans, lanes, moments }: LegendProps) {
 }
 
 /** Each colour once, though a job and its workers may share it. */
-function coloursOf(spans: readonly Span[], lanes: readonly WorkerLane[]): [colour: string, name: string][] {
+function coloursOf(
+  spans: readonly Span[],
+  lanes: readonly WorkerLane[],
+  from: number,
+): [colour: string, name: string][] {
   const phases = PHASES.filter((phase) => spans.some((span) => span.phase === phase));
   const has = (state: LaneSpan["state"]) =>
-    lanes.some((lane) => lane.spans.some((span) => span.state === state && span.to > span.from));
+    lanes.some((lane) =>
+      lane.spans.some((span) => span.state === state && span.to > Math.max(span.from, from)),
+    );
   const isLeaving = has("leaving");
   const colours = phases.map((phase): [string, string] => [
     `phase-${phase}`,
