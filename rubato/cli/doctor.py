@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -12,8 +13,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rubato.cli.local_runs import bytes_of
 from rubato.cli.render import plural
@@ -212,7 +214,14 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
     except ServiceUnreachable as error:
         yield Health(Level.WARNING, "service", str(error))
         return
-    except (ApiError, RubatoError) as error:
+    except ApiError as error:
+        yield Health(Level.PROBLEM, "service", f"{address}: {error}")
+        if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # These it tells without its database, too.
+            with Client(url, home=home) as client, contextlib.suppress(RubatoError):
+                yield from _checks_of(client)
+        return
+    except RubatoError as error:
         yield Health(Level.PROBLEM, "service", f"{address}: {error}")
         return
     if not clusters:
@@ -241,8 +250,12 @@ def _checks_of(client: Client) -> Iterator[Health]:
         return
     checks = [check for check in found.get("checks", []) if isinstance(check, dict)]
     wrong = [check for check in checks if not check.get("ok")]
+    # What is behind all of them, such as a database that is away, is told once.
+    alike: dict[str, list[dict[str, Any]]] = {}
     for check in wrong:
-        level = Level.PROBLEM if check.get("required") else Level.WARNING
-        yield Health(level, f"service: {check.get('name')}", str(check.get("detail")))
+        alike.setdefault(str(check.get("detail")), []).append(check)
+    for detail, group in alike.items():
+        level = Level.PROBLEM if any(check.get("required") for check in group) else Level.WARNING
+        yield Health(level, f"service: {', '.join(str(check.get('name')) for check in group)}", detail)
     if checks and not wrong:
         yield Health(Level.OK, "service: checks", ", ".join(f"{check['name']} {check['detail']}" for check in checks))
