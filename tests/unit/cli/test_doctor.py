@@ -141,14 +141,14 @@ def test_a_service_that_refuses_or_is_not_there(home: Home, service: FakeService
 
 
 def test_a_service_whose_database_is_away_says_so_once(home: Home, service: FakeService) -> None:
-    away = {"ok": False, "required": True, "detail": "failed (OperationalError); the service's log says more"}
-    checks = [{"name": name, **away} for name in ("database", "migrations")]
+    detail = "failed (OperationalError); the service's log says more"
+    checks = [{"name": name, "ok": False, "required": True, "detail": detail} for name in ("database", "migrations")]
     service.on("GET", "/me", Reply({"detail": "The database does not answer; try again shortly."}, 503))
     service.on("GET", "/readyz", Reply({"status": "failing", "checks": checks}, 503))
     home.token_file.write_text("x")
     away_itself, checked = doctor.look_at_service(home, service.url)
     assert "The database does not answer" in away_itself.detail
-    assert checked == doctor.Health(Level.PROBLEM, "service: database, migrations", away["detail"])
+    assert checked == doctor.Health(Level.PROBLEM, "service: database, migrations", detail)
 
 
 def test_what_the_service_finds_wrong_is_shown(
