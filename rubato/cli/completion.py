@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -23,4 +24,5 @@ def completion(
 ) -> None:
     """Print the script by which a shell completes commands, options and names of jobs."""
     put(get_completion_script(prog_name="rubato", complete_var="_RUBATO_COMPLETE", shell=shell))
-    note(f"Put to use by: {HINTS[shell]}")
+    if sys.stdout.isatty():  # with `eval` every new shell would say it
+        note(f"Put to use by: {HINTS[shell]}")
