@@ -8,9 +8,10 @@ import typer
 
 from rubato.cli.local_runs import LocalRuns
 from rubato.cli.options import (
+    EndedArgument,
     JobArgument,
-    JobOrRunArgument,
     JsonOption,
+    UnfinishedJobArgument,
     UrlOption,
     connect,
     is_local_run,
@@ -27,7 +28,7 @@ LabelOption = Annotated[
 
 
 def update(
-    job: JobArgument,
+    job: UnfinishedJobArgument,
     *,
     priority: Annotated[int | None, typer.Option(min=0, max=100, help="0 to 100, more is sooner.")] = None,
     label: LabelOption = None,
@@ -99,9 +100,13 @@ def clone(
     url: UrlOption = None,
 ) -> None:
     """Submit a job again, with other values where you say so; its code is not uploaded again."""
-    overrides = read_changes(
-        settings=parse_assignments(settings or [], "--set"), labels=parse_assignments(label or [], "--label")
-    )
+    given = parse_assignments(settings or [], "--set")
+    for path in (path for path, text in given.items() if not text):
+        raise typer.BadParameter(
+            f"{path}= has no value: {path}='\"\"' is an empty text, {path}=null takes the job's own value away",
+            param_hint="--set",
+        )
+    overrides = read_changes(settings=given, labels=parse_assignments(label or [], "--label"))
     if name is not None:
         overrides["name"] = name
     with connect(url) as client:
@@ -111,7 +116,7 @@ def clone(
 
 
 def delete(
-    job: JobOrRunArgument,
+    job: EndedArgument,
     *,
     keep_checkpoints: Annotated[
         bool, typer.Option("--keep-checkpoints", help="Leave its checkpoints on the storage.")

@@ -15,9 +15,12 @@ from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import TAIL, local_runs, source_of
 from rubato.cli.options import (
     SINCE,
+    UNFINISHED,
     JobOrRunArgument,
     JsonOption,
+    ResumableArgument,
     TimeoutOption,
+    UnfinishedArgument,
     UrlOption,
     connect,
     is_local_run,
@@ -30,7 +33,6 @@ from rubato.cli.options import (
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
 from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
-from rubato.cli.watch_commands import UNFINISHED
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
@@ -179,7 +181,7 @@ def _tell_search(part: float) -> None:
 
 
 def scale(
-    job: JobOrRunArgument,
+    job: UnfinishedArgument,
     workers: Annotated[int, typer.Argument(min=1, metavar="WORKERS", help="How many workers.")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Show the change until the new generation has formed.")] = False,
@@ -238,7 +240,7 @@ def _change(
 
 
 def pause(
-    job: JobOrRunArgument,
+    job: UnfinishedArgument,
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Wait neither for a checkpoint nor for a cluster that is gone.")
@@ -261,7 +263,7 @@ def pause(
 
 
 def resume(
-    job: JobOrRunArgument,
+    job: ResumableArgument,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it trains.")] = False,
     timeout: TimeoutOption = None,
@@ -276,7 +278,7 @@ def resume(
 
 
 def cancel(
-    job: JobOrRunArgument,
+    job: UnfinishedArgument,
     *,
     force: Annotated[bool, typer.Option("--force", help="Do not wait for the grace.")] = False,
     grace: Annotated[
@@ -301,7 +303,7 @@ def cancel(
     )
 
 
-def checkpoint(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def checkpoint(job: UnfinishedArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Ask a job for a checkpoint now."""
     with source_of(job, url) as client:
         asked = client.checkpoint(job)
@@ -309,7 +311,7 @@ def checkpoint(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOp
 
 
 def wait(
-    job: JobOrRunArgument,
+    job: UnfinishedArgument,
     *,
     statuses: Annotated[
         list[str] | None,

@@ -9,7 +9,7 @@ import typer
 
 from rubato.cli.exits import ExitCode
 from rubato.cli.follow import detachable, wait_while
-from rubato.cli.options import JobArgument, JsonOption, TimeoutOption, UrlOption, connect, timeout_of_wait
+from rubato.cli.options import JsonOption, TimeoutOption, UnfinishedJobArgument, UrlOption, connect, timeout_of_wait
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import node_table, plural, worker_table
 
@@ -34,7 +34,7 @@ WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is done.
 
 
 @worker.command("ls")
-def list_workers(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def list_workers(job: UnfinishedJobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """List the workers of a job."""
     with connect(url) as client:
         found = client.workers(job)
@@ -48,7 +48,7 @@ def list_workers(job: JobArgument, *, as_json: JsonOption = False, url: UrlOptio
 
 @worker.command("drain")
 def drain_worker(
-    job: JobArgument,
+    job: UnfinishedJobArgument,
     name: WorkerArgument,
     *,
     wait: WaitOption = False,
@@ -64,7 +64,7 @@ def drain_worker(
 
 @worker.command("kill")
 def kill_worker(
-    job: JobArgument,
+    job: UnfinishedJobArgument,
     name: WorkerArgument,
     *,
     wait: WaitOption = False,
@@ -97,7 +97,9 @@ def _act(
 
 
 @worker.command("stack")
-def show_stack(job: JobArgument, name: WorkerArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def show_stack(
+    job: UnfinishedJobArgument, name: WorkerArgument, *, as_json: JsonOption = False, url: UrlOption = None
+) -> None:
     """Print where the threads of a worker are right now; training goes on."""
     with connect(url) as client:
         worker_id = find_worker(client, job, name)
@@ -154,7 +156,7 @@ def list_nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = Fals
     if as_json:
         put_json(found)
     elif found:
-        stdout_console().print(node_table(found), soft_wrap=True)
+        stdout_console().print(node_table(found, terminal_columns()), soft_wrap=True)
     else:
         note("No nodes.")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, complete_url
-from rubato.wire.status import Status
+from rubato.wire.status import FINAL, Status
 from rubato.wire.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ SINCE = "5m, 2h, or a time: 2026-01-31 12:00 is local, as `rubato events` shows 
 KNOWN_JOBS = 200
 """So many of the newest jobs are looked through for a name that is like the one that was typed."""
 
+UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
+ENDED = tuple(str(status) for status in Status if status in FINAL)
+RESUMABLE = (str(Status.PAUSING), str(Status.PAUSED))
+
 _LOCAL_RUN = re.compile(r"run_[0-9a-f]{14}")
 
 
@@ -57,25 +61,41 @@ def is_local_run(reference: str) -> bool:
     return _LOCAL_RUN.fullmatch(reference) is not None
 
 
-def complete_jobs(incomplete: str) -> list[str]:
-    """Names of jobs for the shell's completion; none where the service does not answer at once."""
+def complete_jobs(incomplete: str, statuses: tuple[str, ...] = ()) -> list[str]:
+    """Names of jobs in these statuses for the shell's completion; none where the service does not answer at once."""
     from rubato.client import Client
 
     try:
         with Client() as client:
-            names = [job.name for job in islice(client.jobs(text=incomplete or None, limit=KNOWN_JOBS), KNOWN_JOBS)]
+            found = client.jobs(status=statuses, text=incomplete or None, limit=KNOWN_JOBS)
+            names = [job.name for job in islice(found, KNOWN_JOBS)]
     except RubatoError:
         return []
     return sorted({name for name in names if name.startswith(incomplete)})
 
 
-def complete_jobs_and_runs(incomplete: str) -> list[str]:
+def complete_jobs_and_runs(incomplete: str, statuses: tuple[str, ...] = ()) -> list[str]:
     """The same, or ids of the `rubato run`s of this machine where it begins as one."""
-    from rubato.launch.records import run_ids
+    from rubato.cli.local_runs import local_runs
 
     if not incomplete.startswith("run_"):
-        return complete_jobs(incomplete)
-    return [one for one in run_ids(Home.from_environment().path) if one.startswith(incomplete)]
+        return complete_jobs(incomplete, statuses)
+    with local_runs() as runs:
+        ended = set(statuses) <= set(ENDED)
+        return [
+            run.id
+            for run in runs.jobs()
+            if run.id.startswith(incomplete) and (not statuses or (run.finished_at is not None) == ended)
+        ]
+
+
+def completes(statuses: tuple[str, ...], *, runs: bool = False) -> Callable[[str], list[str]]:
+    """A completion that offers only the jobs on which a command can act, and with `runs` such `rubato run`s."""
+
+    def complete(incomplete: str) -> list[str]:
+        return (complete_jobs_and_runs if runs else complete_jobs)(incomplete, statuses)
+
+    return complete
 
 
 def refuse_local_run(job: str) -> str:
@@ -92,23 +112,31 @@ def refuse_local_run(job: str) -> str:
     return job
 
 
-JobArgument = Annotated[
-    str,
-    typer.Argument(
+def job_argument(statuses: tuple[str, ...] = ()) -> Any:
+    """The argument of a command on jobs in these statuses (none: in any)."""
+    return typer.Argument(
         metavar="JOB",
         help="Id of a job, or the name of the newest one of that name.",
-        autocompletion=complete_jobs,
+        autocompletion=completes(statuses),
         callback=refuse_local_run,
-    ),
-]
-JobOrRunArgument = Annotated[
-    str,
-    typer.Argument(
+    )
+
+
+def job_or_run_argument(statuses: tuple[str, ...] = ()) -> Any:
+    """The same, of one that takes `rubato run`s, too."""
+    return typer.Argument(
         metavar="JOB",
         help="Id of a job, or the name of the newest one of that name; or run_... of a `rubato run`.",
-        autocompletion=complete_jobs_and_runs,
-    ),
-]
+        autocompletion=completes(statuses, runs=True),
+    )
+
+
+JobArgument = Annotated[str, job_argument()]
+UnfinishedJobArgument = Annotated[str, job_argument(UNFINISHED)]
+JobOrRunArgument = Annotated[str, job_or_run_argument()]
+UnfinishedArgument = Annotated[str, job_or_run_argument(UNFINISHED)]
+ResumableArgument = Annotated[str, job_or_run_argument(RESUMABLE)]
+EndedArgument = Annotated[str, job_or_run_argument(ENDED)]
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ STATUS_STYLES = {
     "paused": "magenta",
 }
 
+NODE_ID_WIDTH = 12
+"""So much of a node's id tells it from all others."""
 MIN_NAME_WIDTH = 8
 """Columns of a terminal that a job's name gets at least; the longer ones are folded."""
 WIDE = 100
@@ -232,24 +234,41 @@ def worker_table(workers: list[Worker], columns: int | None = None) -> Table:
     return table
 
 
-def node_table(nodes: list[dict[str, Any]]) -> Table:
-    """The nodes of a cluster."""
-    from rich.table import Table
+def node_table(nodes: list[dict[str, Any]], columns: int | None = None) -> Table:
+    """The nodes of a cluster.
 
+    Args:
+        nodes: a row each.
+        columns: width of the terminal. On a narrow one ids stand below hosts, and there is no memory; on a very narrow
+            one the workers are left out, too, and the names of jobs take more lines. None: there is none.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    is_narrow = columns is not None and columns < WIDE
+    is_tiny = columns is not None and columns < USUAL
+    titles = ["NODE", "HOST", "STATE", "CPU", "GPU", "MEMORY", "WORKERS", "JOBS"]
+    if is_narrow:
+        titles = [title for title in titles if title not in ("NODE", "MEMORY", "WORKERS" if is_tiny else "NODE")]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("NODE", "HOST", "STATE", "CPU", "GPU", "MEMORY", "WORKERS", "JOBS"):
-        table.add_column(title, no_wrap=True)
+    for title in titles:
+        is_folded = title == "JOBS" or (title == "HOST" and is_narrow)
+        least = NODE_ID_WIDTH if title == "HOST" and is_narrow else MIN_NAME_WIDTH if title == "JOBS" else 0
+        table.add_column(title, no_wrap=not is_folded, overflow="fold", min_width=least)
     for node in nodes:
-        table.add_row(
-            node["node_id"][:12],
-            node["hostname"] or node["address"],
-            node["state"],
-            f"{node['cpu_used']:g}/{node['cpu']:g}",
-            f"{node['gpu_used']:g}/{node['gpu']:g} {', '.join(node.get('accelerators', []))}" if node["gpu"] else "-",
-            "-" if node.get("memory") is None else to_size(node["memory"]),
-            str(node["workers_left"]),
-            ", ".join(job["name"] for job in node["jobs"]) or "-",
-        )
+        node_id, host = node["node_id"][:NODE_ID_WIDTH], node["hostname"] or node["address"]
+        accelerators = "" if is_narrow else f" {', '.join(node.get('accelerators', []))}"
+        cells = {
+            "NODE": Text(node_id),
+            "HOST": Text.assemble(host, ("\n" + node_id, "dim")) if is_narrow else Text(host),
+            "STATE": Text(node["state"]),
+            "CPU": Text(f"{node['cpu_used']:g}/{node['cpu']:g}"),
+            "GPU": Text(f"{node['gpu_used']:g}/{node['gpu']:g}{accelerators}" if node["gpu"] else "-"),
+            "MEMORY": Text("-" if node.get("memory") is None else to_size(node["memory"])),
+            "WORKERS": Text(str(node["workers_left"])),
+            "JOBS": Text(", ".join(job["name"] for job in node["jobs"]) or "-"),
+        }
+        table.add_row(*(cells[title] for title in titles))
     return table
 
 

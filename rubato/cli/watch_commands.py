@@ -14,7 +14,7 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import PlainProgress, gap_listener, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import source_of
-from rubato.cli.options import JobOrRunArgument, JsonOption, UrlOption, connect
+from rubato.cli.options import UNFINISHED, JobOrRunArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import (
     USUAL,
@@ -26,7 +26,7 @@ from rubato.cli.render import (
     node_table,
     styled_status,
 )
-from rubato.wire.status import FINAL, Status
+from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
     from rubato.client import Client, Cluster, Event, Job
 
-UNFINISHED = tuple(str(status) for status in Status if status not in FINAL)
+_KIND_WIDTH = max(len(kind) for kind in EventKind)
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
 """Of a curve, in characters, where no terminal sets it."""
@@ -81,9 +81,9 @@ def events(
 
 
 def format_event(event: Event) -> str:
-    """`2026-01-31 12:00:00  worker.lost           step 12      w1.2 was killed by SIGKILL.`, in local time."""
+    """`2026-01-31 12:00:00  worker.lost               step 12      w1.2 was killed by SIGKILL.`, in local time."""
     step = "" if event.step is None else f"step {event.step}"
-    return f"{format_time(event.time)}  {event.kind:<20}  {step:<10}  {sentence_of(event)}"
+    return f"{format_time(event.time)}  {event.kind:<{_KIND_WIDTH}}  {step:<10}  {sentence_of(event)}"
 
 
 def metrics(
@@ -154,7 +154,7 @@ def _top_of(client: Client) -> Picture:
     for cluster in clusters:
         parts.append(_cluster_line(cluster))
         nodes = client.operations.nodes(cluster.id)
-        parts += [node_table(nodes)] if nodes else []
+        parts += [node_table(nodes, terminal_columns())] if nodes else []
     if not clusters:
         remarks.append("No cluster has reported yet; `rubato doctor` says what is missing.")
     if jobs:

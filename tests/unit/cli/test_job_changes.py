@@ -49,6 +49,18 @@ def test_clone_submits_with_other_values(service: FakeService, rubato: Rubato, f
     assert request.headers["Idempotency-Key"]
 
 
+@pytest.mark.parametrize(("value", "sent"), [('""', ""), ("null", None)])
+def test_clone_asks_what_an_empty_value_is_to_mean(
+    service: FakeService, rubato: Rubato, value: str, sent: object
+) -> None:
+    service.on("POST", "/jobs/digits/clone", job(id="job_2"))
+    refused = rubato("clone", "digits", "--set", "config.lr=")
+    assert (refused.code, service.requests) == (2, [])
+    assert "config.lr='\"\"' is an empty text, config.lr=null takes" in " ".join(refused.err.split())
+    assert rubato("clone", "digits", "--set", f"config.lr={value}").code == 0
+    assert service.requests[-1].json["overrides"] == {"config": {"lr": sent}}
+
+
 def test_delete_deletes_the_job_that_was_read(service: FakeService, rubato: Rubato) -> None:
     service.on("GET", "/jobs/digits", job(status="succeeded", etag='"abc"'))
     service.on("DELETE", "/jobs/job_1", Reply(content=b"", status=204))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from rubato.cli.exits import ExitCode
-from rubato.cli.watch_commands import UNFINISHED
+from rubato.cli.options import UNFINISHED
 from tests.unit.cli.fake_service import FakeService, Rubato, job
 
 

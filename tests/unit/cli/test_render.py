@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from rubato.cli.output import stdout_console
-from rubato.cli.render import describe_job, format_age, format_number, format_pause, job_table
+from rubato.cli.render import describe_job, format_age, format_number, format_pause, job_table, node_table
 from rubato.client import Job
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -112,3 +112,32 @@ def test_on_a_narrow_terminal_ids_stay_whole_below_the_names(columns: int) -> No
     assert LONG.id in {line.strip() for line in lines}
     assert all(len(line.rstrip()) <= columns for line in lines)
     assert LONG.status in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads"), [(60, "HOST STATE CPU GPU JOBS"), (90, "HOST STATE CPU GPU WORKERS JOBS")]
+)
+def test_on_a_narrow_terminal_nodes_keep_whole_heads_hosts_and_states(columns: int, heads: str) -> None:
+    node = {
+        "node_id": "0123456789abcdef",
+        "hostname": "ray-worker-1",
+        "address": "10.0.0.1",
+        "state": "cordoned",
+        "cpu": 64.0,
+        "cpu_used": 16.0,
+        "gpu": 8.0,
+        "gpu_used": 2.0,
+        "accelerators": ["NVIDIA-H200"],
+        "memory": 1 << 37,
+        "workers_left": 3,
+        "jobs": [{"name": "digits-with-a-long-name"}, {"name": "stars"}],
+    }
+    shown = io.StringIO()
+    console = Console(file=shown, width=columns, force_terminal=True, color_system=None)
+    console.print(node_table([node], columns), soft_wrap=True)
+    first, *rows = shown.getvalue().splitlines()
+    assert first.split() == heads.split()
+    assert rows[0].split()[:4] == ["ray-worker-1", "cordoned", "16/64", "2/8"]
+    assert rows[1].startswith("0123456789ab ")
+    assert all(len(row.rstrip()) <= columns for row in rows)
+    assert "stars" in shown.getvalue()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rubato.cli import live
 from rubato.cli.watch_commands import BARS, WIDTH, curve, metric_table
 from rubato.errors import ServiceUnreachable
+from rubato.wire.events import EventKind
 from tests.unit.cli.fake_service import FakeService, Reply, Rubato, event, formed, job, log_with, stream
 
 LOSS = {"x": [1, 2, 3, 4], "y": [2.0, 1.0, 0.5, 0.25]}
@@ -40,6 +41,15 @@ def test_events_are_a_line_each_with_local_time_kind_and_step(happened: FakeServ
     assert lines[0].split(maxsplit=3) == [*moment, "job.submitted", "Submitted by ada."]
     assert lines[1].endswith("1 → 3 workers at step 7, paused 41 ms (scale up)")
     assert lines[2].split(maxsplit=5)[2:] == ["worker.lost", "step", "12", "w1.2 was killed by SIGKILL."]
+
+
+def test_the_longest_kind_of_event_shifts_no_column(happened: FakeService, rubato: Rubato) -> None:
+    longest = max(EventKind, key=len)
+    stored = [event(1, longest, "It happened.", step=7), event(2, "worker.lost", "It happened.", step=12)]
+    happened.on("GET", "/jobs/job_1/events", log_with(stored, ""))
+    first, second = rubato("events", "digits").out.splitlines()
+    assert first.index("step") == second.index("step")
+    assert first.index("It happened") == second.index("It happened")
 
 
 def test_a_time_that_was_shown_is_read_as_the_same_one(happened: FakeService, rubato: Rubato, zone: str) -> None:
