@@ -59,14 +59,18 @@ class PlainProgress:
     def __init__(self) -> None:
         self._said_at = 0.0
         self._status = ""
+        self._said = ""
 
     def show(self, job: Job) -> None:
-        """At most one line in a few seconds, and one at every change of status."""
+        """At most one line in a few seconds, and one at every change of status; none that says the same again."""
         now = time.monotonic()
         if job.status == self._status and now - self._said_at < PLAIN_EVERY_S:
             return
+        text = describe_progress(job)
         self._said_at, self._status = now, job.status
-        note(describe_progress(job))
+        if text != self._said:
+            self._said = text
+            note(text)
 
     def tell(self, text: str) -> None:
         """A line."""

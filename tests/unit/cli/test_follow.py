@@ -20,6 +20,15 @@ def test_plain_progress_says_each_status_once_and_then_little(capsys: pytest.Cap
     ]
 
 
+def test_plain_progress_says_nothing_twice(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.cli.follow.PLAIN_EVERY_S", 0.0)
+    line = follow.PlainProgress()
+    for step in (1, 1, 1, 2, 2):
+        line.show(decode(Job, job(step=step)))
+    told = capsys.readouterr().err.splitlines()
+    assert [one.split(",")[0] for one in told] == ["running: step 1/500", "running: step 2/500"]
+
+
 def test_the_live_bar_moves() -> None:
     line = follow.LiveProgress()
     line.show(decode(Job, job(step=42, phase="scaling", workers=1, joining=1)))
