@@ -67,9 +67,22 @@ def export(
         if as_json:
             put_json(told)
         return
+    refuse_missing_folder(out)
     manifest, size = _export_model(source, out, model, step, url)
     text = f"Wrote {out}: step {manifest.step} of {manifest.job}, {size / 1e6:.1f} MB."
     tell({"file": str(out), "job": manifest.job, "step": manifest.step, "bytes": size}, text, as_json=as_json)
+
+
+def refuse_missing_folder(out: Path) -> None:
+    """Told before anything is read: a folder made for a slip of the pen would not be looked for.
+
+    Raises:
+        UserError: the file cannot be there.
+    """
+    if not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}: make it first (mkdir -p), or name another file with --out")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: name the file with --out, such as {out / 'model.safetensors'}")
 
 
 def _export_metrics(

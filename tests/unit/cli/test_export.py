@@ -84,6 +84,14 @@ def test_a_name_alone_is_a_folder_only_where_that_holds_checkpoints(
     assert len(service.requests) == asked
 
 
+def test_a_folder_that_is_not_there_is_not_made(rubato: Rubato, stored: LocalFolder, tmp_path: Path) -> None:
+    done = rubato("export", str(stored.path), "--out", str(tmp_path / "nope/model.safetensors"))
+    assert (done.code, (tmp_path / "nope").exists()) == (1, False)
+    assert f"there is no folder {tmp_path / 'nope'}: make it first" in done.err
+    folder = rubato("export", str(stored.path), "--out", str(tmp_path))
+    assert (folder.code, "is a folder: name the file" in folder.err) == (1, True)
+
+
 def test_completion_knows_jobs_and_folders(
     service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
