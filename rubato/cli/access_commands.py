@@ -231,14 +231,21 @@ def set_user(
 def disable_user(
     name: UserArgument,
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Let the user in again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the user in again, as `rubato user enable`.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Shut a user out: tokens, sessions and streams end at once."""
     with connect(url) as client:
         changed = client.access.update_user(name, is_disabled=not undo)
-    tell(changed, f"{name} may {'come in again' if undo else 'not come in any more'}.", as_json=as_json)
+    back = f"{name} may not come in any more; `rubato user enable {name}` lets them in again."
+    tell(changed, f"{name} may come in again." if undo else back, as_json=as_json)
+
+
+@user.command("enable")
+def enable_user(name: UserArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Let a user in again who was shut out: tokens that were not revoked are good again."""
+    disable_user(name, undo=True, as_json=as_json, url=url)
 
 
 def audit(

@@ -43,8 +43,12 @@ def test_a_person_is_let_into_a_project(service: FakeService, rubato: Rubato) ->
     assert service.requests[-1].json == {"role": "editor"}
     assert rubato("project", "grant", "vision", "ada", "owner").code == 2
     assert rubato("project", "withdraw", "vision", "ada").code == 0
-    assert rubato("user", "disable", "ada").code == 0
+    disabled = rubato("user", "disable", "ada")
     assert service.requests[-1].json == {"is_admin": None, "is_disabled": True}
+    assert (disabled.code, "`rubato user enable ada` lets them in again" in disabled.err) == (0, True)
+    for back in (("enable", "ada"), ("disable", "ada", "--undo")):
+        assert rubato("user", *back).err == "ada may come in again.\n"
+        assert service.requests[-1].json == {"is_admin": None, "is_disabled": False}
 
 
 def test_lists_of_projects_members_and_users(service: FakeService, rubato: Rubato) -> None:

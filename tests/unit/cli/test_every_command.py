@@ -149,6 +149,7 @@ CASES: list[tuple[str, str, Any, str | None]] = [
     ("user ls", "GET /users", {"items": [NAMED]}, "items"),
     ("user set ada --admin", "PATCH /users/ada", NAMED, None),
     ("user disable ada", "PATCH /users/ada", NAMED, None),
+    ("user enable ada", "PATCH /users/ada", NAMED, None),
     ("webhook add x https://a.example", "POST /projects/default/webhooks", NAMED, None),
     ("webhook ls", "GET /projects/default/webhooks", {"items": [NAMED]}, "items"),
     ("webhook deliveries x", "GET /projects/default/webhooks/x/deliveries", {"items": [NAMED]}, "items"),
