@@ -24,10 +24,10 @@ async def list_entries(
         if wanted:
             statement = statement.where(column == storable(wanted))
     if cursor is not None:
-        statement = statement.where(AuditEntry.id < read_number(cursor))
+        statement = statement.where(AuditEntry.id < read_number(cursor, "audit"))
     async with context.database.read() as session:
         rows = (await session.scalars(statement)).all()
-    page, next_cursor = cut(rows, limit, lambda entry: entry.id)
+    page, next_cursor = cut(rows, limit, lambda entry: entry.id, of="audit")
     items = [
         {
             "id": entry.id,

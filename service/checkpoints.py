@@ -33,7 +33,7 @@ async def list_of_job(
     Raises:
         ServiceError: not_found, invalid_request (the cursor).
     """
-    after = read_pair(cursor)
+    after = read_pair(cursor, "checkpoints")
     async with context.database.read() as session:
         job = await find(session, reference)
         statement = select(Checkpoint).where(Checkpoint.job_id == job.id, Checkpoint.deleted_at.is_(None))
@@ -43,7 +43,7 @@ async def list_of_job(
             statement = statement.where(older)
         newest_first = statement.order_by(Checkpoint.attempt.desc(), Checkpoint.step.desc()).limit(limit + 1)
         rows = (await session.scalars(newest_first)).all()
-    page, next_cursor = cut(rows, limit, lambda row: f"{row.attempt}-{row.step}")
+    page, next_cursor = cut(rows, limit, lambda row: f"{row.attempt}-{row.step}", of="checkpoints")
     pinned = await context.storage.pinned(job.id, [row.checkpoint_id for row in page])
     return [checkpoint_json(row, is_pinned=pinned[row.checkpoint_id]) for row in page], next_cursor
 

@@ -17,9 +17,9 @@ from service.context import Context
 from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.ids import new_id
-from service.models import AuditEntry, Job, Membership, Project, Token, User
+from service.models import AuditEntry, Job, Membership, Project, Secret, Token, User, Webhook
 from service.notify import ACCESS, SCHEDULER, notify
-from service.pages import cut
+from service.pages import cut, read_key
 from service.requests import Asked, answer_once, check_tag
 from service.tags import tag_of
 
@@ -32,10 +32,10 @@ async def list_projects(
     if caller.visible_projects is not None:
         statement = statement.where(Project.name.in_(sorted(caller.visible_projects)))
     if cursor is not None:
-        statement = statement.where(Project.name > storable(cursor))
+        statement = statement.where(Project.name > storable(read_key(cursor, "projects")))
     async with context.database.read() as session:
         rows = (await session.scalars(statement)).all()
-    page, next_cursor = cut(rows, limit, lambda project: project.name)
+    page, next_cursor = cut(rows, limit, lambda project: project.name, of="projects")
     return [_project_json(project, caller) for project in page], next_cursor
 
 
@@ -120,8 +120,20 @@ async def delete_project(context: Context, name: str, asked: Asked) -> None:
         in_it = select(Job.id).where(Job.project == name, Job.deleted_at.is_(None)).limit(1)
         if await session.scalar(in_it) is not None:
             raise ServiceError(ErrorKind.CONFLICT, f"The project {name!r} has jobs; only one without can be removed.")
+        gone = await _belongings(session, name)
         await session.execute(delete(Project).where(Project.name == name))
-        audit(session, context, asked.caller, "project.deleted", {"project": name})
+        audit(session, context, asked.caller, "project.deleted", {"project": name, **gone})
+
+
+async def _belongings(session: AsyncSession, project: str) -> dict[str, list[str]]:
+    """The names of what goes with a project."""
+    members = select(User.name).join(Membership, Membership.user_id == User.id).where(Membership.project == project)
+    names = {
+        "secrets": select(Secret.name).where(Secret.project == project),
+        "webhooks": select(Webhook.name).where(Webhook.project == project),
+        "members": members,
+    }
+    return {what: sorted((await session.scalars(statement)).all()) for what, statement in names.items()}
 
 
 async def grant(context: Context, project: str, user: str, role: ProjectRole, caller: Principal) -> dict[str, Any]:
@@ -162,10 +174,10 @@ async def list_users(context: Context, *, cursor: str | None, limit: int) -> tup
     """A page of all users by name."""
     statement = select(User).order_by(User.name).limit(limit + 1)
     if cursor is not None:
-        statement = statement.where(User.name > storable(cursor))
+        statement = statement.where(User.name > storable(read_key(cursor, "users")))
     async with context.database.read() as session:
         rows = (await session.scalars(statement)).all()
-    page, next_cursor = cut(rows, limit, lambda user: user.name)
+    page, next_cursor = cut(rows, limit, lambda user: user.name, of="users")
     return [_user_json(user) for user in page], next_cursor
 
 

@@ -14,7 +14,7 @@ from service.database import insert_for
 from service.errors import ErrorKind, ServiceError, not_found
 from service.job_secrets import purpose_of
 from service.models import Secret
-from service.pages import cut
+from service.pages import cut, read_key
 from service.people import audit, find_lasting_project, find_project, is_storable, storable
 from service.redaction import MIN_CHARS, lines_of
 from service.requests import Asked, check_tag
@@ -58,11 +58,11 @@ async def list_secrets(
     """
     statement = select(Secret).where(Secret.project == project).order_by(Secret.name).limit(limit + 1)
     if cursor is not None:
-        statement = statement.where(Secret.name > storable(cursor))
+        statement = statement.where(Secret.name > storable(read_key(cursor, "secrets")))
     async with context.database.read() as session:
         await find_project(session, project)
         rows = (await session.scalars(statement)).all()
-    page, next_cursor = cut(rows, limit, lambda secret: secret.name)
+    page, next_cursor = cut(rows, limit, lambda secret: secret.name, of="secrets")
     return [_secret_json(secret) for secret in page], next_cursor
 
 

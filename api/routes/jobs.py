@@ -261,8 +261,8 @@ async def get_attempts(reference: JobReference, context: Parts, cursor: Cursor =
     """The lives of the job's controller, in order; the next page begins at `next_cursor`."""
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
-        rows = await list_attempts(session, job.id, after=read_number(cursor), limit=limit + 1)
-    page, next_cursor = cut(rows, limit, lambda attempt: attempt.number)
+        rows = await list_attempts(session, job.id, after=read_number(cursor, "attempts"), limit=limit + 1)
+    page, next_cursor = cut(rows, limit, lambda attempt: attempt.number, of="attempts")
     return {"items": [attempt_json(attempt) for attempt in page], "next_cursor": next_cursor}
 
 
@@ -272,8 +272,8 @@ async def get_generations(reference: JobReference, context: Parts, cursor: Curso
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
         kind = EventKind.GENERATION_FORMED
-        rows = await list_events(session, job.id, read_number(cursor), limit + 1, kind=kind)
-    page, next_cursor = cut(rows, limit, lambda event: event.position)
+        rows = await list_events(session, job.id, read_number(cursor, "generations"), limit + 1, kind=kind)
+    page, next_cursor = cut(rows, limit, lambda event: event.position, of="generations")
     items = [{**event.data, "attempt": event.attempt, "time": to_rfc3339(event.time)} for event in page]
     return {"items": items, "next_cursor": next_cursor}
 

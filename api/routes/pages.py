@@ -6,6 +6,6 @@ from typing import Annotated
 
 from fastapi import Query
 
-Cursor = Annotated[str | None, Query(max_length=100, description="The next_cursor of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="The next_cursor of the page before.")]
 PageLimit = Annotated[int, Query(ge=1, le=200)]
 History = Annotated[bool, Query(description="Each job with a few points of its loss, for a line beside it.")]

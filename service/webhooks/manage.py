@@ -19,7 +19,7 @@ from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.ids import is_id, new_id
 from service.models import Delivery, Project, Webhook
 from service.notify import WEBHOOKS, notify
-from service.pages import bad_cursor, cut
+from service.pages import bad_cursor, cut, read_key
 from service.people import audit, check_name, find_project, is_storable, storable
 from service.webhooks.addresses import check_url
 from service.webhooks.outbox import ARE_ON, delivery_row, purpose_of
@@ -85,11 +85,11 @@ async def list_webhooks(
     """
     statement = select(Webhook).where(Webhook.project == project).order_by(Webhook.name).limit(limit + 1)
     if cursor is not None:
-        statement = statement.where(Webhook.name > storable(cursor))
+        statement = statement.where(Webhook.name > storable(read_key(cursor, "webhooks")))
     async with context.database.read() as session:
         await find_project(session, project)
         rows = (await session.scalars(statement)).all()
-    page, next_cursor = cut(rows, limit, lambda webhook: webhook.name)
+    page, next_cursor = cut(rows, limit, lambda webhook: webhook.name, of="webhooks")
     return [_webhook_json(webhook) for webhook in page], next_cursor
 
 

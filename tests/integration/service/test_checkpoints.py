@@ -92,8 +92,9 @@ async def test_pages_join(bench: Bench) -> None:
         assert [item["generation"] for item in generations] == [1, 2, 3, 4, 5]
         assert {item["attempt"] for item in generations} == {1}
     for path in ("checkpoints", "attempts", "generations"):
-        for cursor in ("x", "-1", "1-", "9" * 40, "1-x"):
-            assert (await bench.get(f"/jobs/digits/{path}", 422, cursor=cursor))["code"] == "invalid_request"
+        for key in ("x", "-1", "1-", "9" * 40, "1-x", ""):
+            problem = await bench.get(f"/jobs/digits/{path}", 422, cursor=f"{path}:{key}")
+            assert problem["code"] == "invalid_request"
 
 
 async def test_a_pin_is_a_file_beside_the_checkpoint_and_nothing_else(bench: Bench) -> None:

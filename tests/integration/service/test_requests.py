@@ -105,3 +105,58 @@ async def test_a_body_that_may_be_left_out_needs_no_content_type(bench: Bench) -
     headers = {"Content-Type": "application/json; charset=utf-8"}
     response = await bench.client.post("/api/v1/jobs/digits/cancel", content=b'{"force": true}', headers=headers)
     assert response.status_code == 202
+
+
+async def test_a_cursor_is_of_one_list(make_bench: MakeBench, database_url: str) -> None:
+    cursors = {}
+    async with make_bench(database_url, webhooks=True, webhook_networks=["127.0.0.1/32"]) as bench:
+        await fill_lists(bench)
+        for path in LISTS:
+            first = await bench.get(path, limit=1)
+            cursors[path] = cursor = first["next_cursor"]
+            assert first["items"] != (await bench.get(path, limit=1, cursor=cursor))["items"], path
+        for path in LISTS:
+            foreign = {cursor for of, cursor in cursors.items() if of != path}
+            for cursor in (*foreign, "", "x", "x:y", ":"):
+                problem = await bench.get(path, 422, cursor=cursor)
+                assert problem["detail"] == "cursor must be the next_cursor of a former page of this list.", cursor
+
+
+PROJECT = "/projects/default"
+LISTS = (
+    "/jobs",
+    "/queue",
+    "/jobs/digits/attempts",
+    "/jobs/digits/generations",
+    "/jobs/digits/checkpoints",
+    "/projects",
+    "/users",
+    "/tokens",
+    "/audit",
+    f"{PROJECT}/secrets",
+    f"{PROJECT}/webhooks",
+    f"{PROJECT}/webhooks/a/deliveries",
+)
+
+
+async def fill_lists(bench: Bench) -> None:
+    """Two of everything; of the secrets with the longest names that there may be."""
+    controller = await bench.start()
+    for generation in (1, 2):
+        await controller.report(events=(controller.event("generation.formed", generation=generation),))
+        committed = {"step": generation, "checkpoint_id": f"1-{generation}", "bytes": 0, "files": []}
+        await controller.report(events=(controller.event("checkpoint.committed", **committed),))
+    await bench.controller_of(controller.job_id)
+    bench.clock.advance(3600)
+    successor = await bench.controller_of(controller.job_id)
+    await successor.acquire()
+    for name in ("a", "b"):
+        await bench.submit(name, workers={"initial": 9})
+        await bench.post("/projects", 201, {"name": name})
+        await bench.post("/users", 201, {"name": name})
+        await bench.post("/tokens", 201, {"name": name, "user": "a"})
+        (
+            await bench.client.put(f"/api/v1{PROJECT}/secrets/{name * 128}", json={"value": "long enough"})
+        ).raise_for_status()
+        await bench.post(f"{PROJECT}/webhooks", 201, {"name": name, "url": "https://127.0.0.1:9/", "events": []})
+        await bench.post(f"{PROJECT}/webhooks/a/test", 202)
