@@ -122,7 +122,8 @@ class WorkersSpec:
             (
                 self.min <= self.initial <= self.max,
                 "initial",
-                f"must lie in workers.min..workers.max ({self.min}..{self.max}), got {self.initial}",
+                f"must lie in workers.min..workers.max ({self.min}..{self.max}), got {self.initial}"
+                + (", which it is where it is not given" if self.initial == 1 else ""),
             ),
         )
 
