@@ -14,7 +14,7 @@ from api import page
 from api.auth import authorize
 from api.bodies import check_body
 from api.gate import Gate
-from api.page import Assets
+from api.page import Assets, show_the_lost
 from api.parameters import refuse_unknown_parameters
 from api.problems import install_problems
 from api.routes import (
@@ -91,6 +91,7 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
     )
     app.state.web_dist = settings.web_dist
     install_problems(app)
+    show_the_lost(app)
     assets = Assets(directory=settings.web_dist / "assets", check_dir=False)
     # Nothing else: what is said to a user is not compressed together with what is asked.
     app.mount("/assets", GZipMiddleware(assets), name="assets")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from api.auth import public
+from api.problems import problem_for
 
 router = APIRouter(include_in_schema=False)
 
+OF_PROGRAMS = ("/api/", "/cluster/", "/assets/")
+"""How addresses begin at which no person looks for a page."""
 NOT_BUILT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Rubato</title></head>
 <body><h1>Rubato</h1>
@@ -46,10 +49,19 @@ class Assets(StaticFiles):
 @public
 async def get_page(request: Request) -> Response:
     """The single page; it finds its way by the address itself."""
-    index = _dist(request) / "index.html"
-    if index.is_file():
-        return FileResponse(index, headers={"Cache-Control": "no-cache"})
-    return HTMLResponse(NOT_BUILT)
+    return _page(request, 200)
+
+
+def show_the_lost(app: FastAPI) -> None:
+    """Let the page say that there is nothing at an address, where a browser asks; programs get the problem."""
+
+    async def respond(request: Request, error: Exception) -> Response:
+        is_of_a_person = request.method in ("GET", "HEAD") and not request.url.path.startswith(OF_PROGRAMS)
+        if is_of_a_person and "text/html" in request.headers.get("Accept", ""):
+            return _page(request, 404)
+        return problem_for(request, error)
+
+    app.add_exception_handler(404, respond)
 
 
 @router.get("/{name}")
@@ -62,6 +74,13 @@ async def get_top_file(name: str, request: Request) -> Response:
     if found is None or not found.is_file():
         raise HTTPException(404)
     return FileResponse(found, headers={"Cache-Control": "no-cache"})
+
+
+def _page(request: Request, status: int) -> Response:
+    index = _dist(request) / "index.html"
+    if index.is_file():
+        return FileResponse(index, status, headers={"Cache-Control": "no-cache"})
+    return HTMLResponse(NOT_BUILT, status)
 
 
 def _dist(request: Request) -> Path:

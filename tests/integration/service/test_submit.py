@@ -149,6 +149,24 @@ async def test_the_page_answers_at_all_its_addresses(bench: Bench) -> None:
     assert (await bench.client.get("/docs")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "accept", "is_page"),
+    [
+        ("/nonsense", "text/html,application/xhtml+xml", True),
+        ("/jobs-of/mine", "text/html", True),
+        ("/nonsense", "*/*", False),
+        ("/api/v1/nonsense", "text/html", False),
+        ("/cluster/v1/nonsense", "text/html", False),
+    ],
+)
+async def test_a_browser_that_is_lost_gets_the_page_and_a_program_the_problem(
+    bench: Bench, path: str, accept: str, is_page: bool
+) -> None:
+    response = await bench.client.get(path, headers={"Accept": accept})
+    assert response.status_code == 404
+    assert response.headers["content-type"].startswith("text/html" if is_page else "application/problem+json")
+
+
 async def test_what_signed_in_people_send_is_refused_not_an_error(bench: Bench) -> None:
     await bench.submit("source")
     spec = {"name": "huge", "recipe": "image-classifier"}
