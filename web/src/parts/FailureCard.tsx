@@ -1,5 +1,6 @@
 import { jobPath } from "../router";
 import { hasCheckpoint } from "../state/events";
+import { adviceOf, messageOf, outputsOf, type Told } from "../state/failure";
 import { parseAnsi } from "../text/ansi";
 import { words } from "../text/format";
 import type { AdvisedFailure, Failure, Job, JobEvent } from "../wire";
@@ -22,7 +23,8 @@ interface FailureCardProps {
 /** Why a job failed, where it began, and what to do. */
 export function FailureCard({ job, failure, events }: FailureCardProps) {
   // Ray Train's checkpoints are its own: a spec cannot name one to begin from.
-  const canGoOn = !job.scaling_restarts && hasCheckpoint(events);
+  const hasAny = hasCheckpoint(events);
+  const canGoOn = !job.scaling_restarts && hasAny;
   const where: [string, string | number | null][] = [
     ["First failing rank", failure.rank],
     ["Worker", failure.worker_id],
@@ -31,13 +33,12 @@ export function FailureCard({ job, failure, events }: FailureCardProps) {
     ["Step", failure.step],
     ["Microbatch", failure.microbatch],
   ];
-  const output = failure.last_output ?? [];
   const known = where.filter(([, value]) => value !== null && value !== undefined);
   return (
     <section class="card failure" aria-labelledby="failure-title" data-failure={failure.reason}>
       <p class="failure-class">{CLASSES[failure.failure_class] ?? failure.failure_class}</p>
       <h2 id="failure-title">{sentenceCase(words(failure.reason))}</h2>
-      <p>{failure.message}</p>
+      <p>{messageOf(failure)}</p>
       <dl class="facts">
         {known.map(([name, value]) => (
           <div key={name}>
@@ -46,23 +47,23 @@ export function FailureCard({ job, failure, events }: FailureCardProps) {
           </div>
         ))}
       </dl>
-      {failure.traceback && <Output title="Traceback" text={failure.traceback} />}
-      {output.length > 0 && <Output title="Last lines" text={output.join("\n")} />}
+      {outputsOf(failure).map((told) => (
+        <Output key={told.title} {...told} />
+      ))}
       <p class="actions">
         <a class="button" href={jobPath(job.id, "logs")}>
           <Icon name="down" /> Logs, at the failing line
         </a>
       </p>
       <p class="failure-advice">
-        <strong>What to do</strong> {failure.advice}{" "}
-        {canGoOn && "Checkpoints are kept: checkpoint.resume_from continues from one. "}
-        <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>
+        <strong>What to do</strong> {adviceOf(failure, canGoOn)}{" "}
+        {hasAny && <a href={jobPath(job.id, "checkpoints")}>Checkpoints</a>}
       </p>
     </section>
   );
 }
 
-function Output({ title, text }: { title: string; text: string }) {
+function Output({ title, text }: Told) {
   return (
     <div class="output">
       <Copy text={text} label={`Copy: ${title.toLowerCase()}`} />
