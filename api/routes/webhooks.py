@@ -39,17 +39,26 @@ async def delete_webhook(project: ProjectName, name: str, context: Parts, caller
     return Response(status_code=204)
 
 
-@router.post("/{name}/test", status_code=202, response_model=schemas.Delivery, responses=errors(404, 409))
+@router.post(
+    "/{name}/test",
+    status_code=202,
+    response_model=schemas.Delivery,
+    responses={200: {"model": schemas.Delivery, "description": "It is over."}, **errors(404, 409)},
+)
 @needs(ProjectRole.ADMIN)
 async def send_test(
     project: ProjectName,
     name: str,
+    response: Response,
     context: Parts,
     caller: Caller,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for what becomes of it.")] = 0,
 ) -> Any:
-    """Send a test, once; the reply is its delivery."""
-    return await manage.send_test(context, project, name, caller, wait_s=wait)
+    """Send a test, once; the reply is its delivery. With `wait` it answers 200 once that is over."""
+    delivery = await manage.send_test(context, project, name, caller, wait_s=wait)
+    if manage.is_over(delivery):
+        response.status_code = 200
+    return delivery
 
 
 @router.get("/{name}/deliveries", response_model=schemas.DeliveryPage, responses=errors(404))

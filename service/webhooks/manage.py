@@ -150,7 +150,7 @@ async def send_test(context: Context, project: str, name: str, caller: Principal
             raise not_found("webhook", name)
         return delivery_json(delivery)
 
-    return await context.hub.wait_until([WEBHOOKS], look, lambda shown: shown["status"] != "pending", wait_s)
+    return await context.hub.wait_until([WEBHOOKS], look, is_over, wait_s)
 
 
 async def list_deliveries(
@@ -173,6 +173,11 @@ async def list_deliveries(
         rows = (await session.scalars(statement.limit(limit + 1))).all()
     page, next_cursor = cut(rows, limit, lambda delivery: delivery.id)
     return [delivery_json(delivery) for delivery in page], next_cursor
+
+
+def is_over(shown: dict[str, Any]) -> bool:
+    """Whether nothing more becomes of a delivery."""
+    return bool(shown["status"] != "pending")
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:

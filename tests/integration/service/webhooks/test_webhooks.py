@@ -269,7 +269,7 @@ async def test_a_test_is_tried_once_and_waited_for(bench: Bench, server: HttpsSe
     loop = dispatcher(bench, server)
     for answer, status in ((204, "delivered"), (500, "failed")):
         server.answers = [answer]
-        running = asyncio.ensure_future(bench.post(path, 202, wait=60))
+        running = asyncio.ensure_future(bench.post(path, 200, wait=60))
         while not running.done():
             await loop.run_once()
             await asyncio.sleep(0)
@@ -281,6 +281,7 @@ async def test_a_test_is_tried_once_and_waited_for(bench: Bench, server: HttpsSe
             "webhook.test",
         )
     assert json.loads(server.received[0].body)["data"] == {"project": "default", "webhook": "team"}
+    assert (await bench.post(path, 202, wait=0))["finished_at"] is None
     assert (await bench.post(f"{WEBHOOKS}/nope/test", 404))["code"] == "not_found"
 
 
