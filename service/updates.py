@@ -33,7 +33,7 @@ FROM_NEXT_ATTEMPT = frozenset({"limits.stop_grace", "limits.hang_timeout"})
 
 
 async def update(context: Context, reference: str, patch: Any, *, asked: Asked) -> Changed:
-    """Merge a patch into the changeable part of a job's spec; null takes a label, or a limit, away.
+    """Merge a patch into the changeable part of a job's spec; null takes a label, all labels, or a limit away.
 
     Where the wished worker count no longer lies in the bounds, it is moved to the nearer one.
 
@@ -81,6 +81,8 @@ def _forbidden(patch: dict[str, Any]) -> Iterator[Finding]:
     for section, value in patch.items():
         if section not in CHANGEABLE:
             yield Finding(section, "cannot be changed")
+        elif section == "labels" and value is None:
+            continue
         elif not isinstance(value, dict):
             yield Finding(section, "must be a mapping of the fields to change")
         elif CHANGEABLE[section]:

@@ -157,6 +157,7 @@ async def test_a_limit_that_waits_for_the_next_attempt_says_so(bench: Bench) -> 
         ({"workers": {"max": 64}}, 422, "invalid_spec", "batch.num_microbatches"),
         ({"scheduling": {"priority": 101}}, 422, "invalid_spec", "scheduling.priority"),
         ({"labels": {"a": 1}}, 422, "invalid_spec", "labels.a"),
+        ({"limits": None}, 422, "invalid_request", "limits"),
         ([], 422, "invalid_request", None),
     ],
 )
@@ -168,6 +169,16 @@ async def test_a_change_that_does_not_hold_names_the_field(
     assert (response.status_code, response.json()["code"]) == (status, code), response.text
     assert path is None or path in {item["path"] for item in response.json()["errors"]}
     assert (await bench.job("digits"))["etag"] == before["etag"]
+
+
+async def test_null_takes_all_labels_away(bench: Bench) -> None:
+    await bench.submit(labels={"team": "vision", "old": "1"})
+    for has_changed in (True, False):
+        before = await bench.job("digits")
+        response = await patch(bench, {"labels": None})
+        assert (response.status_code, response.json()["labels"]) == (200, {}), response.text
+        assert (response.json()["etag"] != before["etag"]) is has_changed
+    assert (await bench.get("/jobs", label="team=vision"))["items"] == []
 
 
 async def test_of_an_ended_job_only_labels_change(bench: Bench) -> None:
