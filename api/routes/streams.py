@@ -132,11 +132,15 @@ async def get_logs(
     As a stream: replays behind Last-Event-ID. An id without data tells where to go on while no line is wanted.
     """
     wanted = LogFilter(ranks=_ranks(rank), attempt=attempt, text=q, since=_moment(since))
-    start = last_event_id if last_event_id is not None and wants_stream(request) else after
-    begin = _log_position(start)
+    resumes = last_event_id is not None and wants_stream(request)
+    begin = _log_position(last_event_id if resumes else after)
+    if after is not None and before is not None:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, "Send after, which leads on, or before, which leads back.")
     async with context.database.read() as session:
         job = await jobs.find(session, reference)
     end = LogPosition(job.log_segment, job.log_offset)
+    if begin is not None and begin > end and not resumes:
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"after lies behind the end of this log, which is '{end}'.")
     if before is not None:
         return await _page_before(
             context, job.id, min(_parse_position(before), end), TAIL if tail is None else tail, wanted

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.app import ROUTERS
+from tests.simulated_controller import log_line
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -160,3 +161,15 @@ async def fill_lists(bench: Bench) -> None:
         ).raise_for_status()
         await bench.post(f"{PROJECT}/webhooks", 201, {"name": name, "url": "https://127.0.0.1:9/", "events": []})
         await bench.post(f"{PROJECT}/webhooks/a/test", 202)
+
+
+async def test_a_log_is_read_from_one_place_that_it_has(bench: Bench) -> None:
+    controller = await bench.start()
+    await controller.report(logs=(log_line("a line"),))
+    path = "/jobs/digits/logs"
+    end = (await bench.get(path))["next"]
+    assert (await bench.get(path, after=end))["items"] == []
+    for after in ("99:99", f"{end}0"):
+        assert f"which is '{end}'" in (await bench.get(path, 422, after=after))["detail"]
+    assert (await bench.get(path, before="99:99"))["items"] == (await bench.get(path))["items"]
+    assert "Send after" in (await bench.get(path, 422, after="0:0", before=end))["detail"]
