@@ -125,18 +125,32 @@ async def _find_principal(request: Request) -> Principal:
 
 
 def _check_same_origin(request: Request) -> None:
-    """A cookie is sent by the browser, whoever asked: changes must come from our own page."""
-    if request.method in SAFE_METHODS:
-        return
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None:
-        is_own = site == "same-origin"
-    else:
-        # Browsers too old for Fetch Metadata still send Origin on unsafe requests.
-        is_own = origin is not None and _place_of(origin) == request.headers.get("host")
-    if not is_own:
+    """A cookie is sent by the browser, whoever asked: changes must come from our own page.
+
+    Raises:
+        ServiceError: forbidden.
+    """
+    if request.method not in SAFE_METHODS and not _is_same_origin(request):
         raise ServiceError(ErrorKind.FORBIDDEN, "Changes by cookie are taken from this service's own page only.")
+
+
+def check_not_foreign(request: Request) -> None:
+    """Refuse another site's page, which would sign the browser in as somebody else; what is no browser says nothing.
+
+    Raises:
+        ServiceError: forbidden.
+    """
+    if {"sec-fetch-site", "origin"} & set(request.headers.keys()) and not _is_same_origin(request):
+        raise ServiceError(ErrorKind.FORBIDDEN, "Sign in from this service's own page.")
+
+
+def _is_same_origin(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    # Browsers too old for Fetch Metadata still send Origin on unsafe requests.
+    origin = request.headers.get("origin")
+    return origin is not None and _place_of(origin) == request.headers.get("host")
 
 
 def _place_of(origin: str) -> str | None:

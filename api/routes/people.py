@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
 from api import schemas
-from api.auth import PEOPLE, Caller, Parts, allow, needs, public
+from api.auth import PEOPLE, Caller, Parts, allow, check_not_foreign, needs, public
 from api.gate import address_of
 from api.reference import render_reference
 from api.routes.errors import errors, refusals
@@ -43,6 +43,7 @@ async def get_cluster(context: Parts, caller: Caller) -> Any:
 @public
 async def sign_in(body: schemas.SessionRequest, request: Request, context: Parts) -> Response:
     """Exchange a person's token for a cookie; 429 to an address from which too many tokens were no good."""
+    check_not_foreign(request)
     now = context.clock()
     with context.limits.sign_in(address_of(request)):
         async with context.database.read() as session:

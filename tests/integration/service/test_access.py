@@ -232,6 +232,21 @@ async def test_a_foreign_page_cannot_use_the_cookie(bench: Bench, browser: httpx
     assert (await browser.post("/api/v1/jobs/digits/cancel", headers=SAME_ORIGIN)).status_code == 202
 
 
+async def test_a_foreign_page_cannot_sign_the_browser_in(bench: Bench, browser: httpx.AsyncClient) -> None:
+    own = str(bench.client.base_url)
+    for headers, status in (
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": own}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": own}, 204),
+        (SAME_ORIGIN, 204),
+        ({}, 204),
+    ):
+        response = await browser.post("/api/v1/session", json={"token": bench.token}, headers=headers)
+        assert (response.status_code, "set-cookie" in response.headers) == (status, status == 204), headers
+
+
 async def test_foreign_host_names_are_refused(bench: Bench) -> None:
     for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:8642", "[", "[::1"):
         response = await bench.client.get("/api/v1/me", headers={"Host": host})
