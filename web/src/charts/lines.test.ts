@@ -60,14 +60,14 @@ describe("the lines of several jobs", () => {
     trackOf(late, chart([], []), axis),
   ];
 
-  it("begin in time each with its own start, and count samples with its own batch", () => {
+  it("begin in time each with its own first step, and count samples with its own batch", () => {
     expect(rangeOf(tracks("step"), "step")).toEqual([1, 104]);
-    expect(rangeOf(tracks("time"), "time")).toEqual([1, 4]);
+    expect(rangeOf(tracks("time"), "time")).toEqual([0, 3]);
     expect(rangeOf(tracks("samples"), "samples")).toEqual([10, 2080]);
     expect(rangeOf([], "step")).toEqual([0, 1]);
   });
 
-  it("begin no later than the first row: a job may have started anew since", () => {
+  it("begin with the first row, also where the job has started anew since", () => {
     const track = trackOf(makeJob({ started_at: at(50) }), chart([1], [9]), "time");
     expect(track.origin).toBe(Date.parse(at(1)));
   });
@@ -75,7 +75,7 @@ describe("the lines of several jobs", () => {
   it("are one column a job, of those that measured it", () => {
     const choice = { axis: "time" as const, range: [0, 10] as const, maxPoints: 100, isSmooth: true };
     const lines = buildLines(tracks("time"), loss, choice);
-    expect(lines.x).toEqual([1, 2, 3, 4]);
+    expect(lines.x).toEqual([0, 1, 2, 3]);
     expect(lines.lines?.map((line) => readingAt(line.y, null))).toEqual([7, 5, null]);
     expect(buildLines(tracks("time"), (row) => row.values.accuracy, choice).x).toEqual([]);
   });

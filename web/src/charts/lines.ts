@@ -62,13 +62,16 @@ export interface Track {
   batch: number;
 }
 
-/** Time counts from the job's own start: two that ran on different days lie over each other. */
+/** Time counts from the job's own first step: two that ran on different days, or took longer to start, lie over each other. */
 export function trackOf(job: Job, chart: MetricChart, axis: XAxis): Track {
   const rows = rowsOfChart(chart);
-  const times = [...rows.slice(0, 1).map((row) => row.time), job.started_at ?? job.created_at];
+  const start = Date.parse(job.started_at ?? job.created_at);
   return {
     rows: orderRows(rows, axis),
-    origin: Math.min(...times.map((time) => Date.parse(time))),
+    origin: rows.reduce(
+      (first, row) => Math.min(first, Date.parse(row.time)),
+      rows.length > 0 ? Infinity : start,
+    ),
     batch: batchOf(job),
   };
 }

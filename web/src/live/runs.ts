@@ -60,7 +60,7 @@ export function useRunChart(run: Run | null, metrics: readonly string[]): Resour
   const names = metrics.map(encodeURIComponent).join(",");
   const version = useThrottled(job?.updated_at, RENEW_MS);
   return useResource<MetricChart>(
-    job && names && `/jobs/${job.id}/metrics/chart?max_points=${CHART_POINTS}&names=${names}`,
+    job && names !== "" ? `/jobs/${job.id}/metrics/chart?max_points=${CHART_POINTS}&names=${names}` : null,
     version,
   );
 }

@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { makeJob } from "../testing";
 import {
   comparePath,
+  digestNote,
   metricsShown,
   NOTHING_COMPARED,
   readComparison,
@@ -91,4 +92,11 @@ describe("readingOf", () => {
     expect(readingOf(makeJob({ metrics: { loss: null } }), chart, "loss").newest).toBeNull();
     expect(readingOf(makeJob(), null, "loss")).toEqual({ newest: null, least: null, greatest: null });
   });
+});
+
+it("digests are told equal or not where two are known", () => {
+  expect(digestNote([null, "a"])).toBe("");
+  expect(digestNote(["a", null, "a"])).toMatch(/^equal/);
+  expect(digestNote(["a", "b"])).toBe("not equal");
+  expect(digestNote(["a", "a", "b"])).toBe("not all equal");
 });

@@ -73,6 +73,15 @@ export function readingOf(job: Job, chart: MetricChart | null, name: string): Re
   return { newest, least, greatest: finite.reduce((a, b) => Math.max(a, b)) };
 }
 
+/** Whether jobs came to the same weights; empty: fewer than two are known. */
+export function digestNote(digests: readonly (string | null)[]): string {
+  const known = digests.filter((digest) => digest !== null);
+  if (known.length < 2) return "";
+  const kinds = new Set(known).size;
+  if (kinds === 1) return "equal: the same weights, bit for bit";
+  return kinds === known.length ? "not equal" : "not all equal";
+}
+
 /** Places of the spec where jobs differ, with what each says there; undefined: nothing. */
 export interface Difference {
   path: string;

@@ -6,7 +6,7 @@ import { Icon } from "../parts/Icon";
 import { StatusChip } from "../parts/StatusChip";
 import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
-import { readingOf, specDifferences } from "../state/compare";
+import { digestNote, readingOf, specDifferences } from "../state/compare";
 import { durationOf } from "../state/job";
 import { endOf, GOODPUT_MEANS, phasesOf, useOf } from "../state/story";
 import { formatCount, formatDuration, formatShare, formatValue } from "../text/format";
@@ -55,6 +55,11 @@ export function CompareTable({ jobs, metrics, now }: CompareTableProps) {
           <Row name="Samples / s" cells={each(({ job }) => formatValue(job.metrics.samples_per_second))} />
           <Row name="Time since its start" cells={each(({ job }) => tookOf(job, now))} />
           <Row name="Goodput" means={GOODPUT_MEANS} cells={each((one) => goodputOf(one, now))} />
+          <Row
+            name={<DigestHead jobs={jobs} />}
+            means={DIGEST_MEANS}
+            cells={each(({ job }) => digestOf(job))}
+          />
           <Row name="Scalings, restarts" cells={each(({ job }) => `${job.scalings}, ${job.restarts}`)} />
         </tbody>
         {jobs.length > 1 && <SpecRows jobs={jobs} />}
@@ -109,6 +114,24 @@ function Reading({ job, chart, name }: JobCompared & { name: string }) {
       )}
     </>
   );
+}
+
+const DIGEST_MEANS = "SHA-256 over parameters, buffers and optimizer state at the end";
+
+function DigestHead({ jobs }: { jobs: readonly JobCompared[] }) {
+  const note = digestNote(jobs.map(({ job }) => job.result?.digest ?? null));
+  return (
+    <>
+      Result digest
+      {note && (
+        <span class={`compare-note digest-note${note.startsWith("equal") ? " good" : ""}`}>{note}</span>
+      )}
+    </>
+  );
+}
+
+function digestOf({ result }: Job): ComponentChildren {
+  return result?.digest ? <code title={result.digest}>{result.digest.slice(0, 16)}…</code> : "–";
 }
 
 /** Specs do not change but by hand: they are compared anew with other jobs only. */

@@ -31,7 +31,9 @@ export function CompareView({ wanted, theme }: CompareViewProps) {
     const without = comparePath({ ...wanted, jobs: wanted.jobs.filter((job) => job !== reference) });
     return found.value ? [{ job: found.value, place, chart, events, without }] : [];
   });
-  const drawn = compared.flatMap(({ chart, ...one }): RunDrawn[] => (chart ? [{ ...one, chart }] : []));
+  const drawn = compared.flatMap(({ chart, ...one }): RunDrawn[] =>
+    chart && one.job.started_at !== null ? [{ ...one, chart }] : [],
+  );
   const titles = runs.map((run) => run.found.value?.name ?? run.reference).join(" and ");
   useEffect(() => {
     document.title = `Compare ${titles || "jobs"} · Rubato`;
