@@ -39,7 +39,7 @@ def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
     wait_until(page, lambda: step_of(page) > 20)
     own_service.kill()
     banner = page.locator("[data-banner=stale]")
-    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+ s ago — reconnecting"))
+    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+\ss ago — reconnecting"))
     own_cluster.kill(job_id, rank=0)
     own_service.start()
     expect(banner).to_have_count(0)

@@ -35,11 +35,11 @@ describe("markersOf", () => {
       0,
     );
     expect(markers.map((marker) => [marker.kind, marker.x, marker.pause])).toEqual([
-      ["up", 100, "41 ms"],
-      ["down", 100, "41 ms"],
+      ["up", 100, "41\u00a0ms"],
+      ["down", 100, "41\u00a0ms"],
     ]);
     expect(markers[0]?.title).toBe("Scaled up 1 → 3 workers");
-    expect(markers[0]?.details).toEqual(["paused 41 ms", "step 100 · generation 2"]);
+    expect(markers[0]?.details).toEqual(["paused 41\u00a0ms", "step 100 · generation 2"]);
   });
 
   it("tells at a recovery who was lost, how, and what was done again", () => {
@@ -48,7 +48,7 @@ describe("markersOf", () => {
     expect(marker?.kind).toBe("failure");
     expect(marker?.details.slice(0, 3)).toEqual([
       "w2 (rank 1) lost: SIGKILL",
-      "paused 300 ms",
+      "paused 300\u00a0ms",
       "3 microbatches computed again",
     ]);
   });
@@ -90,7 +90,7 @@ describe("markersOf", () => {
 });
 
 describe("placeMarkers", () => {
-  const marker = (x: number, pause = "41 ms"): Marker => ({
+  const marker = (x: number, pause = "41\u00a0ms"): Marker => ({
     position: x,
     x,
     kind: "up",

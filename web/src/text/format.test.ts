@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import * as format from "./format";
 
 const THIN = "\u202f";
+const unbroken = (text: string) => text.replaceAll(" ", "\u00a0");
 
 describe("format", () => {
   it.each([
@@ -35,7 +36,7 @@ describe("format", () => {
     [90_000, "1 d 1 h"],
     [Number.POSITIVE_INFINITY, "–"],
   ])("duration %s is %s", (seconds, text) => {
-    expect(format.formatDuration(seconds)).toBe(text);
+    expect(format.formatDuration(seconds)).toBe(unbroken(text));
   });
 
   it.each([
@@ -45,7 +46,7 @@ describe("format", () => {
     [3599, "1 h"],
     [100_000, "1 d"],
   ])("coarse %s is %s", (seconds, text) => {
-    expect(format.formatCoarse(seconds)).toBe(text);
+    expect(format.formatCoarse(seconds)).toBe(unbroken(text));
   });
 
   it.each([
@@ -58,15 +59,17 @@ describe("format", () => {
 
   it("says how long ago, and the day where it is not today", () => {
     const then = new Date(2026, 0, 1, 12, 0, 5);
-    expect(format.formatAgo(then.toISOString(), then.getTime() + 400)).toBe("just now");
-    expect(format.formatAgo(then.toISOString(), then.getTime() + 12_000)).toBe("12 s ago");
+    expect(format.formatAgo(then.toISOString(), then.getTime() + 400)).toBe(unbroken("just now"));
+    expect(format.formatAgo(then.toISOString(), then.getTime() + 12_000)).toBe(unbroken("12 s ago"));
     expect(format.formatTime(then.toISOString(), then.getTime())).toBe("12:00:05");
     expect(format.formatTime(then.toISOString(), then.getTime() + 86_400_000)).toBe("2026-01-01 12:00:05");
     expect(format.formatTime("soon", 0)).toBe("soon");
   });
 
   it("writes sizes, plurals and codes", () => {
-    expect([512, 2048, 5_242_880].map(format.formatBytes)).toEqual(["512 B", "2.0 KiB", "5.0 MiB"]);
+    expect([512, 2048, 98_300, 1_003_520, 68_719_476_736].map(format.formatBytes)).toEqual(
+      ["512 B", "2.0 kB", "98 kB", "1.0 MB", "68.7 GB"].map(unbroken),
+    );
     expect([1, 0.99999, 0.5, 0].map(format.formatShare)).toEqual(
       ["100", "99.9", "50.0", "0.0"].map((figure) => `${figure}${THIN}%`),
     );

@@ -1,6 +1,12 @@
 /** Numbers and times as people read them. Pure; `now` is an argument. */
 
 const THIN = "\u202f";
+const HARD = "\u00a0";
+
+/** As one word to the end of a line: what is between a figure and its unit does not break. */
+function unbroken(text: string): string {
+  return text.replaceAll(" ", HARD);
+}
 
 /** A whole number with thin spaces: 12 345. */
 export function formatCount(value: number): string {
@@ -34,6 +40,10 @@ function sign(value: number): string {
 
 /** A duration in seconds: "41 ms", "1.3 s", "4 min 05 s", "2 h 10 min", "3 d 4 h". */
 export function formatDuration(seconds: number): string {
+  return unbroken(duration(seconds));
+}
+
+function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
   const s = Math.max(0, seconds);
   if (s < 0.001) return "0 ms";
@@ -53,6 +63,10 @@ function longDuration(s: number): string {
 
 /** A duration in one unit, for narrow places: "41 ms", "12 s", "4 min", "2 h", "3 d". */
 export function formatCoarse(seconds: number): string {
+  return unbroken(coarse(seconds));
+}
+
+function coarse(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
   const s = Math.max(0, seconds);
   if (s < 1) return `${Math.round(s * 1000)} ms`;
@@ -65,7 +79,7 @@ export function formatCoarse(seconds: number): string {
 /** How long ago: "now", "12 s ago". */
 export function formatAgo(then: string, now: number): string {
   const seconds = (now - Date.parse(then)) / 1000;
-  return seconds < 1.5 ? "just now" : `${formatCoarse(seconds)} ago`;
+  return unbroken(seconds < 1.5 ? "just now" : `${coarse(seconds)} ago`);
 }
 
 /** Seconds since the start of a chart as a clock: 0:07, 12:40, 1:02:09. */
@@ -93,16 +107,16 @@ export function formatShare(share: number): string {
   return `${(Math.floor(share * 1000) / 10).toFixed(share === 1 ? 0 : 1)}${THIN}%`;
 }
 
-/** A size in bytes: "1.2 MiB". */
+/** A size in bytes, as the command line prints it: "1.2 MB". */
 export function formatBytes(bytes: number): string {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "kB", "MB", "GB", "TB"];
   let value = bytes;
   let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
+  while (value >= 999.5 && unit < units.length - 1) {
+    value /= 1000;
     unit += 1;
   }
-  return unit === 0 ? `${value} B` : `${value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
+  return `${unit === 0 ? value : value.toFixed(unit === 1 && value >= 9.95 ? 0 : 1)}${HARD}${units[unit]}`;
 }
 
 /** "1 worker", "3 workers". */
