@@ -214,7 +214,7 @@ def test_scaling_by_the_stepper_shows_the_wish_and_then_the_measured_pause(
     note = page.locator("#workers-note")
     expect(note).to_contain_text("2 → 4, joining…")
     marker = page.locator("[data-kind=up]").first
-    expect(marker.locator(".marker-pause")).to_have_text(re.compile(r"^\d+ ms$"))
+    expect(marker.locator(".marker-pause")).to_have_text(re.compile(r"^\d+\sms$"))
     expect(note).to_have_attribute("data-note", "bounds")
     formed = [
         one for one in service.call("GET", f"/jobs/{job_id}/events")["items"] if one["kind"] == "generation.formed"
@@ -260,7 +260,7 @@ def test_a_killed_worker_leaves_a_marker_that_tells_what_it_cost(
     expect(page.locator(".tile", has_text="Goodput")).to_contain_text("%")
     marker = page.locator("[data-kind=failure]").first
     expect(marker.get_by_role("button")).to_have_accessible_name(
-        re.compile(r"Recovered from a loss 2 → 1 workers, w1 \(rank 0\) lost: SIGKILL, paused \d+ ms, 3 microbatches")
+        re.compile(r"Recovered from a loss 2 → 1 workers, w1 \(rank 0\) lost: SIGKILL, paused \d+\sms, 3 microbatches")
     )
 
 
@@ -447,14 +447,23 @@ def test_two_jobs_are_compared_from_the_list_and_by_their_address(
     page = new_page(service)
     for name in ("quick", "still-learning"):
         page.get_by_label(f"Compare {name}", exact=True).check()
-    page.get_by_role("region", name="Chosen jobs").get_by_role("link", name="Compare").click()
+    compare = page.get_by_role("region", name="Chosen jobs").get_by_role("link", name="Compare")
+    compare.click()
     expect(page).to_have_url(f"{service.url}/compare?jobs={quick},{live}")
+    page.go_back()
+    expect(page.get_by_label("Compare quick", exact=True)).to_be_checked()
+    page.get_by_label("Search jobs").fill("nothing like it")
+    page.get_by_role("button", name="Show all jobs").click()
+    compare.click()
     expect(page.locator(".lane canvas")).to_have_count(1)
     legend = page.locator(".legend")
     expect(legend.get_by_role("link")).to_have_text(["quick", "still-learning"])
     table = page.get_by_role("region", name="What differs")
     expect(table.get_by_role("row", name="config.lr")).to_contain_text(re.compile(r"0\.1\s*0\.01"))
     expect(table.get_by_role("row", name="batch.global_size")).to_have_count(0)
+    expect(table.get_by_role("row", name="Result digest").get_by_role("cell")).to_have_text(
+        [re.compile(r"^\w{16}…$"), "–"]
+    )
     row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Steps", exact=True))
     steps = row.get_by_role("cell").last
     before = steps.inner_text()

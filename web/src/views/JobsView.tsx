@@ -57,6 +57,9 @@ const PAGE_QUERY = "limit=200&history=true";
 /** One request while somebody types, not one a letter. */
 const TYPING_MS = 300;
 
+/** What is ticked is still so after a look at the comparison. */
+let lastPicked: ReadonlySet<string> = new Set();
+
 /** All jobs, live. */
 export function JobsView() {
   const [state, dispatch] = useReducer(reduceJobs, NO_JOBS);
@@ -86,7 +89,10 @@ export function JobsView() {
     () => new Set([...state.jobs.values()].filter((job) => !isFinal(job.status)).map((job) => job.name)),
     [state.jobs],
   );
-  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
+  const [picked, setPicked] = useState<ReadonlySet<string>>(lastPicked);
+  useEffect(() => {
+    lastPicked = picked;
+  }, [picked]);
   const choose = useCallback((id: string) => setPicked((before) => withOrWithout(before, id)), []);
   const chosen = useMemo(() => new Set([...picked].filter((id) => state.jobs.has(id))), [picked, state.jobs]);
   useEffect(() => {
@@ -111,7 +117,9 @@ export function JobsView() {
             total={state.jobs.size}
             isWhole={state.isWhole || !state.isLoaded}
           />
-          {state.isLoaded ? (
+          {!state.isLoaded ? (
+            <LoadingRows />
+          ) : jobs.length > 0 ? (
             <JobsTable
               jobs={jobs}
               pace={state.pace}
@@ -120,13 +128,19 @@ export function JobsView() {
               chosen={chosen}
               onChoose={choose}
             />
-          ) : (
-            <LoadingRows />
-          )}
-          {state.isLoaded && jobs.length === 0 && (
+          ) : isSearching ? (
             <p class="soft center" role="status">
-              {isSearching ? "Looking among older jobs…" : emptySentence(state, filter)}
+              Looking among older jobs…
             </p>
+          ) : (
+            <div class="card empty">
+              <p class="soft" role="status">
+                {emptySentence(state, filter)}
+              </p>
+              <button type="button" class="button" onClick={() => setFilter(readFilter(""))}>
+                Show all jobs
+              </button>
+            </div>
           )}
           <MoreJobs
             query={PAGE_QUERY}
