@@ -28,12 +28,12 @@ export function Tiles({ job, rows, events, now }: TilesProps) {
       <dl class="tiles">
         <Tile
           name="Step"
-          note={job.total_steps === null ? "total not known yet" : `of ${formatCount(job.total_steps)}`}
+          note={job.total_steps === null ? "total unknown" : `of ${formatCount(job.total_steps)}`}
         >
           {formatCount(job.step)}
         </Tile>
         {isOver ? (
-          <Tile name="Took" note="from first start to end">
+          <Tile name="Took" note="since its first start">
             {took === null ? "–" : formatDuration(took)}
           </Tile>
         ) : (
