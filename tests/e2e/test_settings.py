@@ -47,7 +47,7 @@ def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewP
 def test_secrets_and_webhooks_of_a_project(service: Service, new_page: NewPage) -> None:
     page = new_page(service, viewport={"width": 360, "height": 780})
     page.goto(f"{service.url}/settings")
-    card = page.get_by_role("region", name="default")
+    card = page.get_by_role("region", name="Project default")
     card.get_by_role("button", name="Open default").click()
     expect(card.locator(".about")).to_contain_text("no limit")
 

@@ -13,7 +13,7 @@ export function ProjectCard({ project, isAdmin, now }: { project: Project; isAdm
   return (
     <section class="card project" aria-labelledby={id}>
       <div class="card-head">
-        <h2 id={id}>{project.name}</h2>
+        <h2 id={id}>Project {project.name}</h2>
         <span class="soft">{project.description}</span>
         <span class="grow" />
         <span class="soft">{isAdmin ? "administrator" : project.role}</span>

@@ -40,7 +40,7 @@ export function SettingsView({ me }: { me: Me }) {
 }
 
 function AboutCard({ me }: { me: Me }) {
-  const version = useResource<{ version: string; wire_version: number }>("/version", 0);
+  const version = useResource<{ version: string }>("/version", 0);
   return (
     <section class="card" aria-labelledby="about-title">
       <div class="card-head">
@@ -52,10 +52,7 @@ function AboutCard({ me }: { me: Me }) {
           {me.user} <span class="soft">{me.role === "admin" ? "administrator" : me.role}</span>
         </dd>
         <dt>Service</dt>
-        <dd>
-          {version.value ? `Rubato ${version.value.version}` : (version.error?.message ?? "…")}{" "}
-          {version.value && <span class="soft">wire {version.value.wire_version}</span>}
-        </dd>
+        <dd>{version.value ? `Rubato ${version.value.version}` : (version.error?.message ?? "…")}</dd>
         <dt>Address</dt>
         <dd>
           <code>{location.origin}</code>

@@ -80,15 +80,17 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
               {living.map((token) => (
                 <tr key={token.id} data-token={token.name}>
                   <th scope="row">{token.name}</th>
-                  <td>
-                    {token.user ?? <span class="soft">nobody's</span>}{" "}
+                  <td data-label="Whose">
+                    {token.user ?? "service account"}{" "}
                     {token.role !== "user" && <span class="soft">{token.role}</span>} {token.cluster}
                   </td>
-                  <td title={token.created_at}>{formatAgo(token.created_at, now)}</td>
-                  <td>
+                  <td title={token.created_at} data-label="Made">
+                    {formatAgo(token.created_at, now)}
+                  </td>
+                  <td data-label="Ends">
                     {token.expires_at ? formatTime(token.expires_at, now) : <span class="soft">never</span>}
                   </td>
-                  <td>
+                  <td class="row-wide">
                     <Revoke token={token} onDone={reload} />
                   </td>
                 </tr>
