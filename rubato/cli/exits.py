@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
     OK = 0, "done, or as waited for"
     ERROR = 1, "it went wrong; the message says what, and what to do"
-    USAGE = 2, "the command line does not hold"
+    USAGE = 2, "the command line is not valid"
     AUTH = 4, "no token, or one that may not do this"
     UNREACHABLE = 5, "nothing answers at the service's address"
     JOB_FAILED = 100, "the job failed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
-from rubato.cli.render import describe_failure, format_age, format_pause, plural
+from rubato.cli.render import describe_failure, format_age, format_pause, plural, say_status
 from rubato.errors import SpecError
 from rubato.planner.taxonomy import cell_of
 from rubato.wire.batch import ROOMY
@@ -26,7 +26,10 @@ SHOWN = 10
 
 
 def explain(job: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Say why a job waits, has so many workers or ended, in the scheduler's words, and what its microbatches cost."""
+    """Say why a job waits, has so many workers, or ended.
+
+    In the scheduler's words, with what its microbatches cost.
+    """
     with connect(url) as client:
         found = client.explain(job)
         if as_json:
@@ -62,8 +65,8 @@ def is_short(found: Explanation) -> bool:
 
 def describe(found: Explanation, now: datetime) -> list[str]:
     """The sentence, and the figures behind it."""
-    status = found.status + (f" ({found.reason})" if found.reason else "")
-    lines = [f"{found.name} is {status}: {found.because}" if found.because else f"{found.name} is {status}"]
+    status = say_status(found) + (f" ({found.reason})" if found.reason else "")
+    lines = [f"{status}: {found.because}" if found.because else status]
     if found.status == Status.QUEUED:
         lines.append(
             f"  position {found.position or 'not known yet'}, priority {found.priority}, "

@@ -12,7 +12,15 @@ import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
 from rubato.cli.output import is_live, note, stderr_console
-from rubato.cli.render import WIDE, describe_failure, describe_generation, format_number, format_workers, plural
+from rubato.cli.render import (
+    WIDE,
+    describe_failure,
+    describe_generation,
+    format_number,
+    format_workers,
+    plural,
+    say_status,
+)
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
@@ -205,7 +213,7 @@ def tell_end(job: Job) -> None:
         if result.get("digest"):
             note(f"digest {result['digest']}")
         return
-    note(f"{job.name} {job.status}{f': {job.message}' if job.message else ''}")
+    note(f"{say_status(job)}{f': {job.message}' if job.message else ''}")
     for title, value in describe_failure({**(job.failure or {}), "message": None}):
         note(f"  {title}: {value}")
 
@@ -314,7 +322,7 @@ def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float |
         note(f"Detached; the wish for {wanted} workers stands. `rubato get {job.name}` shows where it is.")
         return ExitCode.NOT_FINISHED
     job = client.job(job.id)
-    note(f"{job.name} {job.status} before it had {wanted} workers.")
+    note(f"{say_status(job)} before it had {wanted} workers.")
     return ExitCode.ERROR if job.status == "succeeded" else code_for_status(job.status)
 
 

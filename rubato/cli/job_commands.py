@@ -32,7 +32,7 @@ from rubato.cli.options import (
     timeout_of_wait,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
-from rubato.cli.render import describe_job, format_log_line, job_table, plural, worker_table
+from rubato.cli.render import describe_job, format_log_line, job_table, plural, say_status, worker_table
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source
@@ -100,7 +100,7 @@ def _sizes(runs: list[Job]) -> list[str]:
 
 
 def get(job: JobOrRunArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Show one job: status and why, workers, progress, result or failure."""
+    """Show one job: status and why, progress, result or failure."""
     with source_of(job, url) as client:
         found = client.job(job)
         if as_json:
@@ -137,7 +137,7 @@ def logs(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Print what the training processes wrote, line by line with its rank.
+    """Print what the training processes wrote, with its rank.
 
     With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
     """
@@ -173,7 +173,7 @@ def logs(
             note(f"Detached; the job goes on. Come back with `rubato logs {job} -f`.")
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
-        note(f"{ended.name} {ended.status}{f': {ended.message}' if ended.message else ''}")
+        note(f"{say_status(ended)}{f': {ended.message}' if ended.message else ''}")
 
 
 def _tell_search(part: float) -> None:
@@ -234,7 +234,7 @@ def _change(
         if as_json:
             put_json(changed.raw)
         else:
-            note(f"{changed.name} is {changed.status}{f': {changed.message}' if changed.message else ''}")
+            note(f"{say_status(changed)}{f': {changed.message}' if changed.message else ''}")
         if wait and changed.status not in until:
             raise typer.Exit(code_for_status(changed.status, until))
 
@@ -250,7 +250,7 @@ def pause(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Checkpoint a job and free its slots; `rubato resume` goes on from there."""
+    """Checkpoint a job and free its slots. `rubato resume` goes on from there."""
     _change(
         url,
         job,

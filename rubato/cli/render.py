@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from rubato.client import Checkpoint, Event, Job, LogLine, Worker
+    from rubato.client import Checkpoint, Event, Explanation, Job, LogLine, Worker
 
 STATUS_STYLES = {
     "running": "green",
@@ -32,6 +32,8 @@ MIN_NAME_WIDTH = 8
 WIDE = 100
 """Columns of a terminal from which on all columns of a table have room."""
 USUAL = 80
+MAX_PLAIN = 1e9
+"""Numbers below are written without an exponent."""
 WIDER = 120
 """Columns from which on workers are shown with what they use."""
 
@@ -75,8 +77,10 @@ def format_steps(job: Job) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Four significant digits; `-` for nothing."""
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    """Four significant digits, and every one before the point; `-` for nothing."""
+    if not isinstance(value, float):
+        return "-" if value is None else str(value)
+    return f"{value:.0f}" if 1000 <= abs(value) < MAX_PLAIN else f"{value:.4g}"
 
 
 def styled_status(status: str) -> Text:
@@ -90,6 +94,12 @@ def format_status(job: Job) -> str:
     """`running (training)`; `queued (unschedulable)` where there is a reason."""
     said = [word for word in (job.phase if not job.is_final else None, job.reason) if word]
     return f"{job.status} ({', '.join(said)})" if said else job.status
+
+
+def say_status(job: Job | Explanation) -> str:
+    """`digits is running`, `digits succeeded`, `digits was cancelled`."""
+    verb = {"succeeded": "", "failed": "", "cancelled": "was "}.get(job.status, "is ")
+    return f"{job.name} {verb}{job.status}"
 
 
 def job_table(jobs: list[Job], now: datetime, columns: int | None = None) -> Table:
@@ -136,11 +146,13 @@ def job_table(jobs: list[Job], now: datetime, columns: int | None = None) -> Tab
 
 def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     """`rubato get`: titles and values."""
+    wished = f"{job.desired_workers} {'was' if job.desired_workers == 1 else 'were'} wanted"
+    wanted = f"none any more; {wished}" if job.is_final else f"{job.workers} of {job.desired_workers} wanted"
     lines = [
         ("id", job.id),
         ("name", job.name),
         ("status", format_status(job)),
-        ("workers", f"{job.workers} of {job.desired_workers} wanted, {job.min_workers} to {job.max_workers} allowed"),
+        ("workers", f"{wanted}, {job.min_workers} to {job.max_workers} allowed"),
         ("step", format_steps(job)),
         ("restarts", str(job.restarts)),
         ("scalings", str(job.scalings)),
@@ -174,7 +186,12 @@ def describe_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     return lines + describe_failure(failure)
 
 
-_TITLES = {"failure_class": "failure class", "advice": "what to do"}
+_TITLES = {
+    "failure_class": "failure class",
+    "worker_id": "failure worker",
+    "exit_code": "failure exit code",
+    "advice": "what to do",
+}
 
 
 def describe_failure(failure: dict[str, Any]) -> list[tuple[str, str]]:

@@ -81,7 +81,7 @@ def test_what_a_run_has_done_is_told_after_its_end(
     code, out, _ = rubato("get", run_id)
     assert code == 0
     assert f"digest       {'d' * 64}" in out
-    assert "0 of 1 wanted, 1 to 4 allowed" in out
+    assert "none any more; 1 was wanted, 1 to 4 allowed" in out
     assert rubato("wait", run_id)[:2] == (0, "succeeded\n")
     kinds = [line.split()[2] for line in rubato("events", run_id)[1].splitlines()]
     assert kinds[0] == "worker.started"

@@ -100,7 +100,7 @@ def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: 
     )
     service.on("GET", "/jobs/job_1", job(status="failed", failure=failure))
     out = rubato("explain", "digits").out
-    assert out.startswith("digits is failed (user_code_error): it raised\n")
+    assert out.startswith("digits failed (user_code_error): it raised\n")
     assert "failure rank: 1" in out
     assert (out.count("user_code_error"), out.count("it raised")) == (1, 1)
 

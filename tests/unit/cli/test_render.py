@@ -8,7 +8,16 @@ import pytest
 from rich.console import Console
 
 from rubato.cli.output import stdout_console
-from rubato.cli.render import describe_job, format_age, format_number, format_pause, job_table, node_table
+from rubato.cli.render import (
+    describe_failure,
+    describe_job,
+    format_age,
+    format_number,
+    format_pause,
+    job_table,
+    node_table,
+    say_status,
+)
 from rubato.client import Job
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -33,14 +42,48 @@ def test_pauses_have_a_unit_that_fits() -> None:
     assert [format_pause(seconds) for seconds in (0.0, 0.0414, 0.9994, 12.34)] == ["0 ms", "41 ms", "999 ms", "12.3 s"]
 
 
-def test_numbers_have_four_digits() -> None:
-    assert [format_number(value) for value in (None, 0.123456, 12345.6, 7, "x")] == [
-        "-",
-        "0.1235",
-        "1.235e+04",
-        "7",
-        "x",
-    ]
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (0.123456, "0.1235"),
+        (999.96, "1000"),
+        (12943.7, "12944"),
+        (-1.23456e8, "-123456000"),
+        (1.2345e12, "1.234e+12"),
+        (0.0000123456, "1.235e-05"),
+        (7, "7"),
+        ("x", "x"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_have_four_digits_and_all_before_the_point(value: object, shown: str) -> None:
+    assert format_number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("running", "a is running"),
+        ("succeeded", "a succeeded"),
+        ("failed", "a failed"),
+        ("cancelled", "a was cancelled"),
+    ],
+)
+def test_a_status_is_said_as_people_say_it(status: str, said: str) -> None:
+    assert say_status(Job(id="job_1", name="a", status=status)) == said
+
+
+def test_a_job_that_has_ended_has_no_workers_to_count() -> None:
+    job = Job(id="job_1", name="a", status="succeeded", desired_workers=2, min_workers=1, max_workers=4)
+    assert dict(describe_job(job, NOW))["workers"] == "none any more; 2 were wanted, 1 to 4 allowed"
+    living = replace(job, status="running", workers=1)
+    assert dict(describe_job(living, NOW))["workers"] == "1 of 2 wanted, 1 to 4 allowed"
+
+
+def test_a_failure_is_told_without_names_of_fields() -> None:
+    told = describe_failure({"worker_id": "w1.2", "exit_code": 3, "rank": 1})
+    assert told == [("failure worker", "w1.2"), ("failure rank", "1"), ("failure exit code", "3")]
 
 
 @pytest.mark.parametrize(("position", "shown"), [(2, "position 2: waits for 2 slots"), (None, "waits for 2 slots")])

@@ -104,7 +104,7 @@ def test_refusals_by_status(tmp_path: Path, status: int, kind: type[ApiError]) -
 
 def test_every_finding_of_an_invalid_spec_is_in_the_message(tmp_path: Path) -> None:
     problem = {
-        "detail": "the spec does not hold",
+        "detail": "the spec is not valid",
         "code": "invalid_spec",
         "errors": [{"path": "workers.max", "message": "too small"}, {"path": "", "message": "no name"}],
     }
@@ -113,7 +113,7 @@ def test_every_finding_of_an_invalid_spec_is_in_the_message(tmp_path: Path) -> N
         pytest.raises(ApiError) as caught,
     ):
         client.submit({})
-    assert str(caught.value) == "the spec does not hold\n  workers.max: too small\n  no name"
+    assert str(caught.value) == "the spec is not valid\n  workers.max: too small\n  no name"
     assert [finding.path for finding in caught.value.findings] == ["workers.max", ""]
 
 
