@@ -18,7 +18,9 @@ project = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-user = typer.Typer(name="user", help="Make users, and shut them out.", no_args_is_help=True, rich_markup_mode=None)
+user = typer.Typer(
+    name="user", help="Make users, shut them out, and let them in again.", no_args_is_help=True, rich_markup_mode=None
+)
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of a project.")]
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of a user.")]
 
@@ -261,7 +263,7 @@ def audit(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """List what people changed, newest first (admins of the service)."""
+    """List what people changed, newest first (for admins)."""
     with connect(url) as client:
         # An id is not looked up: the trail keeps who deleted what.
         job_id = job if job is None or job.startswith("job_") else client.job(job).id

@@ -22,9 +22,10 @@ def backup(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a backup of this RUBATO_HOME's service to a file, also while it runs: database, keys, logs, packages.
+    """Write a backup of this RUBATO_HOME's service to a file.
 
-    Checkpoints are not in it. It holds keys in clear: keep it as safe as the home.
+    Also while it runs: database, keys, logs and packages. Checkpoints are not in it. It holds keys in clear: keep it as
+    safe as the home.
     """
     result = _run("save", file)
     for missing in result["missing"]:
@@ -46,7 +47,7 @@ def restore(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a backup and put it into this RUBATO_HOME, whose service is stopped."""
+    """Put a checked backup into this RUBATO_HOME. Its service must be stopped."""
     result = _run("restore", file, *(["--replace"] if replace else []))
     if as_json:
         put_json(result)

@@ -22,7 +22,7 @@ HINTS = {
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish|powershell", help="Which shell.")],
 ) -> None:
-    """Print the script by which a shell completes commands, options and names of jobs."""
+    """Print what makes a shell complete commands, options and jobs."""
     put(get_completion_script(prog_name="rubato", complete_var="_RUBATO_COMPLETE", shell=shell))
     if sys.stdout.isatty():  # with `eval` every new shell would say it
         note(f"Put to use by: {HINTS[shell]}")

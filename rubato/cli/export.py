@@ -57,10 +57,11 @@ def export(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Write the model of a checkpoint as safetensors: parameters and buffers under the names of its state_dict.
+    """Write a checkpoint's model as safetensors, or job metrics.
 
-    `safetensors.torch.load_file` reads it, and `model.load_state_dict` takes it. With --tensorboard, --mlflow or
-    --wandb it is a job's metrics that are written; written again they take the place of what was there.
+    The file holds parameters and buffers under the names of the model's state_dict: `safetensors.torch.load_file` reads
+    it, and `model.load_state_dict` takes it. With --tensorboard, --mlflow or --wandb it is a job's metrics that are
+    written; written again they take the place of what was there.
     """
     if tensorboard is not None or mlflow is not None or wandb is not None:
         told = _export_metrics(source, tensorboard=tensorboard, mlflow=mlflow, wandb=wandb, url=url)

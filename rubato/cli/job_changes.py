@@ -46,7 +46,7 @@ def update(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Change labels, bounds, limits or priority of a job; training goes on meanwhile."""
+    """Change labels, bounds, limits or priority of a job. Training goes on meanwhile."""
     changes = read_changes(
         settings=parse_assignments(settings or [], "--set"),
         labels=parse_assignments(label or [], "--label"),
@@ -99,7 +99,7 @@ def clone(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Submit a job again, with other values where you say so; its code is not uploaded again."""
+    """Submit a job again, with other values where you say so. Its code is not uploaded again."""
     given = parse_assignments(settings or [], "--set")
     for path in (path for path, text in given.items() if not text):
         raise typer.BadParameter(
@@ -124,8 +124,9 @@ def delete(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Delete a job or run that has ended, with its logs, metrics, events and checkpoints. There is no way back.
+    """Delete a job or run that has ended, with all that it wrote.
 
+    Logs, metrics, events and checkpoints: there is no way back.
     Checkpoints that a `rubato run` kept elsewhere (--checkpoint-dir) stay.
     """
     if is_local_run(job):

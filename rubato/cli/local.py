@@ -52,8 +52,9 @@ def run(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train on this machine, without a service: with recovery, and with `rubato scale run_... N` from another terminal.
+    """Train on this machine, without a service.
 
+    It recovers from lost workers, and `rubato scale run_... N` from another terminal changes their number.
     Digest and weights are those of the same job on a cluster. `get`, `events`, `metrics`, `logs`, `wait`, `pause`,
     `cancel` and `checkpoint` take the run's id, too. With --json it prints at its end what `get` says of it.
     """

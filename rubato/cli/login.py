@@ -24,8 +24,9 @@ def login(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Sign in to a service, so that all commands go there; without ADDRESS print a link that signs a browser in, once.
+    """Sign in to a service, so that all commands go there.
 
+    Without ADDRESS it prints a link that signs a browser in, once.
     The token comes from stdin or is typed at the prompt, is tried, and is kept in RUBATO_HOME/login.json (0600).
     Options win over the environment (RUBATO_URL, RUBATO_TOKEN), and that over the file.
     """
@@ -40,7 +41,7 @@ def login(
 
 
 def logout(*, as_json: JsonOption = False) -> None:
-    """Forget the service and the token that `rubato login ADDRESS` kept. The token itself stays good until revoked."""
+    """Forget the service and the token of `rubato login`. The token itself stays good until revoked."""
     home = Home.from_environment()
     known = home.read_login()
     was_there = home.forget_login()

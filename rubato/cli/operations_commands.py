@@ -23,7 +23,10 @@ worker = typer.Typer(
     rich_markup_mode=None,
 )
 node = typer.Typer(
-    name="node", help="List nodes, and take them out of service.", no_args_is_help=True, rich_markup_mode=None
+    name="node",
+    help="Cordon, drain and uncordon a node; `nodes` lists them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Id of a worker (w1.2), or its present rank.")]
 NodeArgument = Annotated[
@@ -162,7 +165,7 @@ def list_nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = Fals
 
 
 def nodes(*, cluster: ClusterOption = "default", as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """List the nodes of a cluster, with what runs there: short for `rubato node ls`."""
+    """List nodes, with what runs there: short for `node ls`."""
     list_nodes(cluster=cluster, as_json=as_json, url=url)
 
 

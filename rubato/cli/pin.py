@@ -29,8 +29,9 @@ def pin(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Keep a checkpoint: `keep_last` and `keep_best` do not count it, and it is never deleted.
+    """Keep a checkpoint: it is never deleted.
 
+    `keep_last` and `keep_best` do not count it.
     By its id through the service, which must reach the storage; by its folder without one.
     """
     if folder.startswith("ckpt_"):

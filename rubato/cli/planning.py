@@ -50,7 +50,7 @@ def profile(
     env: EnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how long the parts of a training step take on this machine, for `rubato plan`.
+    """Measure the parts of a training step here, for `rubato plan`.
 
     Trains a few steps with passes of three sizes, on one worker, and keeps nothing of it.
     """
@@ -100,7 +100,7 @@ def plan(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Predict a step for each number of workers and each strategy, and say what to use.
+    """Predict steps by workers and strategy, and say what to use.
 
     Predictions come from a profile of the program on one worker, and from what you or a job say of the network.
     """

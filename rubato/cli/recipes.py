@@ -11,7 +11,7 @@ from rubato.recipes.keys import config_keys
 
 
 def recipes(*, as_json: JsonOption = False) -> None:
-    """List the programs that --recipe names, each with the keys that --config may set. No service is asked."""
+    """List the programs that --recipe names, with their --config. No service is asked."""
     if as_json:
         put_json(
             [

@@ -80,7 +80,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented train.py, job.yaml and .rubatoignore to begin with; each template trains within seconds."""
+    """Write a commented train.py, job.yaml and .rubatoignore. Each template trains within seconds."""
     job_name = name or _name_for(folder.absolute().name)
     batch = BATCH.get(template, DEFAULT_BATCH)
     url = find_url(None, Home.from_environment())

@@ -59,8 +59,9 @@ def events(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Show what happened to a job, in order: scalings with their pauses, lost workers, checkpoints, and who asked.
+    """Show what happened to a job, in order, and who asked for it.
 
+    Scalings with their pauses, lost workers, checkpoints, changes by people and how it ended.
     With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
     """
     with source_of(job, url) as client:
@@ -94,7 +95,7 @@ def metrics(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Show the metrics of a job: the whole curve, and the last, least and greatest value of each."""
+    """Show a job's metrics: curve, last, least and greatest value."""
     wanted = tuple(names or ())
     with source_of(job, url) as client:
         if as_json:
@@ -137,7 +138,7 @@ def top(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Show the clusters, their nodes, and the jobs that train or wait; live on a terminal."""
+    """Show clusters, nodes, and the jobs that train or wait. It is live on a terminal."""
     with connect(url) as client:
         if as_json:
             jobs = client.jobs(status=UNFINISHED, limit=TOP_JOBS)
