@@ -17,7 +17,6 @@ from service.models import AuditEntry
 from service.pages import cut, read_number
 from service.people import storable
 
-
 ACTIONS = frozenset(
     {
         *(
