@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from api import page
 from api.auth import authorize
@@ -16,7 +17,7 @@ from api.bodies import check_body
 from api.gate import Gate
 from api.page import Assets, show_the_lost
 from api.parameters import refuse_unknown_parameters
-from api.problems import install_problems
+from api.problems import install_problems, problem_for
 from api.routes import (
     access,
     cluster,
@@ -68,6 +69,20 @@ def _routes() -> tuple[BaseRoute, ...]:
     return tuple(top.routes)
 
 
+def methods_at(path: str) -> list[str]:
+    """All methods that some route takes there."""
+    found = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
+    return sorted({method for route in found if route.path_regex.match(path) for method in route.methods or ()})
+
+
+async def refuse_method(request: Request, _: Exception) -> Response:
+    """Name all methods of a path: the route that was nearest knows only its own."""
+    # A file of the mount is no route.
+    allowed = ", ".join(methods_at(request.url.path) or page.LOOKS)
+    detail = f"{request.method} is not possible on {request.url.path}; possible: {allowed}."
+    return problem_for(request, HTTPException(405, detail, {"Allow": allowed}))
+
+
 def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = True) -> FastAPI:
     """The whole application; its lifespan starts and stops the service."""
 
@@ -91,6 +106,7 @@ def create_app(settings: Settings, *, clock: Clock = utc_now, with_loop: bool = 
     )
     app.state.web_dist = settings.web_dist
     install_problems(app)
+    app.add_exception_handler(405, refuse_method)
     show_the_lost(app)
     assets = Assets(directory=settings.web_dist / "assets", check_dir=False)
     # Nothing else: what is said to a user is not compressed together with what is asked.

@@ -15,6 +15,9 @@ from api.problems import problem_for
 
 router = APIRouter(include_in_schema=False)
 
+LOOKS = ["GET", "HEAD"]
+"""What probes and proxies ask for; the server leaves the body of a HEAD out."""
+
 OF_PROGRAMS = ("/api/", "/cluster/", "/assets/")
 """How addresses begin at which no person looks for a page."""
 NOT_BUILT = """<!doctype html>
@@ -39,13 +42,13 @@ class Assets(StaticFiles):
         return response
 
 
-@router.get("/")
-@router.get("/jobs")
-@router.get("/jobs/{path:path}")
-@router.get("/compare")
-@router.get("/cluster")
-@router.get("/settings")
-@router.get("/sign-in")
+@router.api_route("/", methods=LOOKS)
+@router.api_route("/jobs", methods=LOOKS)
+@router.api_route("/jobs/{path:path}", methods=LOOKS)
+@router.api_route("/compare", methods=LOOKS)
+@router.api_route("/cluster", methods=LOOKS)
+@router.api_route("/settings", methods=LOOKS)
+@router.api_route("/sign-in", methods=LOOKS)
 @public
 async def get_page(request: Request) -> Response:
     """The single page; it finds its way by the address itself."""
@@ -64,7 +67,7 @@ def show_the_lost(app: FastAPI) -> None:
     app.add_exception_handler(404, respond)
 
 
-@router.get("/{name}")
+@router.api_route("/{name}", methods=LOOKS)
 @public
 async def get_top_file(name: str, request: Request) -> Response:
     """Icons and the like that lie beside index.html."""

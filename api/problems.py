@@ -198,7 +198,7 @@ def _http_kind(error: HTTPException, request: Request) -> tuple[ErrorKind, str]:
         case 404:
             return K.NOT_FOUND, f"There is nothing at {request.url.path}; /api/openapi.json lists what there is."
         case 405:
-            return K.METHOD_NOT_ALLOWED, f"{request.method} is not possible on {request.url.path}."
+            return K.METHOD_NOT_ALLOWED, str(error.detail)
         case 413:
             return K.BODY_TOO_LARGE, str(error.detail)
         case status if 400 <= status < 500:

@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 from api import schemas
 from api.auth import PEOPLE, Caller, Parts, allow, check_not_foreign, needs, public
 from api.gate import address_of
+from api.page import LOOKS
 from api.reference import render_reference
 from api.routes.errors import errors, refusals
 from rubato.wire import WIRE_VERSION
@@ -106,7 +107,8 @@ async def sign_in_by_link(code: str, request: Request, context: Parts) -> Redire
 
 
 @router.get("/healthz", response_model=schemas.Health, responses=refusals(422))
-@top_router.get("/healthz", response_model=schemas.Health, include_in_schema=False)
+@router.head("/healthz", include_in_schema=False)
+@top_router.api_route("/healthz", methods=LOOKS, response_model=schemas.Health, include_in_schema=False)
 @public
 async def get_health() -> Any:
     """The process is alive."""
@@ -114,7 +116,8 @@ async def get_health() -> Any:
 
 
 @router.get("/readyz", response_model=schemas.Readiness, responses={503: {"model": schemas.Readiness}, **refusals(422)})
-@top_router.get("/readyz", response_model=schemas.Readiness, include_in_schema=False)
+@router.head("/readyz", include_in_schema=False)
+@top_router.api_route("/readyz", methods=LOOKS, response_model=schemas.Readiness, include_in_schema=False)
 @public
 async def get_readiness(request: Request, response: Response) -> Any:
     """Whether requests can be taken, check by check, as of a second ago; 503 where a required one fails."""
@@ -129,6 +132,7 @@ async def get_readiness(request: Request, response: Response) -> Any:
 
 
 @top_router.get("/metrics", response_class=PlainTextResponse, responses=errors())
+@top_router.head("/metrics", include_in_schema=False)
 @allow(Role.SCRAPER, Role.ADMIN)
 async def get_prometheus_metrics(context: Parts) -> Response:
     """Metrics for Prometheus; with the token in the home's file `scraper-token`, or an admin's."""
@@ -136,22 +140,23 @@ async def get_prometheus_metrics(context: Parts) -> Response:
 
 
 @router.get("/version", response_model=schemas.Version, responses=refusals(422))
-@top_router.get("/version", response_model=schemas.Version, include_in_schema=False)
+@router.head("/version", include_in_schema=False)
+@top_router.api_route("/version", methods=LOOKS, response_model=schemas.Version, include_in_schema=False)
 @public
 async def get_version() -> Any:
     """What runs here."""
     return {"version": installed_version(), "wire_version": WIRE_VERSION}
 
 
-@router.get("/openapi.json", include_in_schema=False)
-@top_router.get("/api/openapi.json", include_in_schema=False)
+@router.api_route("/openapi.json", methods=LOOKS, include_in_schema=False)
+@top_router.api_route("/api/openapi.json", methods=LOOKS, include_in_schema=False)
 @public
 async def get_openapi(request: Request) -> JSONResponse:
     """The description of this API."""
     return JSONResponse(request.app.openapi())
 
 
-@top_router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+@top_router.api_route("/docs", methods=LOOKS, response_class=HTMLResponse, include_in_schema=False)
 @public
 async def get_docs(request: Request) -> HTMLResponse:
     """The description of this API for reading."""

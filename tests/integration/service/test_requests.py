@@ -173,3 +173,50 @@ async def test_a_log_is_read_from_one_place_that_it_has(bench: Bench) -> None:
         assert f"which is '{end}'" in (await bench.get(path, 422, after=after))["detail"]
     assert (await bench.get(path, before="99:99"))["items"] == (await bench.get(path))["items"]
     assert "Send after" in (await bench.get(path, 422, after="0:0", before=end))["detail"]
+
+
+async def test_the_audit_is_asked_for_what_there_can_be(bench: Bench) -> None:
+    job = await bench.submit()
+    (entry,) = (await bench.get("/audit", action="job.submitted", job_id=job["id"]))["items"]
+    assert entry["job_id"] == job["id"]
+    assert "rubato audit --job NAME" in (await bench.get("/audit", 422, job_id="digits"))["detail"]
+    assert "there are checkpoint.deleted, " in (await bench.get("/audit", 422, action="job.submited"))["detail"]
+
+
+LOOKED_AT = ("/", "/jobs", "/jobs/job_1/logs", "/healthz", "/readyz", "/version", "/docs", "/metrics", "/logo.svg")
+
+
+@pytest.mark.parametrize("path", [*LOOKED_AT, "/assets/page.js", "/api/openapi.json", "/api/v1/healthz"])
+async def test_head_is_answered_as_get_is(bench: Bench, path: str) -> None:
+    assets = bench.settings.web_dist / "assets"
+    assets.mkdir(parents=True)
+    (assets / "page.js").write_text("//")
+    (assets.parent / "logo.svg").write_text("<svg/>")
+    shown, headers = [], {"Accept-Encoding": "identity"}
+    for method in ("GET", "HEAD"):
+        response = await bench.client.request(method, path, headers=headers)
+        told = {name for name in response.headers if name != "x-request-id"}
+        shown.append((response.status_code, told, response.headers["content-type"]))
+    assert shown[0] == shown[1]
+    assert shown[0][0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("HEAD", "/api/v1/jobs", "GET, POST"),
+        ("PUT", "/api/v1/jobs/digits", "DELETE, GET, PATCH"),
+        ("HEAD", "/api/v1/events", "GET"),
+        ("HEAD", "/api/v1/jobs/digits/logs", "GET"),
+        ("POST", "/healthz", "GET, HEAD"),
+        ("POST", "/assets/page.js", "GET, HEAD"),
+        ("GET", "/api/v1/packages/token", "HEAD, PUT"),
+        ("BREW", "/api/v1/session", "DELETE, POST"),
+    ],
+)
+async def test_another_method_is_refused_with_all_that_there_are(
+    bench: Bench, method: str, path: str, allowed: str
+) -> None:
+    response = await bench.client.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+    assert method == "HEAD" or response.json()["detail"].endswith(f"possible: {allowed}.")
