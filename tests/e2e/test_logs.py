@@ -74,3 +74,23 @@ def test_a_search_looks_as_far_back_as_the_log_goes_and_the_whole_of_it_is_a_fil
     lines = download.value.path().read_text().splitlines()
     assert lines
     assert all(re.match(r"\S+Z \[rank \d\] .*loss", text) for text in lines)
+
+
+def test_lines_wrap_on_a_narrow_screen_and_the_end_is_followed(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    job_id = service.submit("narrow-logs", pace=0.02, fail_at=83)
+    page = new_page(service, viewport={"width": 390, "height": 844})
+    open_job(page, service, job_id, "#logs")
+    expect(page.locator(".job-head [data-status=failed]")).to_be_visible()
+    page.reload()
+    box = page.get_by_role("log")
+    box.evaluate("box => box.scrollIntoView({ block: 'end' })")
+    line = page.locator(".log-focus")
+    expect(line).to_be_in_viewport(ratio=0.9)
+    expect(line).to_contain_text("Expected size 64 but got size 32")
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    assert line.evaluate("line => line.offsetHeight > 20 && line.scrollHeight <= line.offsetHeight")
+    page.get_by_role("button", name="rank 1").click()
+    page.get_by_role("button", name="Follow").click()
+    assert box.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 40")

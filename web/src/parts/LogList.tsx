@@ -1,4 +1,5 @@
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { placeAt, startsOf } from "../state/logrows";
 import { placeOf } from "../state/logs";
 import { parseAnsi } from "../text/ansi";
 import { formatTime } from "../text/format";
@@ -6,8 +7,14 @@ import type { LogLine } from "../wire";
 import { Icon } from "./Icon";
 import { LogText } from "./LogText";
 
-/** Height of a row; equal to --log-row in logs.css. Equal rows make 50 000 lines as cheap as 50. */
+/** Height of a row; equal to --log-row in logs.css. Equal rows make 50 000 lines as cheap as 50, also where they wrap. */
 const ROW_PX = 20;
+/** A narrower box wraps its lines. */
+const WRAPPED_PX = 640;
+/** What a row of a wrapped line has beside its text and the time, as in logs.css: padding, two gaps, the rank. */
+const BESIDE_PX = 20 + 16 + 34;
+/** The time of day: 22:58:17. */
+const CLOCK = 8;
 /** Rows drawn beyond the edges, so that a quick scroll shows no hole. */
 const MARGIN_ROWS = 20;
 
@@ -30,6 +37,11 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
+  const probe = useRef<HTMLElement>(null);
+  const [columns, setColumns] = useState(Infinity);
+  const isWrapped = columns !== Infinity;
+  const starts = useMemo(() => startsOf(lines, columns), [lines, columns]);
+  const topOf = (id: string) => (starts[placeOf(lines, id)] ?? 0) * ROW_PX;
   const [isFollowing, setFollowing] = useState(focus === null);
   /** The line at the upper edge, and how far it has gone: what a reader looks at stays, whatever comes before it. */
   const anchor = useRef<{ id: string; beyond: number } | null>(null);
@@ -39,7 +51,11 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
 
   useEffect(() => {
     if (!box.current) return;
-    const observer = new ResizeObserver(([entry]) => entry && setHeight(entry.contentRect.height));
+    const observer = new ResizeObserver(([entry]) => {
+      if (!entry) return;
+      setHeight(entry.contentRect.height);
+      setColumns(columnsIn(entry.contentRect.width, (probe.current?.offsetWidth ?? 0) / 10));
+    });
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
@@ -54,41 +70,57 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
       return;
     }
     placed.current = null;
-    if (anchor.current)
-      element.scrollTop = placeOf(lines, anchor.current.id) * ROW_PX + anchor.current.beyond;
-  }, [lines, isFollowing, height]);
+    if (anchor.current) element.scrollTop = topOf(anchor.current.id) + anchor.current.beyond;
+  }, [lines, isFollowing, height, columns]);
 
   useLayoutEffect(() => {
     const element = box.current;
     if (!element || focus === null) return;
     setFollowing(false);
-    element.scrollTop = placeOf(lines, focus) * ROW_PX - element.clientHeight / 2;
-  }, [focus]);
+    element.scrollTop = topOf(focus) - element.clientHeight / 2;
+  }, [focus, columns]);
 
   const onScroll = () => {
     const element = box.current;
     if (!element) return;
     setTop(element.scrollTop);
-    const line = lines[Math.floor(element.scrollTop / ROW_PX)];
-    anchor.current = line ? { id: line.id, beyond: element.scrollTop % ROW_PX } : null;
+    const place = placeAt(starts, Math.floor(element.scrollTop / ROW_PX));
+    const line = lines[place];
+    anchor.current = line ? { id: line.id, beyond: element.scrollTop - (starts[place] ?? 0) * ROW_PX } : null;
     setFollowing(isAtEnd(element));
   };
-  const first = Math.max(0, Math.floor(top / ROW_PX) - MARGIN_ROWS);
-  const last = Math.min(lines.length, Math.ceil((top + height) / ROW_PX) + MARGIN_ROWS);
+  const first = Math.max(0, placeAt(starts, Math.floor(top / ROW_PX)) - MARGIN_ROWS);
+  const last = Math.min(lines.length, placeAt(starts, Math.ceil((top + height) / ROW_PX)) + 1 + MARGIN_ROWS);
   return (
     <div class="log-frame">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard */}
-      <div class="log-box" ref={box} onScroll={onScroll} role="log" aria-live="off" tabIndex={0}>
+      <div
+        class={isWrapped ? "log-box log-wrapped" : "log-box"}
+        ref={box}
+        onScroll={onScroll}
+        role="log"
+        aria-live="off"
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard
+        tabIndex={0}
+      >
+        <span class="log-probe" ref={probe} aria-hidden="true">
+          0000000000
+        </span>
         {onEarlier && (
           <button type="button" class="button small log-earlier" onClick={onEarlier}>
             Load earlier lines
           </button>
         )}
-        <div class="log-space" style={{ height: `${lines.length * ROW_PX}px` }}>
-          <div class="log-rows" style={{ transform: `translateY(${first * ROW_PX}px)` }}>
-            {lines.slice(first, last).map((line) => (
-              <div key={line.id} class={`log-row log-${line.stream} ${line.id === focus ? "log-focus" : ""}`}>
-                <time dateTime={line.time}>{formatTime(line.time, now)}</time>
+        <div class="log-space" style={{ height: `${(starts.at(-1) ?? 0) * ROW_PX}px` }}>
+          <div class="log-rows" style={{ transform: `translateY(${(starts[first] ?? 0) * ROW_PX}px)` }}>
+            {lines.slice(first, last).map((line, index) => (
+              <div
+                key={line.id}
+                class={`log-row log-${line.stream} ${line.id === focus ? "log-focus" : ""}`}
+                style={isWrapped ? { height: `${rowsOf(starts, first + index) * ROW_PX}px` } : undefined}
+              >
+                <time dateTime={line.time} title={isWrapped ? formatTime(line.time, now) : undefined}>
+                  {isWrapped ? formatTime(line.time, now).slice(-CLOCK) : formatTime(line.time, now)}
+                </time>
                 <span
                   class={line.rank === null ? "log-rank" : `log-rank rank-${line.rank % 6}`}
                   title={line.worker_id}
@@ -110,4 +142,14 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
       )}
     </div>
   );
+}
+
+function rowsOf(starts: readonly number[], place: number): number {
+  return (starts[place + 1] ?? 0) - (starts[place] ?? 0);
+}
+
+/** How many characters of a line fit beside its time and rank; a wide box scrolls instead. */
+function columnsIn(width: number, letter: number): number {
+  if (width >= WRAPPED_PX || width === 0 || letter === 0) return Infinity;
+  return Math.max(10, Math.floor((width - BESIDE_PX) / letter) - CLOCK);
 }
