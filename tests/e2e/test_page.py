@@ -506,6 +506,10 @@ def test_theme_keyboard_and_narrow_screens(service: Service, cluster: SimulatedC
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Workers")).to_be_focused()
     expect(page.locator("[data-worker]").first).to_be_visible()
+    expect(page.get_by_role("button", name="Kill").first).to_be_in_viewport(ratio=1)
+    open_job(page, service, job_id, "#code")
+    expect(page.get_by_role("tab", name="Code")).to_be_in_viewport(ratio=0.9)
+    expect(page.get_by_role("tab", name="Overview")).not_to_be_in_viewport()
 
 
 def test_a_slow_worker_is_told_beside_the_others(

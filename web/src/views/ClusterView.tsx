@@ -133,14 +133,22 @@ function Queue({ page, now }: { page: QueuePage; now: number }) {
             <tbody>
               {jobs.map((job) => (
                 <tr key={job.job_id}>
-                  <td class="number">{job.position}</td>
+                  <td class="number" data-label="Place">
+                    {job.position}
+                  </td>
                   <th scope="row">
                     <a href={jobPath(job.job_id)}>{job.name}</a>
                   </th>
-                  <td>{wants(job)}</td>
-                  <td class="number">{job.priority}</td>
-                  <td class="because">{sentence(job.because)}</td>
-                  <td class="number">{formatCoarse(Math.max(0, now - Date.parse(job.queued_at)) / 1000)}</td>
+                  <td data-label="Wants">{wants(job)}</td>
+                  <td class="number" data-label="Priority">
+                    {job.priority}
+                  </td>
+                  <td class="row-wide because" data-label="Waits for">
+                    {sentence(job.because)}
+                  </td>
+                  <td class="number" data-label="Since">
+                    {formatCoarse(Math.max(0, now - Date.parse(job.queued_at)) / 1000)}
+                  </td>
                 </tr>
               ))}
             </tbody>

@@ -65,11 +65,17 @@ function List({ items, name, now }: { items: Delivery[]; name: string; now: numb
         <tbody>
           {items.map((one) => (
             <tr key={one.id} data-delivery={one.status}>
-              <td title={formatTime(one.created_at, 0)}>{formatAgo(one.created_at, now)}</td>
-              <td>{one.type}</td>
-              <td>{one.job_id && <a href={jobPath(one.job_id)}>{one.job_id}</a>}</td>
-              <td>{one.tries}</td>
-              <td>{tellEnd(one, now)}</td>
+              <td title={formatTime(one.created_at, 0)} data-label="Made">
+                {formatAgo(one.created_at, now)}
+              </td>
+              <td data-label="Of what">{one.type}</td>
+              <td data-label="Job" class="row-wide">
+                {one.job_id && <a href={jobPath(one.job_id)}>{one.job_id}</a>}
+              </td>
+              <td data-label="Tries">{one.tries}</td>
+              <td data-label="What became of it" class="row-wide">
+                {tellEnd(one, now)}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -1,4 +1,4 @@
-import { useEffect, useReducer, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 import { Board } from "../charts/Board";
 import { CHART_POINTS, MOST_ROWS, rowsOfChart } from "../charts/history";
 import { isPlain, tabAfter } from "../charts/keys";
@@ -164,8 +164,10 @@ function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
     document.getElementById(`tab-${next}`)?.click();
     document.getElementById(`tab-${next}`)?.focus();
   };
+  const bar = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => showTab(bar.current, document.getElementById(`tab-${tab}`)), [tab]);
   return (
-    <div class="tabs" role="tablist" aria-label="Parts of the job" onKeyDown={onKeyDown}>
+    <div class="tabs" role="tablist" aria-label="Parts of the job" ref={bar} onKeyDown={onKeyDown}>
       {TABS.map((name) => (
         <a
           key={name}
@@ -182,6 +184,11 @@ function TabBar({ job, tab, events }: { job: Job; tab: Tab; events: number }) {
       ))}
     </div>
   );
+}
+
+/** Where the row is wider than the window: the tab in the middle of it. */
+function showTab(bar: HTMLElement | null, tab: HTMLElement | null): void {
+  if (bar && tab) bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2;
 }
 
 function NoJob({ id, message, onRetry }: { id: string; message: string; onRetry: () => void }) {

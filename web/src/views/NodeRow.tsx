@@ -22,16 +22,18 @@ export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
         {name}
         <small class="soft">{[node.address, ...equipment(node)].join(" · ")}</small>
       </th>
-      <td>
+      <td data-label="State">
         <span class={`state state-${node.state}`}>{node.state}</span>
         {node.by !== null && <small class="soft">{marked(node, now)}</small>}
       </td>
-      <td>
+      <td data-label="Slots" class="row-wide">
         <Slots node={node} />
       </td>
-      <td class="number">{node.workers_left}</td>
+      <td class="number" data-label="Workers">
+        {node.workers_left}
+      </td>
       {isAdmin && (
-        <td>
+        <td class="row-wide">
           <Actions node={node} name={name} onChange={onChange} />
         </td>
       )}

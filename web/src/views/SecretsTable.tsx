@@ -79,10 +79,12 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
                   <th scope="row">
                     <code>{secret.name}</code>
                   </th>
-                  <td title={secret.updated_at}>{formatAgo(secret.updated_at, now)}</td>
-                  <td>{secret.updated_by}</td>
+                  <td title={secret.updated_at} data-label="Set">
+                    {formatAgo(secret.updated_at, now)}
+                  </td>
+                  <td data-label="By">{secret.updated_by}</td>
                   {mayManage && (
-                    <td>
+                    <td class="row-wide">
                       <Confirm
                         label="Remove"
                         title={`Remove ${secret.name}?`}

@@ -87,10 +87,14 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
               {webhooks.value.map((webhook) => (
                 <tr key={webhook.id} data-webhook={webhook.name}>
                   <th scope="row">{webhook.name}</th>
-                  <td>{webhook.url}</td>
-                  <td>{webhook.events.join(", ")}</td>
-                  <td title={webhook.created_at}>{formatAgo(webhook.created_at, now)}</td>
-                  <td>
+                  <td data-label="Address" class="row-wide">
+                    {webhook.url}
+                  </td>
+                  <td data-label="Told of">{webhook.events.join(", ")}</td>
+                  <td title={webhook.created_at} data-label="Made">
+                    {formatAgo(webhook.created_at, now)}
+                  </td>
+                  <td class="row-wide">
                     <Actions
                       path={`${path}/${encodeURIComponent(webhook.name)}`}
                       name={webhook.name}

@@ -65,26 +65,34 @@ export function WorkersTab({ job }: { job: Job }) {
         <tbody>
           {workers.map((worker) => (
             <tr key={worker.worker_id} data-worker={worker.worker_id}>
-              <td class="number">{worker.rank ?? "–"}</td>
+              <td class="number" data-label="Rank">
+                {worker.rank ?? "–"}
+              </td>
               <th scope="row">{worker.worker_id}</th>
-              <td>
+              <td data-label="State">
                 <span class={`state state-${worker.state}`}>{worker.state}</span>
               </td>
-              <td>{worker.phase || "–"}</td>
-              <td class="number">{worker.step === null ? "–" : formatCount(worker.step)}</td>
-              <td class="number">{worker.microbatches ?? "–"}</td>
-              <td class="number">
+              <td data-label="Phase">{worker.phase || "–"}</td>
+              <td class="number" data-label="Step">
+                {worker.step === null ? "–" : formatCount(worker.step)}
+              </td>
+              <td class="number" data-label="Microbatches">
+                {worker.microbatches ?? "–"}
+              </td>
+              <td class="number" data-label="Each takes">
                 <Pace worker={worker} workers={workers} />
               </td>
-              <td class="number">{worker.memory_bytes == null ? "–" : formatBytes(worker.memory_bytes)}</td>
-              <td class="number">
+              <td class="number" data-label="Memory">
+                {worker.memory_bytes == null ? "–" : formatBytes(worker.memory_bytes)}
+              </td>
+              <td class="number" data-label="Heard">
                 {worker.silent_seconds == null ? "–" : `${formatDuration(worker.silent_seconds)} ago`}
               </td>
-              <td>
+              <td data-label="Node, device">
                 {worker.node}
                 {worker.device && <div class="soft nowrap">{worker.device}</div>}
               </td>
-              <td class="number">
+              <td class="number" data-label="Pid">
                 <code
                   title={
                     worker.supervisor_pid === null ? undefined : `Its supervisor: ${worker.supervisor_pid}`
@@ -94,7 +102,7 @@ export function WorkersTab({ job }: { job: Job }) {
                 </code>
               </td>
               {hasActions && (
-                <td>
+                <td class="row-wide">
                   <WorkerActions job={job} worker={worker} trained={trainedBy(workers)} />
                 </td>
               )}
