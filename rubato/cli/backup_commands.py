@@ -13,6 +13,7 @@ import typer
 
 from rubato.cli.options import JsonOption
 from rubato.cli.output import note, put, put_json
+from rubato.cli.render import plural
 from rubato.errors import KeeperError
 from rubato.home import Home
 
@@ -54,12 +55,39 @@ def restore(
         return
     note(f"Restored {result['jobs']} jobs as of {result['created_at']}; what came later is gone.")
     note(f"Attempts grow by {result['attempts_raised_by']}: controllers from before no longer count.")
-    for name in result["missing_checkpoints"]:
-        note(f"checkpoint {name} is not on the storage any more")
+    for line in describe_missing(result["missing_checkpoints"], result["newer_checkpoints"]):
+        note(line)
     if result["put_aside"]:
         note("What was there before is kept until you remove it:")
     for folder in result["put_aside"]:
         put(folder)
+
+
+def describe_missing(missing: list[str], newer: list[str]) -> list[str]:
+    """A line for each job with checkpoints that are not there, and whether it has newer ones: then nothing is lost.
+
+    Args:
+        missing: as `JOB/CHECKPOINT`.
+        newer: on the storage, oldest first for each job.
+    """
+    lines = []
+    for job, names in _by_job(missing).items():
+        text = (
+            f"{job}: {plural(len(names), 'checkpoint')} of the backup not on the storage any more ({', '.join(names)})"
+        )
+        there = _by_job(newer).get(job)
+        newest = f"; newer ones are there, up to {there[-1]}, from which it goes on" if there else ""
+        after = newest or ", and there is no newer one"
+        lines.append(f"{text}{after}")
+    return lines
+
+
+def _by_job(names: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        job, _, checkpoint = name.partition("/")
+        found.setdefault(job, []).append(checkpoint)
+    return found
 
 
 def _run(action: str, file: Path, *flags: str) -> dict[str, Any]:

@@ -26,21 +26,25 @@ TELL_EVERY_S = 1.0
 
 
 class ProgressLines:
-    """One line a second at most, and one for each new thing."""
+    """One line a second at most, one for each new thing, and one at its end."""
 
     def __init__(self) -> None:
-        self._what = ""
+        self._what, self._is_whole = "", False
         self._told_at = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Tell, or not."""
         now = time.monotonic()
-        if what == self._what and now - self._told_at < TELL_EVERY_S:
+        is_whole = 1 < total <= done
+        if what == self._what and (self._is_whole or (not is_whole and now - self._told_at < TELL_EVERY_S)):
             return
-        self._what, self._told_at = what, now
-        share = f" {min(done, total) * 100 // total:d} %" if total > 1 else ""
-        size = f" of {total / 1e6:,.1f} MB" if total > 1 else ""
-        print(f"{what}:{share}{size}" if share else what, file=sys.stderr, flush=True)
+        self._what, self._told_at, self._is_whole = what, now, is_whole
+        share = f": {min(done, total) * 100 // total:d} % of {_shown(total)}" if total > 1 else ""
+        print(f"{what}{share}", file=sys.stderr, flush=True)
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

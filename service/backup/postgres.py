@@ -104,6 +104,7 @@ def copy_database(url: str, target: Path, tell: Progress) -> Contents:
             f"--dbname={tools.uri}",
         )
         _run(tools, "pg_dump", arguments, lambda: tell("dumping the database", _size(target), total))
+        tell("dumping the database", total, total)  # a dump is packed, and smaller than what it is of
         return read_contents(lambda query: connection.execute(query.encode()).fetchall())
 
 
@@ -138,6 +139,7 @@ def restore_database(url: str, dump: Path, *, raise_attempts_by: int, folder: Pa
     script, before, after = folder / "dump.sql", folder / "before.sql", folder / "after.sql"
     arguments = ("--no-owner", "--no-privileges", f"--file={script}", str(dump))
     _run(tools, "pg_restore", arguments, lambda: tell("reading the dump", _size(script), _size(dump)))
+    tell("reading the dump", _size(dump), _size(dump))
     with tools.connect() as connection:
         fit_script(script, connection.info.server_version)
     living = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name IN {NAMES}"

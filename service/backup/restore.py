@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,8 @@ class Restored:
     """The folders of what was there before: one in the home, and one beside a database that lies elsewhere."""
     missing_checkpoints: list[str]
     """Of jobs that go on: known to the backup, and not on the storage any more."""
+    newer_checkpoints: list[str]
+    """Of the same jobs: on the storage, and newer than all that are missing; these were kept instead."""
 
     def as_json(self) -> dict[str, Any]:
         """As data."""
@@ -88,12 +91,14 @@ def restore_backup(settings: Settings, source: Path, *, replace: bool, tell: Pro
             postgres.restore_database(settings.database_url, dump, raise_attempts_by=raised, folder=staging, tell=tell)
         begin_swap(home, moves)
         put_aside = finish_swap(home)
+    missing = _missing_checkpoints(settings, checkpoints)
     return Restored(
         created_at=manifest.created_at,
         jobs=manifest.num_jobs,
         attempts_raised_by=raised,
         put_aside=[str(folder) for folder in put_aside],
-        missing_checkpoints=_missing_checkpoints(settings, checkpoints),
+        missing_checkpoints=missing,
+        newer_checkpoints=find_newer(settings, missing),
     )
 
 
@@ -185,3 +190,26 @@ def _missing_checkpoints(settings: Settings, checkpoints: list[dict[str, Any]]) 
         return []
     names = [f"{one['job_id']}/{one['checkpoint_id']}" for one in checkpoints]
     return [name for name in names if not (root / name / MANIFEST_NAME).is_file()]
+
+
+def find_newer(settings: Settings, missing: list[str]) -> list[str]:
+    """Those on the storage that are newer than all missing ones of their job: `JOB/CHECKPOINT`, oldest first."""
+    root = Path(settings.storage_uri.path)
+    newest: dict[str, tuple[int, int]] = {}
+    for name in missing:
+        job, _, checkpoint = name.partition("/")
+        if age := _age_of(checkpoint):
+            newest[job] = max(age, newest.get(job, age))
+    found = []
+    for job, bound in newest.items():
+        folders = (root / job).iterdir() if (root / job).is_dir() else ()
+        ages = {folder: age for folder in folders if (age := _age_of(folder.name)) and age > bound}
+        kept = sorted((folder for folder in ages if (folder / MANIFEST_NAME).is_file()), key=lambda one: ages[one])
+        found += [f"{job}/{folder.name}" for folder in kept]
+    return found
+
+
+def _age_of(checkpoint: str) -> tuple[int, int] | None:
+    """Attempt and step of a checkpoint's folder, the order in which they count."""
+    match = re.fullmatch(r"(\d+)-(\d+)", checkpoint)
+    return (int(match[1]), int(match[2])) if match else None

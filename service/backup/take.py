@@ -91,6 +91,7 @@ def _add_files(archive: ArchiveWriter, settings: Settings, contents: Contents, t
             missing.append(f"package {sha256}: its bytes hash to {member.sha256}")
         done += member.bytes
         tell("copying logs and packages", done, total)
+    tell("copying logs and packages", total, total)  # also where something was not there any more
     return missing
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
+from rubato.cli.backup_commands import describe_missing
 from service.migrations.upgrade import upgrade_to_head
 from tests.unit.cli.fake_service import Rubato
 
@@ -53,3 +54,11 @@ def test_a_backup_never_replaces_a_file(rubato: Rubato, home: Path, tmp_path: Pa
     file.write_text("mine")
     assert rubato("backup", str(file)).code == 1
     assert file.read_text() == "mine"
+
+
+def test_checkpoints_that_retention_dropped_do_not_look_like_a_loss() -> None:
+    assert describe_missing(["job_1/1-10", "job_1/1-20", "job_2/1-5"], ["job_1/1-30", "job_1/2-40"]) == [
+        "job_1: 2 checkpoints of the backup not on the storage any more (1-10, 1-20); "
+        "newer ones are there, up to 2-40, from which it goes on",
+        "job_2: 1 checkpoint of the backup not on the storage any more (1-5), and there is no newer one",
+    ]
