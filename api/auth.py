@@ -99,7 +99,8 @@ def _check_role(request: Request, caller: Principal, project: str, unseen: Servi
         raise unseen
     if needed is not None and not role.includes(needed):
         raise ServiceError(
-            ErrorKind.FORBIDDEN, f"This needs the role {needed} in the project {project!r}; you are a {role}."
+            ErrorKind.FORBIDDEN,
+            f"This needs the role {needed} in the project {project!r}; you are {role.with_article}.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -83,6 +84,10 @@ TITLE: dict[ErrorKind, str] = {
     K.INTERNAL: "Internal error",
 }
 RETRY_AFTER_S = 2
+MOST_SHOWN = 100
+"""Characters of a value that a caller sent."""
+_LONG_QUOTE = re.compile(rf"(?<!\w)(['\"])((?:(?!\1).){{{MOST_SHOWN}}})(?:(?!\1).)+\1(?!\w)", re.DOTALL)
+_LONG_WORD = re.compile(rf"([^\s'\"]{{{MOST_SHOWN}}})[^\s'\"]{{20,}}")
 SILENT = "The database does not answer; try again shortly."
 
 
@@ -101,14 +106,19 @@ def problem(
         "type": f"urn:rubato:problem:{kind}",
         "title": TITLE[kind],
         "status": STATUS[kind],
-        "detail": detail,
+        "detail": shorten(detail),
         "instance": instance,
         "code": str(kind),
-        "errors": [{"path": finding.path, "message": finding.message} for finding in findings],
+        "errors": [{"path": shorten(finding.path), "message": shorten(finding.message)} for finding in findings],
         "request_id": request_id,
         **(extra or {}),
     }
     return JSONResponse(body, status_code=STATUS[kind], headers=headers, media_type=PROBLEM_JSON)
+
+
+def shorten(text: str) -> str:
+    """A sentence in which no value, quoted or of one word, is long: whoever sent it has it."""
+    return _LONG_WORD.sub(r"\1...", _LONG_QUOTE.sub(r"\1\2...\1", text))
 
 
 def problem_for(request: Request, error: Exception) -> JSONResponse:

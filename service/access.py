@@ -36,6 +36,11 @@ class ProjectRole(StrEnum):
         """Position in that order."""
         return list(ProjectRole).index(self)
 
+    @property
+    def with_article(self) -> str:
+        """As a sentence has it."""
+        return f"a {self}" if self is ProjectRole.VIEWER else f"an {self}"
+
     def includes(self, other: ProjectRole) -> bool:
         """Whether this role may all that the other may."""
         return self.rank >= other.rank

@@ -90,10 +90,11 @@ async def find_file(context: Context, checkpoint_id: str, name: str) -> tuple[Bi
         checkpoint = await _find(session, checkpoint_id)
     listed = next((item["name"] for item in checkpoint.files if item["name"] == name), None)
     if listed is None:
-        raise not_found("file of the checkpoint", name[:200])
+        raise ServiceError(ErrorKind.NOT_FOUND, f"The checkpoint {checkpoint.checkpoint_id} has no file {name!r}.")
     found = await context.storage.find(checkpoint.job_id, checkpoint.checkpoint_id, listed)
     if found is None:
-        raise not_found("file in storage", f"{checkpoint.checkpoint_id}/{listed}")
+        message = f"The file {listed!r} of the checkpoint {checkpoint.checkpoint_id} is not on the storage any more."
+        raise ServiceError(ErrorKind.NOT_FOUND, message)
     return found, f"{checkpoint.checkpoint_id}-{listed}"
 
 

@@ -243,9 +243,8 @@ def refuse_final(job: Job, done: str) -> None:
         ServiceError: job_final.
     """
     if Status(job.status) in FINAL:
-        raise ServiceError(
-            ErrorKind.JOB_FINAL, f"{job.name} has {job.status}; only a job that has not ended can be {done}."
-        )
+        ended = f"{'was' if job.status == Status.CANCELLED else 'has'} {job.status}"
+        raise ServiceError(ErrorKind.JOB_FINAL, f"{job.name} {ended}; only a job that has not ended can be {done}.")
 
 
 async def record_wish(

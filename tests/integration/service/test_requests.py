@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.app import ROUTERS
-from tests.simulated_controller import log_line
+from tests.simulated_controller import bearer, log_line
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -220,3 +220,21 @@ async def test_another_method_is_refused_with_all_that_there_are(
     response = await bench.client.request(method, path)
     assert (response.status_code, response.headers["allow"]) == (405, allowed)
     assert method == "HEAD" or response.json()["detail"].endswith(f"possible: {allowed}.")
+
+
+async def test_refusals_are_sentences(bench: Bench) -> None:
+    controller = await bench.start()
+    committed = {"step": 1, "checkpoint_id": "1-1", "bytes": 0, "files": []}
+    await controller.report(events=(controller.event("checkpoint.committed", **committed),))
+    (checkpoint,) = (await bench.get("/jobs/digits/checkpoints"))["items"]
+    missing = await bench.get(f"/checkpoints/{checkpoint['id']}/files/nope", 404)
+    assert missing["detail"] == "The checkpoint 1-1 has no file 'nope'."
+    await bench.submit("other")
+    await bench.post("/jobs/other/cancel", 202)
+    refused = await bench.post("/jobs/other/scale", 409, {"workers": 1})
+    assert refused["detail"] == "other was cancelled; only a job that has not ended can be scaled."
+    await bench.post("/users", 201, {"name": "ada"})
+    await bench.client.put("/api/v1/projects/default/members/ada", json={"role": "editor"})
+    bench.client.headers.update(bearer((await bench.post("/tokens", 201, {"name": "t", "user": "ada"}))["token"]))
+    refused = await bench.get("/projects/default/webhooks", 403)
+    assert refused["detail"] == "This needs the role admin in the project 'default'; you are an editor."
