@@ -462,7 +462,7 @@ def test_two_jobs_are_compared_from_the_list_and_by_their_address(
     expect(table.get_by_role("row", name="config.lr")).to_contain_text(re.compile(r"0\.1\s*0\.01"))
     expect(table.get_by_role("row", name="batch.global_size")).to_have_count(0)
     expect(table.get_by_role("row", name="Result digest").get_by_role("cell")).to_have_text(
-        [re.compile(r"^\w{16}…$"), "–"]
+        [re.compile(r"^\w{12}…$"), "–"]
     )
     row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Steps", exact=True))
     steps = row.get_by_role("cell").last
@@ -483,6 +483,25 @@ def test_two_jobs_are_compared_from_the_list_and_by_their_address(
     page.get_by_label("Find a job by its name").fill("quic")
     page.get_by_role("link", name="quick").click()
     expect(legend.first.get_by_role("link")).to_have_text(["still-learning", "quick"])
+
+
+def test_a_job_that_never_ran_has_no_line_and_nothing_is_asked_in_vain(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    ran = service.submit("ran", steps=50, pace=0.01)
+    never = service.submit("never-ran", workers={"initial": 64, "min": 64, "max": 64})
+    service.call("POST", f"/jobs/{never}/cancel")
+    page = new_page(service)
+    refused: list[str] = []
+    page.on("response", lambda answer: None if answer.ok else refused.append(answer.url))
+    page.goto(f"{service.url}/compare?jobs={ran},{never}")
+    expect(page.locator(".legend").get_by_role("link")).to_have_text(["ran"])
+    expect(
+        page.get_by_role("region", name="What differs").get_by_role("link", name="never-ran", exact=True)
+    ).to_be_visible()
+    page.goto(f"{service.url}/compare?jobs={never}")
+    expect(page.locator(".lane-none")).to_have_text("None of these jobs has measured anything yet.")
+    assert refused == []
 
 
 def test_an_unknown_job_is_a_sentence_not_a_blank_page(service: Service, new_page: NewPage) -> None:

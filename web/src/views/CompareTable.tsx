@@ -131,7 +131,7 @@ function DigestHead({ jobs }: { jobs: readonly JobCompared[] }) {
 }
 
 function digestOf({ result }: Job): ComponentChildren {
-  return result?.digest ? <code title={result.digest}>{result.digest.slice(0, 16)}…</code> : "–";
+  return result?.digest ? <code title={result.digest}>{result.digest.slice(0, 12)}…</code> : "–";
 }
 
 /** Specs do not change but by hand: they are compared anew with other jobs only. */

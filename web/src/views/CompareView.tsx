@@ -32,7 +32,7 @@ export function CompareView({ wanted, theme }: CompareViewProps) {
     return found.value ? [{ job: found.value, place, chart, events, without }] : [];
   });
   const drawn = compared.flatMap(({ chart, ...one }): RunDrawn[] =>
-    chart && one.job.started_at !== null ? [{ ...one, chart }] : [],
+    chart && Object.keys(chart.series).length > 0 ? [{ ...one, chart }] : [],
   );
   const titles = runs.map((run) => run.found.value?.name ?? run.reference).join(" and ");
   useEffect(() => {
