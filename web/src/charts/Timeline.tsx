@@ -49,6 +49,8 @@ const MOMENT_NAMES: Record<MomentKind, string> = {
 const MOMENTS = Object.keys(MOMENT_NAMES) as MomentKind[];
 const PHASES_PX = 40;
 const AXIS_HEIGHT_PX = 22;
+/** A narrower part of a worker's life is not told apart, and has no entry in the legend. */
+const LEAST_SEEN_PX = 1;
 const ZOOMS: [name: string, seconds: number | null][] = [
   ["All", null],
   ["1 h", 3600],
@@ -148,7 +150,7 @@ function Drawn({ events, spans, end, now }: DrawnProps) {
           <Legend
             spans={spans.filter((span) => span.to > from)}
             lanes={shown}
-            from={from}
+            strip={strip}
             moments={moments.filter((moment) => moment.at >= from)}
           />
         )}
@@ -385,16 +387,15 @@ interface LegendProps {
   spans: readonly Span[];
   lanes: readonly WorkerLane[];
   moments: readonly Moment[];
-  /** What ended before is not drawn. */
-  from: number;
+  strip: Strip;
 }
 
 /** What the colours and signs that are drawn mean. */
-function Legend({ spans, lanes, moments, from }: LegendProps) {
+function Legend({ spans, lanes, moments, strip }: LegendProps) {
   const kinds = MOMENTS.filter((kind) => moments.some((moment) => moment.kind === kind));
   return (
     <>
-      {coloursOf(spans, lanes, from).map(([colour, name]) => (
+      {coloursOf(spans, lanes, strip).map(([colour, name]) => (
         <span key={colour} class="timeline-legend">
           <svg width="12" height="10" aria-hidden="true">
             <rect width="12" height="10" rx="2" class={colour} />
@@ -423,13 +424,13 @@ function Legend({ spans, lanes, moments, from }: LegendProps) {
 function coloursOf(
   spans: readonly Span[],
   lanes: readonly WorkerLane[],
-  from: number,
+  strip: Strip,
 ): [colour: string, name: string][] {
   const phases = PHASES.filter((phase) => spans.some((span) => span.phase === phase));
+  const isSeen = ({ from, to }: LaneSpan) =>
+    to > strip.from && pxOf(strip, to) - pxOf(strip, Math.max(from, strip.from)) >= LEAST_SEEN_PX;
   const has = (state: LaneSpan["state"]) =>
-    lanes.some((lane) =>
-      lane.spans.some((span) => span.state === state && span.to > Math.max(span.from, from)),
-    );
+    lanes.some((lane) => lane.spans.some((span) => span.state === state && isSeen(span)));
   const isLeaving = has("leaving");
   const colours = phases.map((phase): [string, string] => [
     `phase-${phase}`,
