@@ -290,7 +290,9 @@ async def _check_project(session: AsyncSession, spec: JobSpec, caller: Principal
     project = None if role is None else await quotas.find_for_submit(session, spec.project)
     if role is None or project is None:
         # The same words for a project that is not there and for one that is none of the caller's business.
-        raise invalid_spec(SpecError([Finding("project", f"there is no project {spec.project!r}")]))
+        own = sorted(name for name, own in caller.projects.items() if own.includes(ProjectRole.EDITOR))
+        advice = f"; you may submit to {', '.join(own)}" if own else ""
+        raise invalid_spec(SpecError([Finding("project", f"there is no project {spec.project!r}{advice}")]))
     if not role.includes(ProjectRole.EDITOR):
         raise ServiceError(ErrorKind.FORBIDDEN, f"You are a {role} of the project {spec.project!r}; editors submit.")
     quotas.check_spec(project, spec)

@@ -1,4 +1,4 @@
-"""How long the trail of what people changed is kept."""
+"""The trail of what people changed: what it tells, and how long it is kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from service import sweep
+from tests.integration.service.test_people import make_user
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Bench, MakeBench
@@ -45,3 +46,13 @@ async def test_the_audit_trail_is_kept_for_good_where_nothing_is_said(bench: Ben
     bench.clock.advance(5_000 * 86_400)
     await bench.app.state.running.sweeper.run_once()
     assert len((await bench.get("/audit"))["items"]) == 1
+
+
+async def test_the_audit_tells_what_went_with_a_project(bench: Bench) -> None:
+    await bench.post("/projects", 201, {"name": "vision"})
+    await make_user(bench, "ada", vision="editor")
+    secret = await bench.client.put("/api/v1/projects/vision/secrets/TOKEN", json={"value": "a long canary"})
+    assert secret.status_code in (200, 201), secret.text
+    assert (await bench.client.delete("/api/v1/projects/vision")).status_code == 204
+    newest = (await bench.get("/audit?action=project.deleted"))["items"][0]
+    assert newest["detail"] == {"project": "vision", "secrets": ["TOKEN"], "webhooks": [], "members": ["ada"]}

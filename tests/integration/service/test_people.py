@@ -339,7 +339,7 @@ async def test_nobody_submits_into_a_foreign_project_or_from_its_checkpoints(ben
         refused = await ada.post("/api/v1/jobs", json={**spec, "project": project})
         assert (refused.status_code, refused.json()["errors"]) == (
             422,
-            [{"path": "project", "message": f"there is no project {project!r}"}],
+            [{"path": "project", "message": f"there is no project {project!r}; you may submit to default"}],
         )
     assert (await vic.post("/api/v1/jobs", json=spec)).status_code == 403
     resumed = {**spec, "checkpoint": {"resume_from": checkpoint}}
