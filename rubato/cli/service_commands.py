@@ -43,7 +43,12 @@ def up(
     *,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, envvar="RUBATO_PORT", help="Port of the service on 127.0.0.1. Default: that of the last time, first 8642."),
+        typer.Option(
+            min=1,
+            max=65535,
+            envvar="RUBATO_PORT",
+            help="Port of the service on 127.0.0.1. Default: that of the last time, first 8642.",
+        ),
     ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="CPU slots for workers. Default: the cores, but at least 8.")
