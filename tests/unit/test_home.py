@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from rubato.errors import KeeperError
-from rubato.home import DEFAULT_PORT, DEFAULT_URL, Home, RecordedProcess, RunRecord, find_token, find_url, write_atomically
+from rubato.home import (
+    DEFAULT_PORT,
+    DEFAULT_URL,
+    Home,
+    RecordedProcess,
+    RunRecord,
+    find_token,
+    find_url,
+    write_atomically,
+)
 
 RECORD = RunRecord(
     url="http://127.0.0.1:8700",
