@@ -149,7 +149,8 @@ def set_quota(
     quota, use = found["quota"], found["use"]
     put(f"slots     {use['slots']} of {_shown(quota['max_slots'])}")
     put(f"queued    {use['queued']} of {_shown(quota['max_queued'])}")
-    put(f"priority  up to {_shown(quota['max_priority'])}")
+    highest = quota["max_priority"]
+    put("priority  any" if highest is None else f"priority  up to {highest}")
 
 
 def _read_limit(text: str) -> int | None:
@@ -181,7 +182,7 @@ def grant(
     """Give a user a role in a project, in place of another one."""
     with connect(url) as client:
         granted = client.access.grant(name, member, role)
-    tell(granted, f"{member} is a {role} of {name}.", as_json=as_json)
+    tell(granted, f"{member} is {'a' if role == 'viewer' else 'an'} {role} of {name}.", as_json=as_json)
 
 
 @project.command("withdraw")
