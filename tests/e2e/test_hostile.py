@@ -93,7 +93,7 @@ def test_nor_is_what_a_plan_is_asked_with(service: Service, new_page: NewPage, t
     profile.write_text(json.dumps(to_json(PROFILE)))
     page.get_by_label("Profile").set_input_files(profile)
     for text in HOSTILE.values():
-        page.get_by_label("Or the job that measured it").fill(text)
+        page.get_by_label("Network measured by job").fill(text)
         page.get_by_role("button", name="Predict").click()
         expect(alert).to_contain_text("struck")
         _assert_text_only(page, f"the plan after {text}")
