@@ -116,7 +116,7 @@ def test_an_exception_in_step_7_is_shown_with_its_place(rubato: Rubato, running:
     assert (failure["step"], failure["microbatch"]) == (7, 2)
     assert failure["rank"] in (0, 1)
     assert failure["worker_id"].startswith("w")
-    for fact in (f"rank: {failure['rank']}", f"worker_id: {failure['worker_id']}", "step: 7", "microbatch: 2"):
+    for fact in (f"rank: {failure['rank']}", f"worker: {failure['worker_id']}", "step: 7", "microbatch: 2"):
         assert f"failure {fact}" in err
     assert 'raise ValueError("the seventh step is bad")' in err
     assert "child.py" not in err

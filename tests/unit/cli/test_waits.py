@@ -126,6 +126,8 @@ def test_ctrl_c_ends_a_wait_and_says_how_to_look_again(
 
     route, before, _, back = WAITS[line]
     on(waits, route, lambda _: Reply(before))
+    # However long a busy machine takes for an answer, there is a rest behind it, in which the interrupt comes.
+    monkeypatch.setattr("rubato.cli.follow.ASK_S", 60.0)
     monkeypatch.setattr("rubato.client.Client.wait", interrupted)
     monkeypatch.setattr("rubato.cli.follow.time.sleep", interrupted)
     done = rubato(*line.split())
