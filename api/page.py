@@ -59,7 +59,7 @@ def show_the_lost(app: FastAPI) -> None:
     """Let the page say that there is nothing at an address, where a browser asks; programs get the problem."""
 
     async def respond(request: Request, error: Exception) -> Response:
-        is_of_a_person = request.method in ("GET", "HEAD") and not request.url.path.startswith(OF_PROGRAMS)
+        is_of_a_person = request.method in LOOKS and not request.url.path.startswith(OF_PROGRAMS)
         if is_of_a_person and "text/html" in request.headers.get("Accept", ""):
             return _page(request, 404)
         return problem_for(request, error)

@@ -236,6 +236,11 @@ def find_url(url: str | None, home: Home, environment: Mapping[str, str] = os.en
     return complete_url(found)
 
 
+def is_url_named(url: str | None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a person says where the service is: the address that is given, or RUBATO_URL."""
+    return bool(url or environment.get("RUBATO_URL"))
+
+
 def complete_url(url: str) -> str:
     """The address with a scheme and without a slash behind it."""
     found = url.rstrip("/")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rubato.cli.local_runs import bytes_of
 from rubato.cli.render import plural
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable, UserError
-from rubato.home import Home, find_token, find_url, is_loopback
+from rubato.home import Home, find_token, find_url, is_loopback, is_url_named
 from rubato.wire.storage import parse_storage
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def look_at_service(home: Home, url: str | None) -> Iterator[Health]:
     from rubato.client import Client
 
     address = find_url(url, home)
-    is_named = bool(url or os.environ.get("RUBATO_URL"))
+    is_named = is_url_named(url)
     is_down = not is_named and home.read_login() is None and home.read_record() is None
     if not is_down and find_token(None, address, home, is_named=is_named) is None:
         where = f"no token for {address}; `rubato login {address}`, or set RUBATO_TOKEN" + (

@@ -24,7 +24,7 @@ from rubato.client.secrets import AsyncSecrets, SyncSecrets
 from rubato.client.transport import Transport, http_options
 from rubato.client.webhooks import AsyncWebhooks, SyncWebhooks
 from rubato.errors import ApiError, ServiceUnreachable, UserError
-from rubato.home import Home, find_token, find_url
+from rubato.home import Home, find_token, find_url, is_url_named
 from rubato.packaging import PackedFolder, pack_folder
 
 API = "/api/v1"
@@ -39,8 +39,7 @@ class Service(Jobs, Records):
         self.url = find_url(url, home, environment)
         self._transport = Transport(self.url, API)
         self._outside = Transport(self.url)
-        is_named = bool(url or environment.get("RUBATO_URL"))
-        token = find_token(token, self.url, home, environment, is_named=is_named)
+        token = find_token(token, self.url, home, environment, is_named=is_url_named(url, environment))
         self._options = http_options(self.url, token, environment)
 
     @call
