@@ -147,7 +147,7 @@ async def read_wire(request: Request, kind: type[T], limit_bytes: int) -> T:
         return from_json(kind, data)
     except SpecError as error:
         raise ServiceError(
-            ErrorKind.INVALID_REQUEST, f"The {kind.__name__} does not hold: {error}.", findings=error.findings
+            ErrorKind.INVALID_REQUEST, f"The {kind.__name__} is not valid: {error}.", findings=error.findings
         ) from None
 
 

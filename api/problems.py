@@ -57,8 +57,8 @@ STATUS: dict[ErrorKind, int] = {
     K.INTERNAL: 500,
 }
 TITLE: dict[ErrorKind, str] = {
-    K.INVALID_SPEC: "The job spec does not hold",
-    K.INVALID_REQUEST: "The request does not hold",
+    K.INVALID_SPEC: "The job spec is not valid",
+    K.INVALID_REQUEST: "The request is not valid",
     K.UNAUTHENTICATED: "Not signed in",
     K.FORBIDDEN: "Not allowed",
     K.NOT_FOUND: "Not found",
@@ -221,4 +221,4 @@ def _finding(item: Any) -> Finding:
     location = [str(part) for part in item.get("loc", ()) if part not in ("body", "query", "path", "header")]
     if item.get("type") == "json_invalid":  # the location is a number of characters
         return Finding("", f"The body is no JSON: {item['ctx']['error']} (at character {location[-1]})")
-    return Finding(".".join(location), str(item.get("msg", "does not hold")))
+    return Finding(".".join(location), str(item.get("msg", "is not valid")))

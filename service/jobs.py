@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
 from rubato.errors import Finding, SpecError
+from rubato.recipes.check import check_recipe
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec, parse_spec, spec_to_json
 from rubato.wire.status import Status
@@ -56,6 +57,8 @@ def read_spec(data: Any) -> JobSpec:
             "of it to PUT /api/v1/packages/SHA256), and name its SHA-256 as `package` instead",
         )
         raise invalid_spec(SpecError([finding]))
+    if spec.recipe is not None and (findings := check_recipe(spec.recipe, spec.config)):
+        raise invalid_spec(SpecError(findings))
     return spec
 
 

@@ -94,7 +94,7 @@ def _check(name: str, value: str) -> None:
         findings.append(Finding("value", rule))
     if findings:
         summary = "; ".join(map(str, findings))
-        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The secret does not hold: {summary}.", findings=findings)
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The secret is not valid: {summary}.", findings=findings)
 
 
 def _edition(secret: Secret) -> str:

@@ -12,10 +12,13 @@ from typing import Any
 
 import typer
 
-from rubato.errors import UserError
+from rubato.errors import SpecError, UserError
 from rubato.recipes import find_recipe
+from rubato.recipes.check import check_recipe
 from rubato.wire.spec import JobSpec, parse_spec
 
+_TEXTS = ("env.", "labels.")
+"""How the paths of fields begin that are always text, which may be empty."""
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -113,12 +116,14 @@ def apply_settings(data: dict[str, Any], settings: Mapping[str, str]) -> dict[st
     """The data with `--set` applied: `workers.max=8` sets a field of a field; values are read as YAML.
 
     Raises:
-        UserError: a path leads through something that is no mapping, or a value is not YAML.
+        UserError: a path leads through something that is no mapping, a value is not YAML, or there is none.
     """
     import yaml
 
     result: dict[str, Any] = json.loads(json.dumps(data, default=str))
     for path, text in settings.items():
+        if not text and not path.startswith(_TEXTS):
+            raise UserError(f"{path}= has no value; write {path}=null for none, {path}=\"''\" for an empty text")
         *parents, last = path.split(".")
         place = result
         for depth, name in enumerate(parents):
@@ -188,10 +193,13 @@ def read_spec(
 
     Raises:
         typer.BadParameter, UserError: as `find_draft` and `parse_spec`.
+        SpecError: the recipe does not take its `config`.
     """
     draft = find_draft(source, recipe)
     data = apply_flags(draft.data, name=None, workers=workers, config=config, env=env)
     spec = parse_spec(apply_settings(data, settings))
+    if spec.recipe is not None and (findings := check_recipe(spec.recipe, spec.config)):
+        raise SpecError(findings)
     return spec, (draft.folder / (spec.working_dir or ".")).resolve()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rubato.cli.entrypoint_check import check_entrypoint
 from rubato.cli.options import (
     BatchOption,
     JsonOption,
@@ -79,6 +80,10 @@ def submit(
     data = apply_settings(data, settings_given)
     parse_spec(data)
     data = imply_working_dir(data, draft.folder)
+    if data.get("working_dir") is not None and data.get("entrypoint") is not None:
+        remark = check_entrypoint(data["entrypoint"], _packed_folder(data, draft.folder))
+        if remark:
+            note(remark)
     with connect(url) as client:
         if dry_run:
             if data.get("working_dir") is not None:

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
+from rubato.client import Client
+from rubato.recipes import find_recipe
 from tests.e2e.simulated_cluster import SimulatedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +59,9 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
         launched.close()
+
+
+PROGRAM = find_recipe("image-classifier").path
 
 
 def free_port() -> int:
@@ -121,8 +128,15 @@ class Service:
 
     def submit(self, name: str, **config: Any) -> str:
         workers = config.pop("workers", {"initial": 2, "min": 1, "max": 8})
-        spec = {"name": name, "recipe": "image-classifier", "config": config, "workers": workers}
-        return str(self.call("POST", "/jobs", spec)["id"])
+        program = {"entrypoint": f"{PROGRAM.name}:train", "package": self._package}
+        return str(self.call("POST", "/jobs", {"name": name, **program, "config": config, "workers": workers})["id"])
+
+    @cached_property
+    def _package(self) -> str:
+        """A copy of a recipe: the recipe itself takes its own config only, and not the script of a simulated run."""
+        with Client(self.url, self.token) as client, tempfile.TemporaryDirectory() as folder:
+            shutil.copy(PROGRAM, folder)
+            return client.upload_folder(folder)
 
 
 @contextmanager

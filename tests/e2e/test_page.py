@@ -246,7 +246,7 @@ def test_a_succeeded_job_shows_its_digest_and_checkpoints(
     link = page.locator("[data-checkpoint] a").first
     assert re.fullmatch(r"/api/v1/checkpoints/ckpt_\w+/files/[\w.-]+", link.get_attribute("href") or "")
     page.get_by_role("tab", name="Spec").click()
-    expect(page.locator(".code")).to_contain_text("recipe: image-classifier")
+    expect(page.locator(".code")).to_contain_text("entrypoint: image_classifier.py:train")
 
 
 def test_a_waiting_job_says_why_and_shows_what_it_will_run(

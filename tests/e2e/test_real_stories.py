@@ -78,7 +78,7 @@ def submit_by_form(page: Page, name: str, **fields: str) -> str:
     page.get_by_label("config.steps").fill("100000")
     for label, value in fields.items():
         page.get_by_label(label.replace("__", "."), exact=True).fill(value)
-    expect(page.locator(".verdict")).to_contain_text("The spec holds")
+    expect(page.locator(".verdict")).to_contain_text("The spec is valid")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name=name)).to_be_visible()
     expect(status(page, "running")).to_be_visible(timeout=SLOW_MS)
@@ -109,7 +109,7 @@ def test_a_folder_of_mine_fails_and_the_card_says_where(page: Page, tmp_path: Pa
     page.get_by_role("button", name="New job").click()
     page.get_by_role("button", name="A folder of mine").click()
     page.get_by_label("Folder of the program").set_input_files(folder)
-    expect(page.locator(".verdict")).to_contain_text("The spec holds")
+    expect(page.locator(".verdict")).to_contain_text("The spec is valid")
     page.get_by_role("button", name="Submit").click()
     card = page.locator("[data-failure]")
     expect(card).to_be_visible(timeout=SLOW_MS)

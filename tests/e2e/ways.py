@@ -38,6 +38,12 @@ DELIVERIES = [
     {**_TRIED, "id": "msg_2", "status": "delivered"},
     {**_TRIED, "id": "msg_1", "status": "failed", "last_status": 410, "error": "It answered with status 410."},
 ]  # fmt: skip
+WITH_A_SECRET = {
+    "**/projects/default/secrets?*": {
+        "items": [{"name": "WANDB_API_KEY", "updated_at": "2026-01-31T12:00:00Z", "updated_by": "ada"}],
+        "next_cursor": None,
+    }
+}
 WITH_DELIVERIES = {
     "**/projects/default/webhooks?*": {"items": [WEBHOOK], "next_cursor": None},
     "**/webhooks/chat/deliveries?*": {"items": DELIVERIES, "next_cursor": None},
@@ -80,6 +86,18 @@ def cut(pattern: str, seen: str | None = None) -> Way:
         page.route(pattern, lambda route: route.abort())
         if seen is None:
             page.reload()
+
+    return enter
+
+
+def cut_a_minute_later(pattern: str, seen: str) -> Way:
+    """Such requests fail once this was seen; what a page asks each minute is asked then."""
+
+    def enter(page: Page) -> None:
+        page.clock.install()
+        page.reload()
+        cut(pattern, seen)(page)
+        page.clock.run_for(61_000)
 
     return enter
 

@@ -44,6 +44,19 @@ async def test_a_dry_run_resolves_and_stores_nothing(bench: Bench) -> None:
     assert (await bench.get("/jobs"))["items"] == []
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_what_a_recipe_does_not_take_is_refused(bench: Bench, dry_run: bool) -> None:
+    wrong = {**SPEC, "config": {"epochs": "many", "epoch": 3}}
+    refused = await bench.post("/jobs", 422, wrong, dry_run=dry_run)
+    assert refused["errors"] == [
+        {"path": "config.epochs", "message": "image-classifier takes a whole number here, not 'many'"},
+        {"path": "config.epoch", "message": "image-classifier has no such key; did you mean 'epochs'?"},
+    ]
+    unknown = await bench.post("/jobs", 422, {**SPEC, "recipe": "image-clasifier"}, dry_run=dry_run)
+    assert [one["path"] for one in unknown["errors"]] == ["recipe"]
+    assert (await bench.get("/jobs"))["items"] == []
+
+
 async def test_a_folder_that_nobody_uploaded_is_refused(bench: Bench) -> None:
     spec = {"name": "own", "entrypoint": "train.py:train"}
     assert (await bench.post("/jobs", 200, {**spec, "working_dir": None}, dry_run=True))["spec"]["package"] is None

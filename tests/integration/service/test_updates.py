@@ -279,9 +279,13 @@ async def test_a_clone_that_does_not_hold_is_refused(bench: Bench, body: Any, st
     assert len((await bench.get("/jobs"))["items"]) == 1
 
 
+OWN = {"recipe": None, "entrypoint": "train.py"}
+"""A program that takes any config."""
+
+
 async def test_a_clone_is_no_larger_than_what_can_be_submitted(bench: Bench) -> None:
     limit = bench.settings.max_spec_bytes
-    await bench.submit(config={"a": "x" * (limit - 100)})  # with its defaults it is over the limit
+    await bench.submit(**OWN, config={"a": "x" * (limit - 100)})  # with its defaults it is over the limit
     for overrides in ({"config": {"b": "x" * 1_000}}, {"config": {"a": "\u00e9" * (limit - 5_000)}}):
         refused = await bench.post("/jobs/digits/clone", 413, {"overrides": overrides})
         assert refused["code"] == "body_too_large"
@@ -292,7 +296,7 @@ async def test_a_clone_is_no_larger_than_what_can_be_submitted(bench: Bench) -> 
 
 async def test_changes_do_not_add_up_to_more_than_can_be_submitted(bench: Bench) -> None:
     limit = bench.settings.max_spec_bytes
-    await bench.submit(config={"a": "x" * (limit - 6_000)}, labels={"old": "x"})
+    await bench.submit(**OWN, config={"a": "x" * (limit - 6_000)}, labels={"old": "x"})
     label = "\u00e9" * MAX_LABEL_VALUE
     answers = [await patch(bench, {"labels": {f"label-{number}": label}}) for number in range(12)]
     assert [answer.status_code for answer in answers[:4] + answers[-1:]] == [200] * 4 + [413]
@@ -305,7 +309,7 @@ async def test_changes_do_not_add_up_to_more_than_can_be_submitted(bench: Bench)
 
 
 async def test_a_spec_that_its_defaults_made_larger_may_change_and_not_grow(bench: Bench) -> None:
-    await bench.submit(config={"a": "x" * (bench.settings.max_spec_bytes - 100)})
+    await bench.submit(**OWN, config={"a": "x" * (bench.settings.max_spec_bytes - 100)})
     assert (await patch(bench, {"labels": {"team": "vision"}})).status_code == 413
     assert (await patch(bench, {"scheduling": {"priority": 51}})).status_code == 200
 

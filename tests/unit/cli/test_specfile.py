@@ -112,6 +112,14 @@ def test_settings_reach_into_fields_and_have_types() -> None:
     assert data == {"name": "a", "workers": {"min": 1}}
 
 
+def test_a_setting_without_a_value_is_refused() -> None:
+    with pytest.raises(UserError, match=r"config\.lr= has no value; write config\.lr=null for none"):
+        apply_settings({"name": "a"}, {"config.lr": ""})
+    assert apply_settings({}, {"labels.note": "", "config.note": "''"}) == {
+        "labels": {"note": ""}, "config": {"note": ""},
+    }  # fmt: skip
+
+
 def test_a_setting_through_something_without_fields_is_refused() -> None:
     with pytest.raises(UserError, match="name is 'a', which has no fields"):
         apply_settings({"name": "a"}, {"name.b": "1"})

@@ -21,7 +21,7 @@ def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, ru
     service.on("PUT", "/packages/*", take)
     service.on("POST", "/jobs", lambda request: Reply(job(spec=request.json), 201))
     (tmp_path / "work").mkdir()
-    (tmp_path / "work/train.py").write_text("x = 1\n")
+    (tmp_path / "work/train.py").write_text("def train(run): ...\n\n\ntrain_func = train\n")
     (tmp_path / "job.yaml").write_text("name: digits\nentrypoint: train.py\nworking_dir: work\nenv: {KEY: null}\n")
     arguments = (
         "submit",
@@ -58,6 +58,16 @@ def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, ru
     assert [request.method for request in service.requests[3:]] == ["HEAD", "POST"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_submit_sends_nothing_where_the_function_is_missing(
+    service: FakeService, rubato: Rubato, tmp_path: Any, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.py").write_text("def fit(run): ...\n")
+    done = rubato("submit", f"{tmp_path}/train.py:trane", *flags)
+    assert (done.code, service.requests) == (1, [])
+    assert "train.py has no function 'trane'; its functions are fit" in done.err
+
+
 def test_submit_shows_every_mistake_before_anything_is_sent(
     service: FakeService, rubato: Rubato, tmp_path: Any
 ) -> None:
@@ -85,7 +95,7 @@ def test_submit_packs_the_folder_of_a_spec_that_names_a_file_and_no_folder(
     missing = rubato("submit", f"{tmp_path}/job.yaml")
     assert (missing.code, service.requests) == (1, [])
     assert f"there is no file train.py in {tmp_path}" in missing.err
-    (tmp_path / "train.py").write_text("x = 1\n")
+    (tmp_path / "train.py").write_text("def train(run): ...\n\n\ntrain_func = train\n")
     done = rubato("submit", f"{tmp_path}/job.yaml")
     assert service.asked("POST", "/jobs")[0].json["package"]
     assert f"Packed {tmp_path}: 2 files, 0.00 MB, uploaded." in done.err

@@ -13,7 +13,10 @@ OWN_PIPES = "rubato/data/segment.py"
 """Batches from processes that the training process has started itself, over a socket pair."""
 PUBLIC = ("rubato.recipes", "rubato.errors")
 PLANNER = tuple(f"rubato.planner.{name}" for name in ("batches", "choose", "links", "measured", "profile"))
-BESIDES = {"api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER)}
+BESIDES = {
+    "api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER),
+    "service": ("rubato.recipes.check",),
+}
 """Those tell of the recipes without importing one, and read specs as the command line does; the planner is pure."""
 
 

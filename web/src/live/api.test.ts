@@ -4,14 +4,14 @@ import { ApiError, describeProblem, get, getAll, postOnce, type Unanswered } fro
 describe("describeProblem", () => {
   it("shows the detail and every finding once", () => {
     const error = describeProblem(422, {
-      detail: "The spec does not hold.",
+      detail: "The spec is not valid.",
       code: "invalid_spec",
       errors: [
         { path: "workers.max", message: "must be at least 1" },
-        { path: "", message: "The spec does not hold." },
+        { path: "", message: "The spec is not valid." },
       ],
     });
-    expect(error.message).toBe("The spec does not hold. workers.max: must be at least 1");
+    expect(error.message).toBe("The spec is not valid. workers.max: must be at least 1");
     expect(error.code).toBe("invalid_spec");
     expect(error.findings[0]).toEqual({ path: "workers.max", message: "must be at least 1" });
   });

@@ -14,5 +14,5 @@ export function resolvedSentence(spec: unknown): string {
   const bounds = workers.min < workers.max ? ` (${workers.min} to ${workers.max})` : "";
   const samples = `${plural(batch.global_size, "sample")} a step in ${batch.num_microbatches} microbatches`;
   const what = backend === "ray_train" ? "a function of Ray Train" : samples;
-  return `The spec holds: ${plural(workers.initial, "worker")}${bounds}, ${what}.`;
+  return `The spec is valid: ${plural(workers.initial, "worker")}${bounds}, ${what}.`;
 }

@@ -11,7 +11,7 @@ import { TokensCard } from "./TokensCard";
 /** Who this is, the tokens, and what belongs to projects: quotas, members, secrets, webhooks. */
 export function SettingsView({ me }: { me: Me }) {
   const now = useNow(60_000);
-  const projects = useResource<Project[]>("/projects?limit=200", 0, getAll);
+  const projects = useResource<Project[]>("/projects?limit=200", now, getAll);
   useEffect(() => {
     document.title = "Settings · Rubato";
   }, []);
