@@ -41,6 +41,10 @@ def test_axe_finds_no_violation_in_any_view(
         too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if too_wide > 0:
             complaints.append(f"the page is {too_wide} px wider than the window")
+        if page.evaluate(
+            "[...document.querySelectorAll('dialog[open]')].some((one) => one.scrollWidth > one.clientWidth)"
+        ):
+            complaints.append("the dialog cuts off what it says")
         if complaints:
             found[f"{view.name} {width} {scheme}"] = complaints
 

@@ -331,7 +331,13 @@ async def test_every_reply_carries_the_security_headers(bench: Bench) -> None:
         ("POST", "/api/v1/jobs", {"json": {"name": "x\x00y"}}, 422, "invalid_request"),
         ("POST", "/api/v1/jobs", {"json": {"name": "a"}}, 422, "invalid_spec"),
         ("POST", "/api/v1/jobs", {"json": {"name": "job_a", "recipe": "r"}}, 422, "invalid_spec"),
-        ("POST", "/api/v1/jobs", {"json": {"name": "a", "entrypoint": "t.py", "package": "0" * 64}}, 422, "package_unknown"),
+        (
+            "POST",
+            "/api/v1/jobs",
+            {"json": {"name": "a", "entrypoint": "t.py", "package": "0" * 64}},
+            422,
+            "package_unknown",
+        ),
         ("POST", "/api/v1/jobs", {"content": b"x" * 300_000}, 413, "body_too_large"),
         (
             "POST",
