@@ -61,7 +61,6 @@ def test_it_trains_to_the_same_bits_alone_and_with_two_workers(home: Path, alone
     assert digest(together) == alone[name]
 
 
-@pytest.mark.long
 def test_a_model_is_fine_tuned_from_what_another_run_exported(home: Path) -> None:
     trained = call(home, "-m", "rubato.cli", "run", "examples/digits.py", "--config", "epochs=2")
     run = re.search(r"run_[0-9a-f]+", trained)
@@ -73,7 +72,6 @@ def test_a_model_is_fine_tuned_from_what_another_run_exported(home: Path) -> Non
     assert digest(said[0]) == digest(said[1])
 
 
-@pytest.mark.long
 def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_two(tmp_path: Path) -> None:
     digests = []
     for scaled_to in (None, 2):
@@ -98,7 +96,6 @@ def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_tw
     assert scaled["step"] > 12, "the second worker has passes over the data to leave out"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("library", ["accelerate", "lightning"])
 def test_a_counterpart_in_another_library_learns_the_same(home: Path, library: str) -> None:
     if importlib.util.find_spec(library) is None:
