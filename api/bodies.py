@@ -12,7 +12,7 @@ import yaml
 from fastapi import Request
 
 from rubato.errors import Finding, SpecError
-from rubato.spec_yaml import SpecLoader
+from rubato.spec_yaml import SpecLoader, describe_yaml_error
 from rubato.wire.codec import from_json, is_float
 from service.errors import ErrorKind, ServiceError
 
@@ -82,7 +82,7 @@ def parse_yaml(body: bytes) -> Any:
     try:
         data = yaml.load(body, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
-        raise _unreadable("YAML", error) from None
+        raise _unreadable("YAML", describe_yaml_error(error)) from None
     except RecursionError:
         raise _too_deep() from None
     check_json(data)
@@ -230,7 +230,7 @@ def _clean(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def _unreadable(language: str, error: Exception) -> ServiceError:
+def _unreadable(language: str, error: object) -> ServiceError:
     detail = " ".join(str(error).split())[:300]
     return ServiceError(
         ErrorKind.INVALID_REQUEST, f"The body is no {language}: {detail}.", findings=[Finding("", detail)]

@@ -14,6 +14,24 @@ _BUT_DATES = {
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 
 
+_PLAIN = (
+    ("expected <block end>", "this line does not fit the indentation of those above"),
+    ("mapping values are not allowed", "a colon where no key can stand: mend the indentation, or quote the value"),
+    ("cannot start any token", "a character that needs quotes, or a tab: indent with spaces"),
+    ("could not find expected ':'", "a key without its colon"),
+)
+
+
+def describe_yaml_error(error: Exception) -> str:
+    """What is wrong with a text, and in which line, in a sentence without a parser's words where they are known."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:300]
+    plain = next((said for part, said in _PLAIN if part in problem), problem)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {plain}"
+
+
 class SpecLoader(yaml.SafeLoader):
     """Keys are texts as they are written (`on` and `no` are no truth values there), and none stands twice; `1e-3` is a
     number; a date is a text, for JSON knows no dates.

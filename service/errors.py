@@ -61,7 +61,9 @@ def invalid_spec(error: SpecError) -> ServiceError:
     """The refusal of a job spec, naming every finding."""
     count = len(error.findings)
     summary = "1 problem" if count == 1 else f"{count} problems"
-    return ServiceError(ErrorKind.INVALID_SPEC, f"The job spec has {summary}: {error}.", findings=error.findings)
+    text = str(error)
+    end = "" if text.endswith(("?", ".")) else "."
+    return ServiceError(ErrorKind.INVALID_SPEC, f"The job spec has {summary}: {text}{end}", findings=error.findings)
 
 
 def not_found(what: str, name: str) -> ServiceError:

@@ -66,7 +66,7 @@ def job_json(job: Job, *, with_spec: bool = False) -> dict[str, Any]:
 def _failure_json(job: Job, *, with_output: bool) -> dict[str, Any] | None:
     if job.failure is None:
         return None
-    shown = {**job.failure, "advice": advice_for(job.failure["reason"])}
+    shown = {**job.failure, "advice": advice_for(job.failure["reason"], job.failure["message"])}
     return shown if with_output else {name: value for name, value in shown.items() if name not in PRINTED}
 
 

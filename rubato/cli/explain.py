@@ -139,8 +139,12 @@ def _price(spec: JobSpec) -> str:
     counts = f"{spec.workers.min} to {spec.workers.upper} workers"
     if total >= count * ROOMY:
         reason = f"of the counts that leave {ROOMY} samples in each, the one that keeps {counts} busiest"
-        return f"{count} is what `auto` chooses: {reason}" if is_usual else f"{count} was given"
-    why = f"{count} is what `auto` chooses, so that each of {counts} has one" if is_usual else f"{count} was given"
+        return f"{count} is what `auto` chooses: {reason}" if is_usual else f"{count} stays as it was submitted"
+    why = (
+        f"{count} is what `auto` chooses, so that each of {counts} has one"
+        if is_usual
+        else f"{count} stays as it was submitted"
+    )
     return (
         f"{why}: fewer than {ROOMY} samples in each use a core badly (256 samples in pieces of 16 took more than twice "
         "as long as in one); a larger batch.global_size or fewer microbatches cost less a sample, and change the result"

@@ -80,15 +80,21 @@ def draft_of_recipe(recipe: str) -> Draft:
 def _read_mapping(path: Path) -> dict[str, Any]:
     import yaml
 
+    from rubato.spec_yaml import describe_yaml_error
+
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else read_yaml(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not well-formed: {error}") from error
+        raise UserError(f"{path} is not well-formed: {describe_yaml_error(error)}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} holds {type(data).__name__}, not the fields of a job spec; see `rubato init`")
+        raise UserError(
+            f"{path} is empty; see `rubato init`"
+            if data is None
+            else f"{path} holds {data!r:.60}, not the fields of a job spec; see `rubato init`"
+        )
     return data
 
 

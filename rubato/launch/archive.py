@@ -117,6 +117,10 @@ def describe_damage(root: object, causes: Sequence[str]) -> str:
     )
 
 
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
 def next_attempt(root: Folder) -> int:
     """One more than any attempt that has left something: what this run saves is newer than all of it.
 
@@ -331,7 +335,7 @@ class StorageArchive:
         size = sum(file.bytes for file in files)
         self._emit(
             EventKind.CHECKPOINT_COMMITTED,
-            f"the checkpoint of step {order.step} was saved, {size / 1e6:.1f} MB",
+            f"the checkpoint of step {order.step} was saved, {_size(size)}",
             order,
             checkpoint_id=order.folder,
             bytes=size,

@@ -232,7 +232,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _decode_dataclass(kind: Any, data: Any, path: str, findings: list[Finding], *, strict: bool) -> Any:
     if not isinstance(data, dict):
-        findings.append(Finding(path, f"expected a mapping with the keys of {kind.__name__}, got {_show(data)}"))
+        findings.append(Finding(path, f"expected keys with values ({_some(kind)}), got {_show(data)}"))
         return None
     hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -282,6 +282,14 @@ def _describe(kind: Any) -> str:
     return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
+def _some(kind: Any) -> str:
+    """The first keys of a section, as an example of what goes there."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+
 def _show(data: Any) -> str:
+    if data is None:
+        return "nothing"
     text = repr(data)
     return text if len(text) <= 60 else text[:57] + "..."

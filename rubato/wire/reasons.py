@@ -111,8 +111,22 @@ class Reason(StrEnum):
     )
 
 
-def advice_for(reason: str) -> str:
-    """What to do about it, in a sentence or two."""
+_OF_ERRORS = (
+    (
+        "ModuleNotFoundError",
+        "Install the library where the workers run (on one machine: where Rubato is installed; no requirements.txt is "
+        "read); a module of your own has to lie in the working folder, and .rubatoignore must not leave it out.",
+    ),
+    ("EntrypointError", "Set entrypoint to FILE:FUNCTION as the message has them, and submit again."),
+)
+
+
+def advice_for(reason: str, message: str = "") -> str:
+    """What to do about it, in a sentence or two; the message of a failure of the program may name a better one."""
+    if reason == Reason.USER_CODE_ERROR:
+        for name, advice in _OF_ERRORS:
+            if name in message:
+                return advice
     try:
         return Reason(reason).advice
     except ValueError:

@@ -366,13 +366,13 @@ class JobSpec:
             (
                 is_name(self.name),
                 "name",
-                f"{self.name!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
+                f"{self.name!r:.70} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
                 "and begin and end with a letter or digit",
             ),
             (
                 is_name(self.project),
                 "project",
-                f"{self.project!r} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
+                f"{self.project!r:.70} must be 1 to 63 lower-case letters, digits, '.', '_' or '-', "
                 "and begin and end with a letter or digit",
             ),
             *_label_rules(self.labels),

@@ -45,11 +45,13 @@ def no_cluster() -> str:
 
 def never_fits(job: Waiting, largest: int, shut: Sequence[str] = ()) -> str:
     """Not even the empty cluster would do."""
-    what = "lower workers.min" if largest else "change resources_per_worker"
-    advice = f"`rubato node uncordon` opens a node again, or {what}" if shut else f"{what} or add nodes"
+    lower = "lower workers.min" if largest else "change resources_per_worker"
+    advice = f"{lower} or add nodes"
+    if shut:
+        advice = "`rubato node uncordon` opens a node again" + (f", or {lower}" if largest else "")
+    where = "the nodes that take workers have" if shut else "the whole cluster has"
     return (
-        f"needs {plural(job.min_workers, 'slot')} of {_worker(job.shape)}, and the whole cluster has {largest}"
-        f"{_shut(shut)}; {advice}"
+        f"needs {plural(job.min_workers, 'slot')} of {_worker(job.shape)}, and {where} {largest}{_shut(shut)}; {advice}"
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rubato.spec_yaml import SpecLoader
+from rubato.spec_yaml import SpecLoader, describe_yaml_error
 
 
 def read(text: str) -> Any:
@@ -24,6 +24,23 @@ def test_a_key_is_the_text_that_is_written(key: str) -> None:
 def test_a_key_that_stands_twice_is_refused(text: str) -> None:
     with pytest.raises(yaml.YAMLError, match="stands twice"):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\n  b: 2\n", "line 2, column 4: a colon where no key can stand"),
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2: this line does not fit the indentation"),
+        ("a:\n\t- 1\n", "line 2, column 1: a character that needs quotes, or a tab"),
+        ("a: 1\nbcd\ne: 2\n", "line 3, column 1: a key without its colon"),
+        ("a: [1\n", "line 2, column 1: expected ',' or ']'"),
+        ("on: 1\non: 2", "the key 'on' stands twice (line 2)"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, told: str) -> None:
+    with pytest.raises(yaml.YAMLError) as raised:
+        read(text)
+    assert describe_yaml_error(raised.value).startswith(told)
 
 
 @pytest.mark.parametrize("text", ["? [1]\n: 2", "? {a: 1}\n: 2"])

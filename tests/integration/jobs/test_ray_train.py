@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rubato.client import Worker
 from tests.running_home import PROGRAMS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(600)
 EPOCHS = 5
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def submit(home: RunningHome, scratch: Path, workers: int = 1, **spec: Any) -> ClusterJob:
@@ -61,6 +63,15 @@ def test_train_functions_fail_and_are_cancelled(running: RunningHome, tmp_path: 
     unwanted = submit(running, tmp_path)
     check_cancelled(unwanted)
     check_failed(raising)
+
+
+def test_the_example_trains(running: RunningHome, tmp_path: Path) -> None:
+    spec = yaml.safe_load((EXAMPLES / "ray_train_digits.yaml").read_text())
+    entrypoint = spec.pop("entrypoint")
+    job = running.submit(EXAMPLES, entrypoint, tmp_path, can_be_held=False, **{**spec, "config": {"epochs": 3}})
+    ended = job.finish()
+    assert (ended.status, ended.step) == ("succeeded", 3)
+    assert [row.values["accuracy"] > 0.5 for row in running.client.metrics(job.id)][-1]
 
 
 def check_scaled(job: ClusterJob) -> None:

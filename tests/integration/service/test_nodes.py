@@ -79,7 +79,7 @@ async def test_a_cordoned_node_takes_no_new_workers_and_the_sentence_says_so(ben
     because = (await bench.get(f"/jobs/{waiting['id']}/explain"))["because"]
     shut = "host-2 takes no new workers"
     advice = "`rubato node uncordon` opens a node again, or lower workers.min"
-    assert because == f"needs 3 slots of 1 CPU, and the whole cluster has 2; {shut}; {advice}"
+    assert because == f"needs 3 slots of 1 CPU, and the nodes that take workers have 2; {shut}; {advice}"
     await bench.post("/jobs/large/cancel", 202)
     await bench.post("/nodes/node-2/cordon", 200)
     opened = await bench.post("/nodes/node-2/uncordon", 200)

@@ -118,7 +118,7 @@ def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: 
             {"global_size": 512, "num_microbatches": 10},
             10,
             "512 samples in 10 microbatches of 51 or 52: 1 pass a worker with 10 workers",
-            "10 was given",
+            "10 stays as it was submitted",
         ),
         (
             {"global_size": 100},
@@ -130,7 +130,7 @@ def test_a_failed_job_is_explained_by_its_failure(service: FakeService, rubato: 
             {"global_size": 256, "num_microbatches": 16},
             2,
             "256 samples in 16 microbatches of 16: 8 passes a worker with 2 workers",
-            "16 was given: fewer than 32 samples in each use a core badly",
+            "16 stays as it was submitted: fewer than 32 samples in each use a core badly",
         ),
     ],
 )

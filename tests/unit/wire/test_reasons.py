@@ -29,6 +29,14 @@ def test_it_crosses_processes_as_a_plain_word() -> None:
     assert pickle.loads(pickle.dumps(failure)) == failure
 
 
+def test_an_error_with_a_usual_cause_has_advice_of_its_own() -> None:
+    missing = "ModuleNotFoundError: No module named 'foo'"
+    assert "Install the library" in advice_for(Reason.USER_CODE_ERROR, missing)
+    assert "FILE:FUNCTION" in advice_for(Reason.USER_CODE_ERROR, "EntrypointError: train.py has no function 'f'")
+    assert advice_for(Reason.USER_CODE_ERROR, "ValueError: no") == Reason.USER_CODE_ERROR.advice
+    assert advice_for(Reason.HANG, missing) == Reason.HANG.advice
+
+
 def test_one_of_a_newer_peer_has_advice_too() -> None:
     assert "events" in advice_for("moonstruck")
 

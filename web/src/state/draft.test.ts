@@ -141,6 +141,13 @@ describe("withGuesses", () => {
   const values = (typed: Record<string, string>, title: string, files: string[]) =>
     withGuesses(draft({ values: { ...FIRST_DRAFT.values, ...typed } }), title, files).values;
 
+  it("follows another folder, as nobody typed what the first one suggested", () => {
+    const first = withGuesses(FIRST_DRAFT, "One", []);
+    expect(withGuesses(first, "Two", []).values.name).toBe("two");
+    const typed = { ...first, values: { ...first.values, name: "mine" } };
+    expect(withGuesses(typed, "Two", []).values.name).toBe("mine");
+  });
+
   it("names the job after the folder, and runs its train.py", () => {
     expect(values({}, "My Model", ["net.py", "train.py"])).toMatchObject({
       name: "my-model",

@@ -59,7 +59,8 @@ export function withGuesses(draft: Draft, title: string, files: readonly string[
     ...(name && !isNamed ? { name } : {}),
     ...(files.includes("train.py") && !draft.values.entrypoint ? { entrypoint: "train.py:train" } : {}),
   };
-  return { ...draft, values: { ...draft.values, ...guessed } };
+  const suggested = guessed.name ?? draft.suggested; // the next folder may change what this one suggested
+  return { ...draft, suggested, values: { ...draft.values, ...guessed } };
 }
 
 /** Which field of the form a path of a finding belongs to: itself, or the field that it lies in. */

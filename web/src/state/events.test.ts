@@ -18,6 +18,15 @@ describe("scaleNote", () => {
     expect(scaleNote(down, [requested])).toBe("3 → 1, leaving…");
   });
 
+  it("tells of a replacement as such, until another number is wished", () => {
+    const lost = makeEvent(7, "worker.lost");
+    const job = makeJob({ workers: 2, desired_workers: 3, granted_workers: 3, joining: 1 });
+    expect(scaleNote(job, [requested, lost])).toBe(
+      "2 of 3 train; another worker is starting in place of the lost one.",
+    );
+    expect(scaleNote(job, [lost, makeEvent(8, "job.scale_requested")])).toBe("2 → 3, joining…");
+  });
+
   it("tells in the scheduler's words why fewer or more are granted than wanted", () => {
     const short = { desired_workers: 4, scheduling: "wants 4, has 2: 0 slots free, held by other" };
     expect(scaleNote(makeJob(short), [requested])).toBe("Wants 4, has 2: 0 slots free, held by other");

@@ -85,6 +85,11 @@ export function scaleNote(job: Job, events: readonly JobEvent[]): string | null 
   if (job.workers === granted) return granted === job.desired_workers ? null : sentence(job.scheduling);
   const change = `${job.workers} → ${granted}`;
   if (job.workers > granted) return `${change}, leaving…`;
+  const last = events.findLast(
+    (event) => event.kind === "worker.lost" || event.kind === "job.scale_requested",
+  );
+  if (last?.kind === "worker.lost" && granted === job.desired_workers && job.joining > 0)
+    return `${job.workers} of ${granted} train; another worker is starting in place of the lost one.`;
   const missing = granted - job.workers - job.joining;
   if (missing <= 0) return `${change}, joining…`;
   const waiting = events.findLast(

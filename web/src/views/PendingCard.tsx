@@ -36,7 +36,7 @@ export function PendingCard({ job, now }: PendingCardProps) {
         {job.desired_workers > job.min_workers
           ? `, and grows to ${job.desired_workers} as slots come free`
           : ""}
-        . A job with fewer workers (workers.min) or a higher priority starts sooner.
+        .
       </p>
       {mayChange && (
         <p class="actions">
