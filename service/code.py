@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import rubato.wire
+from rubato.entrypoint_source import check_source, find_source
+from rubato.errors import EntrypointError, Finding, SpecError
+from rubato.wire.spec import JobSpec
 from service.context import Context
-from service.errors import ErrorKind, ServiceError, not_found
+from service.errors import ErrorKind, ServiceError, invalid_spec, not_found
 from service.jobs import find
 from service.packages import PackageStore, check_method
 from service.threads import DOWNLOADS, run_in
@@ -73,6 +76,34 @@ async def read_text(context: Context, reference: str, path: str) -> dict[str, An
         "text": _text_of(data[:MAX_SHOWN_BYTES]),
         "is_cut": len(data) > MAX_SHOWN_BYTES,
     }
+
+
+async def check_program(context: Context, spec: JobSpec) -> None:
+    """Refuse a job whose package is here and lacks the file or function that its entrypoint names. Runs none of it.
+
+    Raises:
+        ServiceError: invalid_spec.
+    """
+    if spec.package is None or spec.entrypoint is None:
+        return
+    code = Code(spec.package, None, spec.entrypoint)
+    try:
+        await run_in(DOWNLOADS, _check_program, context.packages, code)
+    except EntrypointError as error:
+        raise invalid_spec(SpecError([Finding("entrypoint", str(error))])) from None
+
+
+def _check_program(packages: PackageStore, code: Code) -> None:
+    target, _, name = code.entrypoint.partition(":")
+    sizes = _sizes(packages, code)
+    path = find_source(target, sizes) if sizes else None
+    if path is None or sizes[path] > MAX_SHOWN_BYTES:
+        return
+    try:
+        source = _read(packages, code, path)
+    except ServiceError:  # whoever unpacks it says what is damaged
+        return
+    check_source(target, name, source)
 
 
 def entrypoint_file(entrypoint: str, paths: Any) -> str | None:

@@ -19,7 +19,7 @@ from api.routes.pages import Cursor, History, PageLimit
 from rubato.wire.events import EventKind
 from rubato.wire.remarks import remarks_of
 from rubato.wire.status import FINAL, Status
-from service import clones, jobs, removal, updates, wishes
+from service import clones, code, jobs, removal, updates, wishes
 from service.attempts import list_attempts, list_workers
 from service.clock import parse_rfc3339, to_rfc3339
 from service.context import Context
@@ -63,6 +63,7 @@ async def submit_job(
 ) -> Any:
     """Submit a job spec, JSON or YAML. With `dry_run` the resolved spec comes back and nothing is stored."""
     spec = jobs.read_spec(await read_spec_data(request, context.settings.max_spec_bytes))
+    await code.check_program(context, spec)
     if dry_run:
         return JSONResponse({"spec": await jobs.check(context, spec, caller), "remarks": remarks_of(spec)})
     return _created(response, await jobs.submit(context, spec, asked=Asked(caller, idempotency_key)))

@@ -59,6 +59,7 @@ def rubato(running: RunningHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "dynamic.py").write_text("globals()['begin'] = lambda run: None\n")
     (tmp_path / "broken.py").write_text("import no_such_module\n\ndef train(run): pass\n")
     return tmp_path
 
@@ -73,8 +74,7 @@ def write_spec(
 
 
 ENTRYPOINTS = {
-    "file": ("missing.py", "there is no file missing.py in the working folder (broken.py, train.py there)"),
-    "function": ("train.py:nothing", "train.py has no function 'nothing' (it has Data, train)"),
+    "function": ("dynamic.py:nothing", "dynamic.py has no function 'nothing' (it has begin)"),
     "module": ("no.such.module:train", "there is no module 'no.such.module' in the working folder or installed"),
     "import": ("broken.py", "No module named 'no_such_module'"),
 }
@@ -101,9 +101,20 @@ def test_programs_that_cannot_be_loaded(rubato: Rubato, running: RunningHome, fo
         assert "child.py" not in out
         assert ("import no_such_module" in out) == (name == "import")
         assert rubato("logs", jobs[name])[0] == 0
-    code, _, err = rubato("scale", jobs["file"], "3")
+    code, _, err = rubato("scale", jobs["function"], "3")
     assert code == 1
-    assert "no-file has failed; only a job that has not ended can be scaled" in err
+    assert "no-function has failed; only a job that has not ended can be scaled" in err
+
+
+def test_what_is_not_there_is_refused_at_once(rubato: Rubato, running: RunningHome, folder: Path) -> None:
+    before = len(list(running.client.jobs()))
+    code, out, err = rubato("submit", write_spec(folder, "no-file", "missing.py"))
+    assert (code, out) == (1, "")
+    assert "there is no file missing.py" in err
+    code, out, err = rubato("submit", write_spec(folder, "no-function", "train.py:nothing"))
+    assert (code, out) == (1, "")
+    assert "train.py has no function 'nothing'; its functions are train" in err
+    assert len(list(running.client.jobs())) == before
 
 
 def test_an_exception_in_step_7_is_shown_with_its_place(rubato: Rubato, running: RunningHome, folder: Path) -> None:

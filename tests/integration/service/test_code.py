@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 FILES = {
     "train.py": b"def train(run): ...\n",
-    "my/deep/module.py": b"x = 'gr\xc3\xbc\xc3\x9fe'\n",
+    "my/deep/module.py": b"train = 'gr\xc3\xbc\xc3\x9fe'\n",
     "weights.bin": b"\0\1\2" * 100,
     "long.txt": b"a" * (MAX_SHOWN_BYTES + 7),
 }
@@ -57,10 +57,29 @@ async def test_the_files_of_a_package_are_listed_and_read(bench: Bench) -> None:
     assert [item["path"] for item in code["items"] if item["is_entrypoint"]] == ["my/deep/module.py"]
 
     text = await text_of(bench, "own", "my/deep/module.py")
-    assert (text["text"], text["is_cut"]) == ("x = 'grüße'\n", False)
+    assert (text["text"], text["is_cut"]) == ("train = 'grüße'\n", False)
     assert (await text_of(bench, "own", "weights.bin"))["text"] is None
     long = await text_of(bench, "own", "long.txt")
     assert (len(long["text"]), long["bytes"], long["is_cut"]) == (MAX_SHOWN_BYTES, MAX_SHOWN_BYTES + 7, True)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("entrypoint", "told"),
+    [
+        ("trian.py:train", "there is no file trian.py in the working folder; did you mean train.py?"),
+        ("train.py:trian", "train.py has no function 'trian'; did you mean 'train'?"),
+        ("./train.py:other", "./train.py has no function 'other'; its functions are train; the entrypoint is"),
+    ],
+)
+async def test_a_program_that_is_not_in_the_package_is_refused(
+    bench: Bench, entrypoint: str, told: str, dry_run: bool
+) -> None:
+    spec = {"name": "own", "entrypoint": entrypoint, "package": await upload(bench)}
+    (finding,) = (await bench.post("/jobs", 422, spec, dry_run=dry_run))["errors"]
+    assert (finding["path"], finding["message"][: len(told)]) == ("entrypoint", told)
+    elsewhere = {**spec, "entrypoint": "installed.elsewhere:train"}
+    await bench.post("/jobs", 200, elsewhere, dry_run=True)
 
 
 async def test_a_path_leads_nowhere_else(bench: Bench) -> None:

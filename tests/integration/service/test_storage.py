@@ -53,7 +53,7 @@ def _raw_name(name: str, other: str) -> bytes:
     return _zip((name, b"x")).replace(name.encode(), other.encode("latin-1"))
 
 
-GOOD = _zip(("train.py", b"print('hi')"), ("pkg/", b""), ("pkg/data.txt", b"1"))
+GOOD = _zip(("train.py", b"def train(run): print('hi')"), ("pkg/", b""), ("pkg/data.txt", b"1"))
 
 
 def _sha(data: bytes) -> str:

@@ -15,9 +15,9 @@ PUBLIC = ("rubato.recipes", "rubato.errors")
 PLANNER = tuple(f"rubato.planner.{name}" for name in ("batches", "choose", "links", "measured", "profile"))
 BESIDES = {
     "api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER),
-    "service": ("rubato.recipes.check",),
+    "service": ("rubato.entrypoint_source", "rubato.recipes.check"),
 }
-"""Those tell of the recipes without importing one, and read specs as the command line does; the planner is pure."""
+"""Those tell of the recipes and of a program without importing one, and read specs as the command line does; the planner is pure."""
 
 
 def imported_modules(path: Path) -> set[str]:
