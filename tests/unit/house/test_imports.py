@@ -17,7 +17,8 @@ BESIDES = {
     "api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER),
     "service": ("rubato.entrypoint_source", "rubato.recipes.check"),
 }
-"""Those tell of the recipes and of a program without importing one, and read specs as the command line does; the planner is pure."""
+"""Those tell of the recipes and of a program without importing one, and read specs as the command line does; the planner
+is pure."""
 
 
 def imported_modules(path: Path) -> set[str]:
