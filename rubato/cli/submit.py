@@ -23,7 +23,7 @@ from rubato.cli.options import (
     settings_of,
 )
 from rubato.cli.output import note, put, put_json
-from rubato.cli.render import plural
+from rubato.cli.render import format_bytes, plural
 from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
@@ -127,7 +127,7 @@ def _packed_folder(data: dict[str, Any], folder: Path) -> Path:
 
 
 def _describe(package: PackedFolder, source: Path, *, is_new: bool) -> str:
-    text = f"Packed {source}: {plural(package.files, 'file')}, {package.packed_bytes / 1e6:.2f} MB, "
+    text = f"Packed {source}: {plural(package.files, 'file')}, {format_bytes(package.packed_bytes)}, "
     text += "uploaded." if is_new else "which the service has already."
     if package.checkpoints:
         text += f" Left out: {plural(package.checkpoints, 'checkpoint')} of earlier runs."
