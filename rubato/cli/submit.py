@@ -143,6 +143,14 @@ def announce(job: Job, url: str, *, as_json: bool) -> None:
     if sys.stderr.isatty() or not sys.stdout.isatty():
         note(f"Submitted {job.name}: {url}/jobs/{job.id}")
         note(f"  rubato logs {job.name} -f       follow its output")
-        if not job.scaling_restarts:
-            note(f"  rubato scale {job.name} 4       change its workers while it trains")
+        other = _other_count(job)
+        if other is not None and not job.scaling_restarts:
+            note(f"  rubato scale {job.name} {other}       change its workers while it trains")
         note(f"  rubato wait {job.name}          wait for its end")
+
+
+def _other_count(job: Job) -> int | None:
+    """A number of workers that the job may have and was not given; None: there is no other one."""
+    allowed = range(job.min_workers, job.max_workers + 1)
+    counts = (4, job.max_workers, job.min_workers)
+    return next((one for one in counts if one in allowed and one != job.desired_workers), None)

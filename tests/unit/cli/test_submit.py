@@ -59,6 +59,18 @@ def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, ru
     assert [request.method for request in service.requests[3:]] == ["HEAD", "POST"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "wanted", "said"), [(1, 8, 2, "4"), (1, 8, 4, "8"), (1, 2, 1, "2"), (1, 2, 2, "1"), (3, 3, 3, None)]
+)
+def test_submit_names_a_count_of_workers_that_the_job_may_have(
+    service: FakeService, rubato: Rubato, low: int, high: int, wanted: int, said: str | None
+) -> None:
+    made = job(min_workers=low, max_workers=high, desired_workers=wanted)
+    service.on("POST", "/jobs", Reply(made, 201))
+    done = rubato("submit", "--recipe", "image-classifier")
+    assert re.findall(r"rubato scale digits (\d+) ", done.err) == ([said] if said else [])
+
+
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_submit_sends_nothing_where_the_function_is_missing(
     service: FakeService, rubato: Rubato, tmp_path: Any, flags: tuple[str, ...]
