@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
-from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
+from rubato.cli.follow import (
+    PlainProgress,
+    describe_wish,
+    gap_listener,
+    is_laid_aside,
+    last_position,
+    wait_for_status,
+    wait_for_workers,
+)
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import TAIL, local_runs, source_of
 from rubato.cli.options import (
@@ -207,6 +215,8 @@ def scale(
             note(f"{wished.name} has {workers} workers already.")
         elif wait:
             code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
+        elif is_laid_aside(wished):
+            note(describe_wish(wished, workers))
         else:
             asked = plural(workers, "worker")
             note(f"Asked for {asked}; `rubato scale {job} {workers} --wait` shows the change.")
@@ -333,4 +343,11 @@ def wait(
             put_json(found.raw)
         else:
             put(found.status)
-        raise typer.Exit(code_for_status(found.status, wanted))
+        code = code_for_status(found.status, wanted)
+        if code == ExitCode.JOB_FAILED:
+            cause = f": {found.message.splitlines()[0]}" if found.message else ""
+            more = "get" if is_local_run(job) else "explain"
+            note(f"{say_status(found)}{cause}\n  rubato {more} {job}   says more")
+        elif code == ExitCode.NOT_FINISHED and timeout_s is not None and found.finished_at is None:
+            note(f"{say_status(found)}: not {' or '.join(wanted) or 'ended'} within {timeout_s:g} s.")
+        raise typer.Exit(code)
