@@ -21,6 +21,7 @@ from rubato.cli.output import note, put_json, tell
 from rubato.cli.specfile import apply_settings
 from rubato.errors import UserError
 from rubato.home import Home
+from rubato.wire.settings import is_section, why_empty
 
 LabelOption = Annotated[
     list[str] | None, typer.Option("--label", metavar="K=V", help="A label; K= takes it away; repeatable.")
@@ -102,10 +103,8 @@ def clone(
     """Submit a job again, with other values where you say so. Its code is not uploaded again."""
     given = parse_assignments(settings or [], "--set")
     for path in (path for path, text in given.items() if not text):
-        raise typer.BadParameter(
-            f"{path}= has no value: {path}='\"\"' is an empty text, {path}=null takes the job's own value away",
-            param_hint="--set",
-        )
+        own = f"{path}= has no value: {path}='\"\"' is an empty text, {path}=null takes the job's own value away"
+        raise typer.BadParameter(why_empty(path) if is_section(path) else own, param_hint="--set")
     overrides = read_changes(settings=given, labels=parse_assignments(label or [], "--label"))
     if name is not None:
         overrides["name"] = name

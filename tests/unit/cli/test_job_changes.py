@@ -57,6 +57,8 @@ def test_clone_asks_what_an_empty_value_is_to_mean(
     refused = rubato("clone", "digits", "--set", "config.lr=")
     assert (refused.code, service.requests) == (2, [])
     assert "config.lr='\"\"' is an empty text, config.lr=null takes" in " ".join(refused.err.split())
+    section = rubato("clone", "digits", "--set", "config=")
+    assert (section.code, "set as config.KEY=VALUE" in " ".join(section.err.split())) == (2, True)
     assert rubato("clone", "digits", "--set", f"config.lr={value}").code == 0
     assert service.requests[-1].json["overrides"] == {"config": {"lr": sent}}
 
