@@ -58,12 +58,15 @@ def update(
     if not changes:
         raise typer.BadParameter("give at least one of --priority, --label, --min, --max and --set")
     with connect(url) as client:
+        before = client.job(job)
         changed = client.update(job, changes, if_match=if_match)
         if as_json:
             put_json(changed.raw)
         else:
             bounds = f"{changed.min_workers} to {changed.max_workers} workers, {changed.desired_workers} wanted"
-            note(f"{changed.name} is changed: {bounds}, priority {_priority_of(changed.spec)}.")
+            is_same = before.etag is not None and before.etag == changed.etag
+            what = "is that already, and nothing changed" if is_same else f"is changed ({', '.join(_paths(changes))})"
+            note(f"{changed.name} {what}: {bounds}, priority {_priority_of(changed.spec)}.")
 
 
 def read_changes(
@@ -142,3 +145,11 @@ def delete(
 
 def _priority_of(spec: dict[str, Any] | None) -> Any:
     return (spec or {}).get("scheduling", {}).get("priority", "?")
+
+
+def _paths(changes: dict[str, Any], above: str = "") -> list[str]:
+    """Which fields of the spec a patch is about: `workers.max`."""
+    found: list[str] = []
+    for name, value in changes.items():
+        found += _paths(value, f"{above}{name}.") if isinstance(value, dict) else [f"{above}{name}"]
+    return found
