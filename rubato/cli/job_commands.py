@@ -167,7 +167,8 @@ def logs(
                 count += 1
                 put_json(line.raw) if as_json else put(format_log_line(line))
             if count == 0:
-                note("No line matches." if is_filtered else "The training processes have written nothing yet.")
+                none = f"No line matches.{_writers(client, job) if only['ranks'] else ''}"
+                note(none if is_filtered else "The training processes have written nothing yet.")
             elif count == TAIL and not (whole or tail or since or sys.stdout.isatty()):
                 note(f"These are the newest {TAIL} lines; --all prints every one.")
             return
@@ -182,6 +183,13 @@ def logs(
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
         note(f"{say_status(ended)}{f': {ended.message}' if ended.message else ''}")
+
+
+def _writers(client: Source, job: str) -> str:
+    """Who wrote the newest lines, for whom a rank was misnamed."""
+    ranks = sorted({line.rank for line in client.logs(job) if line.rank is not None})
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f" The newest lines are of {noun} {', '.join(map(str, ranks))}." if ranks else ""
 
 
 def _tell_search(part: float) -> None:

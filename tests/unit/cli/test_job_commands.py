@@ -138,7 +138,14 @@ def test_logs_without_a_line_say_so(service: FakeService, rubato: Rubato) -> Non
     assert (nothing.code, nothing.out) == (0, "")
     assert "written nothing yet" in nothing.err
     for limit in (("--rank", "9"), ("--since", "5m")):
-        assert "No line matches" in rubato("logs", "job_1", *limit).err
+        assert rubato("logs", "job_1", *limit).err == "No line matches.\n"
+    line = {"id": "0:1", "time": "t", "worker_id": "w1", "rank": 3, "stream": "stdout", "line": "hello"}
+
+    def answer(request: Request) -> Reply:
+        return Reply({"items": [] if "rank" in request.query else [line], "next": None})
+
+    service.on("GET", "/jobs/job_1/logs", answer)
+    assert rubato("logs", "job_1", "--rank", "9").err == "No line matches. The newest lines are of rank 3.\n"
 
 
 def test_a_search_goes_on_to_the_beginning_of_the_log_and_says_so(service: FakeService, rubato: Rubato) -> None:
