@@ -95,4 +95,6 @@ def describe_crowd(workers: int, cores: int) -> str:
     """A remark where workers are far more than cores; empty where they are not."""
     if workers <= MANY_PER_CORE * cores:
         return ""
-    return f"{workers} workers share {plural(cores, 'core')}: each starts and trains slowly, and takes memory of its own."
+    return (
+        f"{workers} workers share {plural(cores, 'core')}: each starts and trains slowly, and takes memory of its own."
+    )

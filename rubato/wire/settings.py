@@ -1,4 +1,4 @@
-"""Settings (`config.lr=0.1`), as the command line and `python train.py` read them: what is said of one without a value."""
+"""Settings (`config.lr=0.1`), as the command line and `python train.py` read them: what is said where one is empty."""
 
 from __future__ import annotations
 

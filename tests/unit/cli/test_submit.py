@@ -81,6 +81,15 @@ def test_submit_sends_nothing_where_the_function_is_missing(
     assert "train.py has no function 'trane'; its functions are fit" in done.err
 
 
+def test_a_project_that_is_not_there_is_told_with_what_makes_it(service: FakeService, rubato: Rubato) -> None:
+    finding = {"path": "project", "message": "there is no project 'vision'; you may submit to default"}
+    problem = {"code": "invalid_spec", "detail": "The job spec is not valid.", "errors": [finding]}
+    service.on("POST", "/jobs", Reply(problem, 422))
+    done = rubato("submit", "--recipe", "image-classifier", "--set", "project=vision")
+    assert (done.code, "`rubato project add vision` makes it" in done.err) == (1, True), done.err
+    assert "you may submit to default" in done.err
+
+
 def test_submit_shows_every_mistake_before_anything_is_sent(
     service: FakeService, rubato: Rubato, tmp_path: Any
 ) -> None:
