@@ -36,6 +36,7 @@ from rubato.wire import worker as wire
 from rubato.wire.batch import BatchSpec
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
+from rubato.wire.settings import why_empty
 from rubato.wire.spec import JobSpec, WorkersSpec, spec_to_json
 from rubato.wire.storage import parse_storage
 
@@ -306,6 +307,8 @@ def _pair(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    if not value:
+        raise argparse.ArgumentTypeError(why_empty(f"config.{key}"))
     try:
         return key, json.loads(value)
     except json.JSONDecodeError:

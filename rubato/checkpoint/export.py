@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rubato.checkpoint.files import write_file
-from rubato.checkpoint.manifest import MANIFEST_NAME, Manifest, find_latest, open_checkpoint
+from rubato.checkpoint.manifest import MANIFEST_NAME, Manifest, find_latest, folder_name, open_checkpoint
 from rubato.checkpoint.storage import Folder
 from rubato.checkpoint.stripes import SAFETENSORS_NAMES, read_state, safetensors_file
 from rubato.checkpoint.tree import decode
@@ -19,13 +20,13 @@ COMPILED = "_orig_mod."
 
 
 def find_checkpoint(folder: Folder) -> tuple[Folder, Manifest]:
-    """The checkpoint that this folder is, or the newest that holds in it.
+    """The checkpoint that this folder is, whatever it is called, or the newest that holds in it.
 
     Raises:
         UserError: there is none.  CheckpointCorrupt: it does not hold.  StorageUnreachable: no answer.
     """
     if folder.exists(MANIFEST_NAME):
-        return folder, open_checkpoint(folder)
+        return folder, open_checkpoint(folder, any_name=True)
     passed_over: list[str] = []
     found = find_latest(folder, lambda _, cause: passed_over.append(cause))
     if found is None:
@@ -55,11 +56,14 @@ def read_model(folder: Folder, manifest: Manifest, model: str = "") -> dict[str,
         ) from error
 
 
-def export(folder: Folder, out: Path, model: str = "", job: str = "") -> tuple[Manifest, int]:
+def export(
+    folder: Folder, name_file: Callable[[Manifest], Path], model: str = "", job: str = ""
+) -> tuple[Manifest, int]:
     """Write a model as a safetensors file, whole or not at all; its metadata says where it is from.
 
     Args:
         folder: of a checkpoint, or of a job's checkpoints: the newest then.
+        name_file: says where to write, before tensors are read; what it raises ends the export.
         model: see `read_model`.
         job: whose checkpoint it has to be; empty: anybody's.
     Returns: the checkpoint's manifest, and the bytes of the file.
@@ -73,6 +77,7 @@ def export(folder: Folder, out: Path, model: str = "", job: str = "") -> tuple[M
             f"the newest checkpoint in {folder} is of {manifest.job}: `rubato export {manifest.job}` writes that one, "
             "and `rubato export FOLDER` any other one there"
         )
+    out = name_file(manifest)
     tensors = read_model(found, manifest, model)
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS_NAMES:
@@ -81,7 +86,8 @@ def export(folder: Folder, out: Path, model: str = "", job: str = "") -> tuple[M
             )
     # Wide elements first keeps every tensor aligned, as readers that map the file want.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    metadata = {"format": "pt", "job": manifest.job, "step": str(manifest.step), "checkpoint": found.name}
+    checkpoint = folder_name(manifest.attempt, manifest.step)
+    metadata = {"format": "pt", "job": manifest.job, "step": str(manifest.step), "checkpoint": checkpoint}
     return manifest, write_file(out, safetensors_file(ordered, metadata)).bytes
 
 

@@ -193,8 +193,12 @@ def _present(folder: Folder, manifest: Manifest) -> Manifest | None:
     return present
 
 
-def read_manifest(folder: Folder) -> Manifest:
+def read_manifest(folder: Folder, *, any_name: bool = False) -> Manifest:
     """Read a checkpoint's manifest; its files are not looked at.
+
+    Args:
+        folder: of the checkpoint.
+        any_name: the folder may be called otherwise than its checkpoint, as a copy that a person made and names is.
 
     Raises:
         CheckpointCorrupt: it is missing, damaged, or of another folder.
@@ -216,7 +220,7 @@ def read_manifest(folder: Folder) -> Manifest:
     checksum = data.pop(_CHECKSUM, None)
     if checksum != _checksum(data):
         raise CheckpointCorrupt(f"{where} does not match its own hash: it was damaged or edited")
-    return _parse(data, folder, where)
+    return _parse(data, folder, where, any_name=any_name)
 
 
 def verify(folder: Folder, manifest: Manifest, on_block: Callable[[], None] = lambda: None) -> None:
@@ -257,14 +261,17 @@ def read_checked(folder: Folder, record: FileRecord) -> Iterator[bytes]:
         )
 
 
-def open_checkpoint(folder: Folder, on_block: Callable[[], None] = lambda: None) -> Manifest:
+def open_checkpoint(folder: Folder, on_block: Callable[[], None] = lambda: None, *, any_name: bool = False) -> Manifest:
     """The manifest of a checkpoint that holds.
 
-    Args:    on_block: see `verify`.
+    Args:
+        folder: of the checkpoint.
+        on_block: see `verify`.
+        any_name: see `read_manifest`.
     Raises:
         CheckpointCorrupt: it does not.  CheckpointError: it has a newer format.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, any_name=any_name)
     verify(folder, manifest, on_block)
     return manifest
 
@@ -300,13 +307,13 @@ def key_of(name: str) -> tuple[int, int]:
     return int(attempt), int(step)
 
 
-def _parse(data: dict[str, Any], folder: Folder, where: str) -> Manifest:
+def _parse(data: dict[str, Any], folder: Folder, where: str, *, any_name: bool) -> Manifest:
     try:
         metrics = {name: float(value) for name, value in data.get("metrics", {}).items()}
         manifest = from_json(Manifest, {**data, "metrics": metrics})
     except (SpecError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointCorrupt(f"{where} does not hold: {error}") from error
-    if folder.name != folder_name(manifest.attempt, manifest.step):
+    if not any_name and folder.name != folder_name(manifest.attempt, manifest.step):
         raise CheckpointCorrupt(
             f"{where} is that of {folder_name(manifest.attempt, manifest.step)}: the folder was renamed or copied"
         )

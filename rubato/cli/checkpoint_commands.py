@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put_json, stdout_console, tell
 from rubato.cli.pin import UndoOption, pin_by_id
-from rubato.cli.render import checkpoint_table
+from rubato.cli.render import checkpoint_table, format_bytes
 from rubato.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def download(
     with connect(url) as client:
         found = client.checkpoint_of(checkpoint_id)
         bring(client, found, folder)
-    tell(found.raw, f"Wrote {folder}: step {found.step}.", as_json=as_json)
+    named = str(folder) if len(folder.parts) > 1 else f"./{folder}"  # a name alone may be a job's
+    text = f"Wrote {folder}: step {found.step}. `rubato export {shlex.quote(named)}` makes a model of it."
+    tell(found.raw, text, as_json=as_json)
 
 
 def bring(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
@@ -67,7 +70,7 @@ def bring(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(files, start=1):
-        note(f"Downloading {file['name']} ({number} of {len(files)}, {int(file['bytes']) / 1e6:.1f} MB) ...")
+        note(f"Downloading {file['name']} ({number} of {len(files)}, {format_bytes(int(file['bytes']))}) ...")
         client.download(checkpoint.id, str(file["name"]), folder, sha256=file.get("sha256") or None)
 
 

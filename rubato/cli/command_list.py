@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from typing import Any
 
 import typer
 import typer.core
+
+from rubato.cli.near import meant
 
 OTHER_WORDS = {
     "describe": "get",
@@ -25,6 +28,7 @@ OTHER_WORDS = {
     "train": "run",
 }
 """What other tools call a command, and no spelling would find."""
+_CHOICE = re.compile(r"(?:Value error, )?'(.*)' is not one of ('.+')\.?")
 MARGIN = 6
 """Columns of a line of the list that are neither its name nor its summary."""
 
@@ -59,7 +63,7 @@ class CommandList(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what it cannot read as a number is told with the value."""
+        """Run the command; what it cannot read as a number or a choice is told with the value."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -81,4 +85,7 @@ def _say(error: typer.BadParameter) -> str:
             return f"must be at least {bounds['ge']}, got {value}"
         case "less_than_equal":
             return f"must be at most {bounds['le']}, got {value}"
+    if choice := _CHOICE.fullmatch(error.message):
+        known = re.findall(r"'([^']+)'", choice[2])
+        return f"{choice[1]!r} is not one of {', '.join(known)}{meant(choice[1], known)}"
     return error.message

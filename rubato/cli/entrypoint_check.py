@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from rubato.cli.near import meant
 from rubato.errors import EntrypointError
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -23,7 +24,7 @@ def check_entrypoint(entrypoint: str, folder: Path) -> str:
         that is not in the folder: it may be installed where the workers run.
 
     Raises:
-        EntrypointError: the file is not there, or has no such function; names those it has.
+        EntrypointError: the file is not there, or has no such function; names the one that was meant, or those it has.
     """
     target, _, name = entrypoint.partition(":")
     name = name or "train"
@@ -39,7 +40,8 @@ def check_entrypoint(entrypoint: str, folder: Path) -> str:
         return ""
     functions = [one for one, is_function in found.items() if is_function and not one.startswith("_")]
     there = f"its functions are {', '.join(functions[:8])}" if functions else "it defines none"
-    raise EntrypointError(f"{target} has no function {name!r}; {there}; the entrypoint is FILE:FUNCTION")
+    advice = meant(name, functions) or f"; {there}; the entrypoint is FILE:FUNCTION"
+    raise EntrypointError(f"{target} has no function {name!r}{advice}")
 
 
 def _file_of(target: str, folder: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rubato.cli.checkpoint_commands import bring
 from rubato.cli.local_runs import source_of
 from rubato.cli.options import JsonOption, UrlOption, complete_jobs_and_runs, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
+from rubato.cli.render import format_bytes
 from rubato.errors import CheckpointError, UserError
 from rubato.home import Home
 
@@ -39,7 +41,11 @@ def export(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("model.safetensors"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", show_default="JOB-STEP.safetensors", help="The file to write."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file where it exists.")] = False,
     model: Annotated[str, typer.Option(help="Name of the model, where several were prepared.")] = "",
     step: Annotated[int | None, typer.Option(min=0, help="Of a job: its checkpoint of this step.")] = None,
     tensorboard: Annotated[
@@ -68,10 +74,43 @@ def export(
         if as_json:
             put_json(told)
         return
-    refuse_missing_folder(out)
-    manifest, size = _export_model(source, out, model, step, url)
-    text = f"Wrote {out}: step {manifest.step} of {manifest.job}, {size / 1e6:.1f} MB."
-    tell({"file": str(out), "job": manifest.job, "step": manifest.step, "bytes": size}, text, as_json=as_json)
+    place = _Place(out, model, force=force)
+    manifest, size = _export_model(source, place, model, step, url)
+    text = f"Wrote {place.file}: step {manifest.step} of {manifest.job}, {format_bytes(size)}."
+    tell({"file": str(place.file), "job": manifest.job, "step": manifest.step, "bytes": size}, text, as_json=as_json)
+
+
+class _Place:
+    """The file to write: the one that was named, or one called by job, step and model."""
+
+    def __init__(self, out: Path | None, model: str, *, force: bool) -> None:
+        if out is not None:
+            refuse_missing_folder(out)
+            refuse_existing(out, force=force)
+        self._out, self._model, self._force = out, model, force
+        self.file = out or Path()
+
+    def of(self, job: str, step: int) -> Path:
+        """The file for a checkpoint.
+
+        Raises:
+            UserError: it exists, and is not to be replaced.
+        """
+        if self._out is None:
+            parts = "-".join(filter(None, (job, str(step), self._model)))
+            self.file = Path(re.sub(r"[^A-Za-z0-9._-]", "-", parts) + ".safetensors")  # a manifest may say anything
+            refuse_existing(self.file, force=self._force)
+        return self.file
+
+
+def refuse_existing(out: Path, *, force: bool) -> None:
+    """What a file holds may be another job's model.
+
+    Raises:
+        UserError: the file exists, and is not to be replaced.
+    """
+    if out.exists() and not force:
+        raise UserError(f"{out} exists already; name another file with --out, or --force to replace it")
 
 
 def refuse_missing_folder(out: Path) -> None:
@@ -107,7 +146,7 @@ def _export_metrics(
     return told
 
 
-def _export_model(source: str, out: Path, model: str, step: int | None, url: str | None) -> tuple[Manifest, int]:
+def _export_model(source: str, place: _Place, model: str, step: int | None, url: str | None) -> tuple[Manifest, int]:
     """Needs torch, which no other command of this kind loads."""
     from rubato.checkpoint import export as exporting
     from rubato.checkpoint.storage import open_folder
@@ -117,11 +156,16 @@ def _export_model(source: str, out: Path, model: str, step: int | None, url: str
         if where is not None:
             if step is not None:
                 raise UserError("--step is for jobs; name the checkpoint's folder")
-            manifest, size = exporting.export(open_folder(where), out, model, source if is_local_run(source) else "")
+            manifest, size = exporting.export(
+                open_folder(where),
+                lambda found: place.of(found.job, found.step),
+                model,
+                source if is_local_run(source) else "",
+            )
         else:
             with tempfile.TemporaryDirectory(prefix="rubato-export-") as folder:
-                downloaded = _download(source, Path(folder), step, url)
-                manifest, size = exporting.export(open_folder(str(downloaded)), out, model)
+                downloaded = _download(source, Path(folder), step, place, url)
+                manifest, size = exporting.export(open_folder(str(downloaded)), lambda _: place.file, model)
     except CheckpointError as error:
         raise UserError(f"cannot export {source}: {error}") from error
     return manifest, size
@@ -155,7 +199,7 @@ def holds_checkpoints(path: str) -> bool:
     return folder.exists(MANIFEST_NAME) or bool(checkpoint_folders(folder))
 
 
-def _download(job: str, folder: Path, step: int | None, url: str | None) -> Path:
+def _download(job: str, folder: Path, step: int | None, place: _Place, url: str | None) -> Path:
     """A checkpoint of a job, brought here."""
     with connect(url) as client:
         found = client.checkpoints(job)
@@ -164,6 +208,7 @@ def _download(job: str, folder: Path, step: int | None, url: str | None) -> Path
         if not found:
             raise UserError(f"{job} has no checkpoint" + (f" of step {step}" if step is not None else " yet"))
         newest = max(found, key=lambda one: (one.attempt, one.step))
+        place.of(job, newest.step)
         target = folder / newest.checkpoint_id
         bring(client, newest, target)
     return target

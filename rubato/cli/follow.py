@@ -305,8 +305,7 @@ def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float |
                     line.tell(f"Someone asked for {state.desired_workers} workers meanwhile.")
                     return ExitCode.ERROR
                 if state is not None and is_laid_aside(state):
-                    wish = f"the wish for {plural(wanted, 'worker')} holds from `rubato resume {job.name}` on"
-                    line.tell(f"{job.name} is {state.status}; {wish}.")
+                    line.tell(describe_wish(state, wanted))
                     return ExitCode.NOT_FINISHED
                 if state is not None:
                     before = state.workers
@@ -324,6 +323,12 @@ def wait_for_workers(client: Source, job: Job, *, after: int, timeout_s: float |
     job = client.job(job.id)
     note(f"{say_status(job)} before it had {wanted} workers.")
     return ExitCode.ERROR if job.status == "succeeded" else code_for_status(job.status)
+
+
+def describe_wish(job: Job, workers: int) -> str:
+    """What becomes of a wish for workers of a job that is laid aside."""
+    wish = f"the wish for {plural(workers, 'worker')} holds from `rubato resume {job.name}` on"
+    return f"{job.name} is {job.status}; {wish}."
 
 
 def is_laid_aside(job: Job) -> bool:

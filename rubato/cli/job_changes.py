@@ -21,6 +21,7 @@ from rubato.cli.output import note, put_json, tell
 from rubato.cli.specfile import apply_settings
 from rubato.errors import UserError
 from rubato.home import Home
+from rubato.wire.settings import is_section, why_empty
 
 LabelOption = Annotated[
     list[str] | None, typer.Option("--label", metavar="K=V", help="A label; K= takes it away; repeatable.")
@@ -57,12 +58,15 @@ def update(
     if not changes:
         raise typer.BadParameter("give at least one of --priority, --label, --min, --max and --set")
     with connect(url) as client:
+        before = client.job(job)
         changed = client.update(job, changes, if_match=if_match)
         if as_json:
             put_json(changed.raw)
         else:
             bounds = f"{changed.min_workers} to {changed.max_workers} workers, {changed.desired_workers} wanted"
-            note(f"{changed.name} is changed: {bounds}, priority {_priority_of(changed.spec)}.")
+            is_same = before.etag is not None and before.etag == changed.etag
+            what = "is that already, and nothing changed" if is_same else f"is changed ({', '.join(_paths(changes))})"
+            note(f"{changed.name} {what}: {bounds}, priority {_priority_of(changed.spec)}.")
 
 
 def read_changes(
@@ -102,10 +106,8 @@ def clone(
     """Submit a job again, with other values where you say so. Its code is not uploaded again."""
     given = parse_assignments(settings or [], "--set")
     for path in (path for path, text in given.items() if not text):
-        raise typer.BadParameter(
-            f"{path}= has no value: {path}='\"\"' is an empty text, {path}=null takes the job's own value away",
-            param_hint="--set",
-        )
+        own = f"{path}= has no value: {path}='\"\"' is an empty text, {path}=null takes the job's own value away"
+        raise typer.BadParameter(why_empty(path) if is_section(path) else own, param_hint="--set")
     overrides = read_changes(settings=given, labels=parse_assignments(label or [], "--label"))
     if name is not None:
         overrides["name"] = name
@@ -143,3 +145,11 @@ def delete(
 
 def _priority_of(spec: dict[str, Any] | None) -> Any:
     return (spec or {}).get("scheduling", {}).get("priority", "?")
+
+
+def _paths(changes: dict[str, Any], above: str = "") -> list[str]:
+    """Which fields of the spec a patch is about: `workers.max`."""
+    found: list[str] = []
+    for name, value in changes.items():
+        found += _paths(value, f"{above}{name}.") if isinstance(value, dict) else [f"{above}{name}"]
+    return found

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
-from rubato.cli.follow import PlainProgress, gap_listener, last_position, wait_for_status, wait_for_workers
+from rubato.cli.follow import (
+    PlainProgress,
+    describe_wish,
+    gap_listener,
+    is_laid_aside,
+    last_position,
+    wait_for_status,
+    wait_for_workers,
+)
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import TAIL, local_runs, source_of
 from rubato.cli.options import (
@@ -159,7 +167,8 @@ def logs(
                 count += 1
                 put_json(line.raw) if as_json else put(format_log_line(line))
             if count == 0:
-                note("No line matches." if is_filtered else "The training processes have written nothing yet.")
+                none = f"No line matches.{_writers(client, job) if only['ranks'] else ''}"
+                note(none if is_filtered else "The training processes have written nothing yet.")
             elif count == TAIL and not (whole or tail or since or sys.stdout.isatty()):
                 note(f"These are the newest {TAIL} lines; --all prints every one.")
             return
@@ -174,6 +183,13 @@ def logs(
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         ended = client.job(found.id)
         note(f"{say_status(ended)}{f': {ended.message}' if ended.message else ''}")
+
+
+def _writers(client: Source, job: str) -> str:
+    """Who wrote the newest lines, for whom a rank was misnamed."""
+    ranks = sorted({line.rank for line in client.logs(job) if line.rank is not None})
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f" The newest lines are of {noun} {', '.join(map(str, ranks))}." if ranks else ""
 
 
 def _tell_search(part: float) -> None:
@@ -207,6 +223,8 @@ def scale(
             note(f"{wished.name} has {workers} workers already.")
         elif wait:
             code = wait_for_workers(client, wished, after=after, timeout_s=timeout_s)
+        elif is_laid_aside(wished):
+            note(describe_wish(wished, workers))
         else:
             asked = plural(workers, "worker")
             note(f"Asked for {asked}; `rubato scale {job} {workers} --wait` shows the change.")
@@ -333,4 +351,11 @@ def wait(
             put_json(found.raw)
         else:
             put(found.status)
-        raise typer.Exit(code_for_status(found.status, wanted))
+        code = code_for_status(found.status, wanted)
+        if code == ExitCode.JOB_FAILED:
+            cause = f": {found.message.splitlines()[0]}" if found.message else ""
+            more = "get" if is_local_run(job) else "explain"
+            note(f"{say_status(found)}{cause}\n  rubato {more} {job}   says more")
+        elif code == ExitCode.NOT_FINISHED and timeout_s is not None and found.finished_at is None:
+            note(f"{say_status(found)}: not {' or '.join(wanted) or 'ended'} within {timeout_s:g} s.")
+        raise typer.Exit(code)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rubato.cli.entrypoint_check import check_entrypoint
 from rubato.cli.local_runs import LocalRuns
 from rubato.cli.options import (
     BatchOption,
@@ -17,11 +18,15 @@ from rubato.cli.options import (
     parse_assignments,
     settings_of,
 )
-from rubato.cli.output import put_json
+from rubato.cli.output import note, put_json
+from rubato.cli.render import plural
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
 from rubato.wire.storage import parse_storage
+
+MANY_PER_CORE = 4
+"""More workers than that are a slip rather than a test of many."""
 
 
 def run(
@@ -68,6 +73,9 @@ def run(
     )
     if spec.backend != "rubato":
         raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
+    remark = check_entrypoint(spec.entrypoint, folder) if spec.entrypoint is not None else ""
+    for told in filter(None, (remark, describe_crowd(spec.workers.initial, len(os.sched_getaffinity(0))))):
+        note(told)
     home = Home.from_environment()
 
     def tell_end(run_id: str) -> None:
@@ -81,3 +89,12 @@ def run(
         tell_end=tell_end if as_json else None,
     )
     raise typer.Exit(code)
+
+
+def describe_crowd(workers: int, cores: int) -> str:
+    """A remark where workers are far more than cores; empty where they are not."""
+    if workers <= MANY_PER_CORE * cores:
+        return ""
+    return (
+        f"{workers} workers share {plural(cores, 'core')}: each starts and trains slowly, and takes memory of its own."
+    )

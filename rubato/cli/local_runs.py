@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import time
 from collections import deque
@@ -224,8 +225,13 @@ class LocalRuns:
 
         Raises:  UserError: says what to do instead.
         """
-        checkpoints = self._record(run_id).checkpoints
-        raise UserError(f"run it again with --checkpoint-dir {checkpoints}: it goes on from the newest one there")
+        record = self._record(run_id)
+        workers = f" --workers {record.wanted['desired_workers']}" if "desired_workers" in record.wanted else ""
+        again = f"rubato run FILE{workers} --checkpoint-dir {shlex.quote(record.checkpoints)}"
+        raise UserError(
+            f"a run is not queued again: `{again}` goes on from its newest checkpoint. Give FILE and all other options "
+            f"as they were for {record.name}"
+        )
 
     def cancel(self, run_id: str, *, force: bool = False, grace_s: float | None = None) -> Job:
         """End it at the next step, or at once."""

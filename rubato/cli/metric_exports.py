@@ -23,6 +23,7 @@ SUFFIX = ".rubato"
 """Behind the names of event files, so that a second export knows those of the first."""
 MLFLOW_BATCH = 1000
 """MLflow takes no more metrics in one request."""
+PROBE_S = 5.0
 MLFLOW_VALUE = 6000
 """And no longer values of a parameter."""
 
@@ -61,9 +62,36 @@ def to_tensorboard(job: Job, rows: list[MetricPoint], folder: Path) -> Path:
 
 
 def to_mlflow(job: Job, rows: list[MetricPoint], uri: str) -> str:
-    """A run in the experiment that is called as the job's project; returns the run's id."""
+    """A run in the experiment that is called as the job's project; returns the run's id.
+
+    Raises:
+        UserError: MLflow does not answer, or refuses.
+    """
     mlflow, entities = _load("mlflow", "mlflow"), _load("mlflow.entities", "mlflow")
-    client = mlflow.MlflowClient(tracking_uri=uri)
+    _look_for_mlflow(uri)
+    try:
+        return _write_to_mlflow(mlflow.MlflowClient(tracking_uri=uri), entities, job, rows)
+    except mlflow.exceptions.MlflowException as error:
+        raise UserError(f"MLflow at {uri} refused: {error}") from error
+
+
+def _look_for_mlflow(uri: str) -> None:
+    """MLflow itself tries for minutes.
+
+    Raises:
+        UserError: nothing answers there.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    import httpx
+
+    try:
+        httpx.get(uri, timeout=PROBE_S)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise UserError(f"MLflow does not answer at {uri} ({error}); check the address") from error
+
+
+def _write_to_mlflow(client: Any, entities: Any, job: Job, rows: list[MetricPoint]) -> str:
     known = client.get_experiment_by_name(job.project)
     experiment = known.experiment_id if known else client.create_experiment(job.project)
     for older in client.search_runs([experiment], filter_string=f"tags.`rubato.job` = '{job.id}'"):
@@ -89,17 +117,24 @@ def to_mlflow(job: Job, rows: list[MetricPoint], uri: str) -> str:
 
 
 def to_wandb(job: Job, rows: list[MetricPoint], project: str) -> str:
-    """A run of the project that is called as the job; returns its address, or its folder where it is offline."""
+    """A run of the project that is called as the job; returns its address, or its folder where it is offline.
+
+    Raises:
+        UserError: W&B does not answer, or refuses.
+    """
     wandb = _load("wandb", "wandb")
     settings = wandb.Settings(console="off", x_disable_stats=True)
-    run = wandb.init(
-        project=project,
-        id=job.id,
-        name=job.name,
-        config=dict((job.spec or {}).get("config") or {}),
-        tags=[f"{name}={value}" for name, value in job.labels.items()],
-        settings=settings,
-    )
+    try:
+        run = wandb.init(
+            project=project,
+            id=job.id,
+            name=job.name,
+            config=dict((job.spec or {}).get("config") or {}),
+            tags=[f"{name}={value}" for name, value in job.labels.items()],
+            settings=settings,
+        )
+    except wandb.Error as error:
+        raise UserError(f"W&B takes no run: {error}; see `wandb login`, or set WANDB_MODE=offline") from error
     for row in rows:
         run.log({**values_of(row), "time": _seconds(row.time)}, step=row.step)
     where = str(run.url or run.dir)

@@ -11,7 +11,9 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import detachable, wait_while
 from rubato.cli.options import JsonOption, TimeoutOption, UnfinishedJobArgument, UrlOption, connect, timeout_of_wait
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
-from rubato.cli.render import node_table, plural, worker_table
+from rubato.cli.render import node_table, plural, say_status, worker_table
+from rubato.errors import ApiNotFound
+from rubato.wire.status import Status
 
 if TYPE_CHECKING:
     from rubato.client import Client
@@ -136,13 +138,16 @@ def find_worker(client: Client, job: str, name: str) -> str:
     """The id of a worker that is named by id or by present rank. An id never means another worker later; a rank may.
 
     Raises:
-        typer.BadParameter: no worker has this rank.
+        ApiNotFound: no worker has this rank; says so where none trains at all.
     """
     if not name.isdigit():
         return name
     ranks = {one.rank: one.worker_id for one in client.workers(job) if one.rank is not None}
     if int(name) not in ranks:
-        raise typer.BadParameter(f"no worker of {job} has rank {name} now; see `rubato worker ls {job}`")
+        found = client.job(job)
+        is_why = not ranks and found.status != Status.RUNNING
+        advice = say_status(found) if is_why else f"see `rubato worker ls {job}`"
+        raise ApiNotFound(f"no worker of {job} has rank {name} now: {advice}", status=404)
     note(f"Rank {name} is {ranks[int(name)]}.")
     return ranks[int(name)]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rubato.errors import ApiNotFound, RubatoError, ServiceUnreachable, UserError
+from rubato.errors import ApiError, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, complete_url
 from rubato.wire.status import FINAL, Status
 from rubato.wire.units import parse_duration_s
@@ -112,13 +112,18 @@ def refuse_local_run(job: str) -> str:
     return job
 
 
-def job_argument(statuses: tuple[str, ...] = ()) -> Any:
-    """The argument of a command on jobs in these statuses (none: in any)."""
+def job_argument(statuses: tuple[str, ...] = (), *, tells_of_runs: bool = False) -> Any:
+    """The argument of a command on jobs in these statuses (none: in any).
+
+    Args:
+        statuses: of the jobs that it can act on.
+        tells_of_runs: the command itself says what is to be done with a `rubato run` instead.
+    """
     return typer.Argument(
         metavar="JOB",
         help="Id of a job, or the name of the newest one of that name.",
         autocompletion=completes(statuses),
-        callback=refuse_local_run,
+        callback=None if tells_of_runs else refuse_local_run,
     )
 
 
@@ -135,7 +140,7 @@ JobArgument = Annotated[str, job_argument()]
 UnfinishedJobArgument = Annotated[str, job_argument(UNFINISHED)]
 JobOrRunArgument = Annotated[str, job_or_run_argument()]
 UnfinishedArgument = Annotated[str, job_or_run_argument(UNFINISHED)]
-ResumableArgument = Annotated[str, job_or_run_argument(RESUMABLE)]
+ResumableArgument = Annotated[str, job_argument(RESUMABLE, tells_of_runs=True)]
 EndedArgument = Annotated[str, job_or_run_argument(ENDED)]
 
 
@@ -144,7 +149,8 @@ def connect(url: str | None) -> Iterator[Client]:
     """A client for the service that the options, the environment or `rubato login` name.
 
     Raises:
-        ApiNotFound: there is no such thing; where it is a job, with the names that are like it.
+        ApiError: the service refuses it; of a job that is not there with the names that are like it, and of a project
+            with what makes it.
         ServiceUnreachable: nothing answers; where a keeper of this machine is about to start it, with that.
     """
     from rubato.client import Client
@@ -152,12 +158,11 @@ def connect(url: str | None) -> Iterator[Client]:
     with Client(url) as client:
         try:
             yield client
-        except ApiNotFound as error:
-            similar = _similar_jobs(client, str(error))
-            if not similar:
+        except ApiError as error:
+            advice = _advice_on(client, str(error))
+            if not advice:
                 raise
-            advice = f"{error} Did you mean {' or '.join(similar)}?"
-            raise ApiNotFound(advice, status=error.status, problem=error.problem) from error
+            raise type(error)(f"{error}{advice}", status=error.status, problem=error.problem) from error
         except ServiceUnreachable as error:
             if not _is_started_again(client.url, error):
                 raise
@@ -177,6 +182,13 @@ def _is_started_again(url: str, error: ServiceUnreachable) -> bool:
     record = home.read_record()
     is_gone = isinstance(error.__cause__, httpx.NetworkError | httpx.RemoteProtocolError)
     return is_gone and record is not None and complete_url(record.url) == url and is_held(home)
+
+
+def _advice_on(client: Client, message: str) -> str:
+    if missing := re.search("there is no project '([a-z0-9._-]+)'", message):
+        return f"\n  `rubato project add {missing[1]}` makes it"
+    similar = _similar_jobs(client, message)
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""
 
 
 def _similar_jobs(client: Client, message: str) -> list[str]:

@@ -13,6 +13,7 @@ import typer
 
 from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
 from rubato.cli.output import note, put, put_json, put_table
+from rubato.cli.render import format_bytes
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
 from rubato.planner.links import Link
@@ -201,8 +202,8 @@ def _row(option: Option) -> dict[str, str]:
         "exchange": _ms(option.exposed_s),
         "codec": _ms(option.codec_s),
         "speedup": f"{option.speedup:.2f}",
-        "sent": _size(option.sent_bytes),
-        "memory": _size(option.memory_bytes) if option.memory_bytes else "-",
+        "sent": format_bytes(option.sent_bytes),
+        "memory": format_bytes(option.memory_bytes) if option.memory_bytes else "-",
     }
 
 
@@ -218,11 +219,3 @@ def _batch_row(batch: Batch) -> dict[str, str]:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

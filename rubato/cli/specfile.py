@@ -12,9 +12,11 @@ from typing import Any
 
 import typer
 
+from rubato.cli.near import meant
 from rubato.errors import SpecError, UserError
 from rubato.recipes import find_recipe
 from rubato.recipes.check import check_recipe
+from rubato.wire.settings import why_empty
 from rubato.wire.spec import JobSpec, parse_spec
 
 _TEXTS = ("env.", "labels.")
@@ -55,7 +57,7 @@ def read_draft(source: str) -> Draft:
     path = Path(name)
     if path.suffix == ".py":
         if not path.is_file():
-            raise UserError(f"there is no file {name}")
+            raise UserError(f"there is no file {name}{meant(path.name, _names_beside(path, ('.py',)))}")
         data = {"name": unique_name(path.stem), "entrypoint": path.name + colon + function, "working_dir": "."}
         return Draft(data, path.parent.absolute())
     if path.suffix not in SPEC_SUFFIXES:
@@ -63,8 +65,14 @@ def read_draft(source: str) -> Draft:
             f"{source} is neither a spec (job.yaml, job.json) nor a program (train.py); `rubato init` makes both"
         )
     if not path.is_file():
-        raise UserError(f"there is no file {source}; `rubato init` makes a first job.yaml and train.py")
+        near = meant(path.name, _names_beside(path, SPEC_SUFFIXES))
+        raise UserError(f"there is no file {source}{near or '; `rubato init` makes a first job.yaml and train.py'}")
     return Draft(_read_mapping(path), path.parent.absolute())
+
+
+def _names_beside(path: Path, suffixes: tuple[str, ...]) -> list[str]:
+    folder = path.parent
+    return sorted(one.name for one in folder.iterdir() if one.suffix in suffixes) if folder.is_dir() else []
 
 
 def draft_of_recipe(recipe: str) -> Draft:
@@ -129,7 +137,7 @@ def apply_settings(data: dict[str, Any], settings: Mapping[str, str]) -> dict[st
     result: dict[str, Any] = json.loads(json.dumps(data, default=str))
     for path, text in settings.items():
         if not text and not path.startswith(_TEXTS):
-            raise UserError(f"{path}= has no value; write {path}=null for none, {path}=\"''\" for an empty text")
+            raise UserError(why_empty(path))
         *parents, last = path.split(".")
         place = result
         for depth, name in enumerate(parents):

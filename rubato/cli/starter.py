@@ -13,6 +13,7 @@ from rubato.cli.options import JsonOption
 from rubato.cli.output import note, put, put_json
 from rubato.errors import UserError
 from rubato.home import Home, find_url
+from rubato.wire.spec import is_name
 
 
 class Template(StrEnum):
@@ -82,6 +83,12 @@ def init(
 ) -> None:
     """Write a commented train.py, job.yaml and .rubatoignore. Each template trains within seconds."""
     job_name = name or _name_for(folder.absolute().name)
+    if not is_name(job_name):
+        raise typer.BadParameter(
+            f"{job_name!r} is no name of a job: up to 63 lower-case letters, digits and ._- between them, such as "
+            f"{_name_for(job_name)!r}",
+            param_hint="--name",
+        )
     batch = BATCH.get(template, DEFAULT_BATCH)
     url = find_url(None, Home.from_environment())
     files = {

@@ -23,7 +23,7 @@ from rubato.cli.options import (
     settings_of,
 )
 from rubato.cli.output import note, put, put_json
-from rubato.cli.render import plural
+from rubato.cli.render import format_bytes, plural
 from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
@@ -127,7 +127,7 @@ def _packed_folder(data: dict[str, Any], folder: Path) -> Path:
 
 
 def _describe(package: PackedFolder, source: Path, *, is_new: bool) -> str:
-    text = f"Packed {source}: {plural(package.files, 'file')}, {package.packed_bytes / 1e6:.2f} MB, "
+    text = f"Packed {source}: {plural(package.files, 'file')}, {format_bytes(package.packed_bytes)}, "
     text += "uploaded." if is_new else "which the service has already."
     if package.checkpoints:
         text += f" Left out: {plural(package.checkpoints, 'checkpoint')} of earlier runs."
@@ -143,6 +143,14 @@ def announce(job: Job, url: str, *, as_json: bool) -> None:
     if sys.stderr.isatty() or not sys.stdout.isatty():
         note(f"Submitted {job.name}: {url}/jobs/{job.id}")
         note(f"  rubato logs {job.name} -f       follow its output")
-        if not job.scaling_restarts:
-            note(f"  rubato scale {job.name} 4       change its workers while it trains")
+        other = _other_count(job)
+        if other is not None and not job.scaling_restarts:
+            note(f"  rubato scale {job.name} {other}       change its workers while it trains")
         note(f"  rubato wait {job.name}          wait for its end")
+
+
+def _other_count(job: Job) -> int | None:
+    """A number of workers that the job may have and was not given; None: there is no other one."""
+    allowed = range(job.min_workers, job.max_workers + 1)
+    counts = (4, job.max_workers, job.min_workers)
+    return next((one for one in counts if one in allowed and one != job.desired_workers), None)

@@ -14,6 +14,7 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import PlainProgress, gap_listener, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import source_of
+from rubato.cli.near import meant
 from rubato.cli.options import UNFINISHED, JobOrRunArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import (
@@ -64,13 +65,15 @@ def events(
     Scalings with their pauses, lost workers, checkpoints, changes by people and how it ended.
     With -f until the job ends; Ctrl-C detaches with exit code 101, and the job goes on.
     """
+    for kind in kinds or ():
+        _check_kind(kind)
     with source_of(job, url) as client:
         job_id = client.job(job).id
         found = client.follow_events(job_id, on_gap=gap_listener(PlainProgress())) if follow else client.events(job_id)
         is_any = False
         try:
             for event in found:
-                if kinds and not any(f"{event.kind}.".startswith(f"{kind}.") for kind in kinds):
+                if kinds and not any(_is_of(event.kind, kind) for kind in kinds):
                     continue
                 is_any = True
                 put_json(event.raw) if as_json else put(format_event(event))
@@ -79,6 +82,26 @@ def events(
             raise typer.Exit(ExitCode.NOT_FINISHED) from None
         if not is_any:
             note(f"No event of kind {', '.join(kinds)}." if kinds else "Nothing has happened to it yet.")
+
+
+def _is_of(kind: str, wanted: str) -> bool:
+    """Whether it is this kind of event, or one of those that begin so: `worker` means `worker.lost`, too."""
+    return f"{kind}.".startswith(f"{wanted}.")
+
+
+def _check_kind(wanted: str) -> None:
+    """Refuse a kind that no event has.
+
+    Raises:
+        typer.BadParameter: names the nearest kind, or all.
+    """
+    from rubato.launch.records import OUTCOME  # of a `rubato run`
+
+    kinds = [*map(str, EventKind), OUTCOME]
+    if not any(_is_of(kind, wanted) for kind in kinds):
+        near = meant(wanted, {*kinds, *(kind.partition(".")[0] for kind in kinds)})
+        advice = near or f"; there are: {', '.join(sorted(kinds))}"
+        raise typer.BadParameter(f"{wanted!r} is no kind of event{advice}", param_hint="--kind")
 
 
 def format_event(event: Event) -> str:
@@ -109,13 +132,19 @@ def _metrics_of(client: Source, job_id: str, wanted: tuple[str, ...]) -> Picture
     found = client.job(job_id)
     chart = client.chart(found.id, names=wanted, max_points=CHART_POINTS)
     missing = [name for name in wanted if name not in chart]
-    remarks = [f"{found.name} has logged no {', '.join(missing)} yet."] if missing else []
+    remarks = [f"{found.name} has logged no {name} yet{_nearest(name, found)}" for name in missing]
     if not chart and not wanted:
         remarks.append("It has committed no step yet.")
     parts: list[RenderableType] = [_headline(found)]
     if chart:
         parts.append(metric_table(chart, terminal_columns(), found.metrics or {}))
     return Picture(parts, remarks, is_last=found.is_final or found.finished_at is not None)
+
+
+def _nearest(name: str, job: Job) -> str:
+    """The metric that was meant, or those that there are."""
+    known = sorted(job.metrics or {})
+    return meant(name, known) or (f"; it has {', '.join(known)}." if known else ".")
 
 
 def _headline(job: Job) -> Text:

@@ -11,8 +11,8 @@ from rubato.client.conversation import Call, Flow, Sleep, call, each, flow
 from rubato.client.models import Explanation, Job, Standing, decode
 from rubato.client.paths import path_of
 from rubato.client.transport import Transport
-from rubato.errors import ApiError, ServiceUnreachable
-from rubato.wire.status import FINAL
+from rubato.errors import ApiError, ServiceUnreachable, UserError
+from rubato.wire.status import FINAL, Status
 
 WAIT_S = 25.0
 """Seconds a single `?wait=` request asks for; proxies commonly cut idle requests at 30 to 60 s."""
@@ -226,8 +226,10 @@ class Jobs:
             on_look: called with the job every few seconds until then.
 
         Raises:
-            ServiceUnreachable: no answer for a minute.
+            ServiceUnreachable: no answer for a minute.  UserError: `statuses` names one that no job can have.
         """
+        if unknown := [status for status in statuses if status not in set(Status)]:
+            raise UserError(f"statuses: {unknown[0]!r} is no status; one of {', '.join(Status)}")
         wanted = {*statuses, *(str(status) for status in FINAL)}
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         away = absence.Absence()

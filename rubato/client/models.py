@@ -40,7 +40,7 @@ class Worker:
     """Resident memory of the training process."""
     silent_seconds: float | None = None
     """Since its last sign of life, when that was reported."""
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Event:
     generation: int | None = None
     attempt: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class MetricPoint:
     generation: int | None = None
     workers: int | None = None
     attempt: int | None = None
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class LogLine:
     worker_id: str = ""
     rank: int | None = None
     attempt: int | None = None
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Checkpoint:
     """Kept whatever the retention says; None: the service cannot reach the storage."""
     metrics: dict[str, Any] | None = None
     files: tuple[dict[str, Any], ...] = ()
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Attempt:
     ended_at: str | None = None
     outcome: str | None = None
     """How it ended: succeeded, failed, paused, cancelled, requeue, superseded, abandoned."""
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Cluster:
     slots_total: float = 0
     slots_used: float = 0
     nodes: tuple[Node, ...] = ()
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -194,12 +194,12 @@ class Job:
     metric_rows_dropped: int = 0
     dropped: tuple[str, ...] = ()
     """Of `logs`, `metrics` and `events` what the service's retention has removed."""
-    spec: dict[str, Any] | None = None
+    spec: dict[str, Any] | None = field(default=None, repr=False)
     scaling_restarts: bool = False
     """Another number of workers restarts the job from its newest checkpoint."""
     etag: str | None = None
     """Names what people may change of the job as it was read; `Client.update` takes it as `if_match`."""
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def is_final(self) -> bool:
@@ -234,7 +234,7 @@ class Explanation:
     pause_seconds: float | None = None
     rates: dict[str, float] = field(default_factory=dict)
     """Samples a second by number of workers, as measured."""
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Standing:
     """In the queue; None: it holds slots."""
     granted_workers: int = 0
     granted_standby: int = 0
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

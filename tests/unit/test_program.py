@@ -395,3 +395,10 @@ def test_modules_are_found_in_a_working_folder_with_a_colon(tmp_path: Path) -> N
         [sys.executable, "-P", "-c", load], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_config_without_a_value_is_refused_as_the_command_line_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        rubato.main(train, [*SMALL, "--config", "lr="])
+    assert ended.value.code == 2
+    assert "config.lr= has no value; write config.lr=null for none" in " ".join(capsys.readouterr().err.split())

@@ -64,7 +64,7 @@ def assert_loads(path: Path, model: nn.Module, other: nn.Module) -> None:
 def test_the_file_loads_into_a_model_of_the_same_class(tmp_path: Path) -> None:
     model, out = Model(), tmp_path / "out" / "model.safetensors"
     folder = save(tmp_path / "job", {"": model})
-    manifest, size = export(LocalFolder(folder), out)
+    manifest, size = export(LocalFolder(folder), lambda _: out)
     assert (manifest.step, size) == (5, out.stat().st_size)
     assert_loads(out, model, Model())
     with safe_open(out, framework="pt") as file:
@@ -79,15 +79,27 @@ def test_a_jobs_folder_gives_its_newest_that_holds(tmp_path: Path) -> None:
     (document,) = newest.glob("state*")
     document.write_text("{}")
     assert find_checkpoint(LocalFolder(tmp_path))[0].name == "1-5"
-    export(LocalFolder(tmp_path), tmp_path / "out.safetensors")
+    export(LocalFolder(tmp_path), lambda _: tmp_path / "out.safetensors")
     assert_loads(tmp_path / "out.safetensors", model, Model())
     with pytest.raises(CheckpointCorrupt, match=f"{document.name} of checkpoint 1-9 has 2 bytes"):
-        export(LocalFolder(newest), tmp_path / "out.safetensors")
+        export(LocalFolder(newest), lambda _: tmp_path / "out.safetensors")
     with pytest.raises(UserError, match=r"there is no whole checkpoint in .*absent"):
-        export(LocalFolder(tmp_path / "absent"), tmp_path / "out.safetensors")
-    export(LocalFolder(tmp_path), tmp_path / "out.safetensors", job="job_1")
+        export(LocalFolder(tmp_path / "absent"), lambda _: tmp_path / "out.safetensors")
+    export(LocalFolder(tmp_path), lambda _: tmp_path / "out.safetensors", job="job_1")
     with pytest.raises(UserError, match=r"is of job_1: `rubato export job_1` writes that one"):
-        export(LocalFolder(tmp_path), tmp_path / "out.safetensors", job="job_2")
+        export(LocalFolder(tmp_path), lambda _: tmp_path / "out.safetensors", job="job_2")
+
+
+def test_a_checkpoint_in_a_folder_of_another_name_is_exported_as_what_it_is(tmp_path: Path) -> None:
+    """As `rubato checkpoints download ckpt_... FOLDER` makes one; in a job's folder it is no checkpoint."""
+    named = save(tmp_path / "job", {"": Model()}).rename(tmp_path / "job" / "best")
+    manifest, _ = export(LocalFolder(named), lambda found: tmp_path / f"{found.step}.safetensors")
+    assert manifest.step == 5
+    with safe_open(tmp_path / "5.safetensors", framework="pt") as file:
+        assert file.metadata()["checkpoint"] == "1-5"
+    named.rename(tmp_path / "job" / "1-6")
+    with pytest.raises(UserError, match="is that of 1-5: the folder was renamed or copied"):
+        export(LocalFolder(tmp_path / "job"), lambda _: tmp_path / "no.safetensors")
 
 
 def test_a_pickle_in_the_place_of_any_file_is_refused_and_not_run(tmp_path: Path) -> None:
@@ -112,8 +124,8 @@ def test_one_of_several_models(tmp_path: Path) -> None:
     models: dict[str, nn.Module] = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
     folder = LocalFolder(save(tmp_path, models))
     with pytest.raises(UserError, match="this checkpoint holds 'generator', 'critic'; name one with --model"):
-        export(folder, tmp_path / "out.safetensors")
-    export(folder, tmp_path / "out.safetensors", "critic")
+        export(folder, lambda _: tmp_path / "out.safetensors")
+    export(folder, lambda _: tmp_path / "out.safetensors", "critic")
     assert_loads(tmp_path / "out.safetensors", models["critic"], nn.Linear(3, 1))
 
 
@@ -121,7 +133,7 @@ def test_one_of_several_models(tmp_path: Path) -> None:
 def test_a_compiled_model_is_exported_as_the_model(tmp_path: Path) -> None:
     model = nn.Linear(2, 3)
     folder = save(tmp_path, {"": torch.compile(model)})  # type: ignore[dict-item]
-    export(LocalFolder(folder), tmp_path / "out.safetensors")
+    export(LocalFolder(folder), lambda _: tmp_path / "out.safetensors")
     assert_loads(tmp_path / "out.safetensors", model, nn.Linear(2, 3))
 
 
@@ -133,6 +145,6 @@ def test_the_command_works_on_a_folder_without_a_service(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "step 5 of job_1" in done.stderr
     assert_loads(out, model, Model())
-    refused = subprocess.run([*command, str(tmp_path / "none"), "--out", str(out)], capture_output=True, text=True)
+    refused = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "there is no whole checkpoint" in refused.stderr

@@ -51,6 +51,8 @@ def test_a_missing_function_is_told_with_those_that_are_there(folder: Path) -> N
     )
     with pytest.raises(EntrypointError, match=r"train\.py has no function 'train'; its functions are fit; the entryp"):
         check_entrypoint("train.py:train", folder)
+    with pytest.raises(EntrypointError, match=r"train\.py has no function 'fitt'; did you mean 'fit'\?$"):
+        check_entrypoint("train.py:fitt", folder)
     with pytest.raises(EntrypointError, match="it defines none"):
         check_entrypoint("package.module:train", folder)
     with pytest.raises(EntrypointError, match="its functions are begin"):

@@ -69,7 +69,7 @@ def test_a_name_alone_is_a_folder_only_where_that_holds_checkpoints(
     serve(service, stored)
     assert rubato("init", "digits").code == 0
     done = rubato("export", "digits")
-    assert (done.code, Path("model.safetensors").is_file()) == (0, True), done.err
+    assert (done.code, Path("digits-30.safetensors").is_file()) == (0, True), done.err
     assert "digits is taken as a job" in done.err
     assert "./digits would mean it" in done.err
     meant = rubato("export", "./digits")
@@ -82,6 +82,40 @@ def test_a_name_alone_is_a_folder_only_where_that_holds_checkpoints(
         assert f"{name} is taken as the folder" in folder.err
         assert "by its id (job_...)" in folder.err
     assert len(service.requests) == asked
+
+
+def test_a_downloaded_checkpoint_is_exported_as_the_download_says(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    serve(service, stored)
+    files = [{"name": path.name, "bytes": path.stat().st_size} for path in stored.path.iterdir()]
+    item = {"id": "ckpt_2", "attempt": 2, "step": 30, "checkpoint_id": "2-30", "files": files}
+    service.on("GET", "/checkpoints/ckpt_2", item)
+    done = rubato("checkpoints", "download", "ckpt_2", "best one")
+    assert (done.code, "`rubato export './best one'` makes a model of it" in done.err) == (0, True), done.err
+    exported = rubato("export", "./best one")
+    assert (exported.code, Path("job_1-30.safetensors").is_file()) == (0, True), exported.err
+
+
+def test_a_file_that_exists_is_replaced_only_by_force(
+    service: FakeService, rubato: Rubato, stored: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    serve(service, stored)
+    for arguments, file in (
+        (("digits",), "digits-30.safetensors"),
+        ((str(stored),), "job_1-30.safetensors"),
+        ((str(stored), "--out", "mine"), "mine"),
+    ):
+        Path(file).write_text("another model")
+        asked = len(service.requests)
+        refused = rubato("export", *arguments)
+        assert (refused.code, f"{file} exists already" in refused.err, "--force" in refused.err) == (1, True, True)
+        assert Path(file).read_text() == "another model"
+        assert not any("/files/" in request.path for request in service.requests[asked:]), "nothing is fetched for it"
+        assert rubato("export", *arguments, "--force").code == 0
+        assert load_file(file)
 
 
 def test_a_folder_that_is_not_there_is_not_made(rubato: Rubato, stored: LocalFolder, tmp_path: Path) -> None:

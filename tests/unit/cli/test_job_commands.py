@@ -138,7 +138,14 @@ def test_logs_without_a_line_say_so(service: FakeService, rubato: Rubato) -> Non
     assert (nothing.code, nothing.out) == (0, "")
     assert "written nothing yet" in nothing.err
     for limit in (("--rank", "9"), ("--since", "5m")):
-        assert "No line matches" in rubato("logs", "job_1", *limit).err
+        assert rubato("logs", "job_1", *limit).err == "No line matches.\n"
+    line = {"id": "0:1", "time": "t", "worker_id": "w1", "rank": 3, "stream": "stdout", "line": "hello"}
+
+    def answer(request: Request) -> Reply:
+        return Reply({"items": [] if "rank" in request.query else [line], "next": None})
+
+    service.on("GET", "/jobs/job_1/logs", answer)
+    assert rubato("logs", "job_1", "--rank", "9").err == "No line matches. The newest lines are of rank 3.\n"
 
 
 def test_a_search_goes_on_to_the_beginning_of_the_log_and_says_so(service: FakeService, rubato: Rubato) -> None:
@@ -305,6 +312,14 @@ def test_a_scaling_that_will_not_come(
     assert words in done.err
 
 
+def test_scale_of_a_paused_job_says_from_when_the_wish_holds(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job(status="paused", workers=0))
+    service.on("POST", "/jobs/digits/scale", Reply(job(status="paused", workers=0, desired_workers=3), 202))
+    done = rubato("scale", "digits", "3")
+    said = "digits is paused; the wish for 3 workers holds from `rubato resume digits` on.\n"
+    assert (done.code, done.err) == (0, said)
+
+
 def test_scale_wait_ends_at_its_timeout_and_the_wish_stands(service: FakeService, rubato: Rubato) -> None:
     waiting = event(1, "capacity.waiting", "Waiting for 2 slots.")
     service.on("GET", "/jobs/digits", job())
@@ -371,6 +386,22 @@ def test_wait_for_a_status_and_not_in_time(service: FakeService, rubato: Rubato)
     service.on("GET", "/jobs/job_1", job())
     assert rubato("wait", "digits", "--for", "paused,running").code == 0
     assert rubato("wait", "digits", "--timeout", "0").code == 101
+
+
+def test_a_wait_says_why_it_ended_without_what_was_waited_for(service: FakeService, rubato: Rubato) -> None:
+    service.on("GET", "/jobs/digits", job())
+    service.on("GET", "/jobs/job_1", job())
+    late = rubato("wait", "digits", "--timeout", "0.1")
+    assert (late.code, late.out) == (101, "running\n")
+    assert late.err.splitlines()[-1] == "digits is running: not ended within 0.1 s."
+    paused = rubato("wait", "digits", "--for", "paused,queued", "--timeout", "0")
+    assert "digits is running: not paused or queued within 0 s." in paused.err
+    service.on("GET", "/jobs/job_1", job(status="failed", message="w1.2 ran out of memory\nTraceback ..."))
+    failed = rubato("wait", "digits")
+    assert (failed.code, failed.out) == (100, "failed\n")
+    said = ["digits failed: w1.2 ran out of memory", "  rubato explain digits   says more"]
+    assert failed.err.splitlines()[-2:] == said
+    assert "explain" not in rubato("wait", "digits", "--for", "failed").err
 
 
 def test_a_wait_shows_where_the_job_is(service: FakeService, rubato: Rubato, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,3 +40,27 @@ def test_batch_and_seed_are_said_alike_to_run_and_submit(
         body = service.requests[-1].json
         assert (body["batch"], body["seed"]) == ({"global_size": 32, "num_microbatches": 16}, seed)
         assert (ran[-1].batch.global_size, ran[-1].batch.num_microbatches, ran[-1].seed) == (32, 16, seed)
+
+
+def test_a_function_that_is_not_there_starts_nothing(
+    rubato: Rubato, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[JobSpec] = []
+    monkeypatch.setattr("rubato.launch.local.run_local", lambda spec, **_: ran.append(spec) or 0)
+    (tmp_path / "train.py").write_text("def train(run): ...\n")
+    done = rubato("run", f"{tmp_path}/train.py:trainn")
+    assert (done.code, ran) == (1, [])
+    assert done.err == "error: train.py has no function 'trainn'; did you mean 'train'?\n"
+    missing = rubato("run", f"{tmp_path}/trian.py")
+    assert (missing.code, ran) == (1, [])
+    assert "trian.py; did you mean 'train.py'?" in missing.err
+    assert rubato("run", f"{tmp_path}/train.py").err == ""
+    assert len(ran) == 1
+
+
+def test_far_more_workers_than_cores_are_remarked(rubato: Rubato, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rubato.launch.local.run_local", lambda *_, **__: 0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert rubato("run", "--recipe", "char-lm", "--workers", "8").err == ""
+    done = rubato("run", "--recipe", "char-lm", "--workers", "99", "--set", "workers.max=99", "--batch", "99")
+    assert (done.code, "99 workers share 2 cores" in done.err) == (0, True), done.err

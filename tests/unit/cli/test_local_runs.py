@@ -185,3 +185,20 @@ def test_a_run_whose_checkpoints_another_one_goes_on_with_is_not_deleted(folder:
         assert re.search(rf"python train.py \(process .* saves its\s+checkpoints to {RUN}'s", refused.err)
     assert rubato("delete", RUN).code == 0
     assert not folder.exists()
+
+
+def test_a_run_is_resumed_by_a_command_line_that_is_told(folder: Path, service: FakeService, rubato: Rubato) -> None:
+    record = {"name": "toy", "socket": "no-such-socket", "checkpoints": "/my runs/toy", "desired_workers": 3}
+    (folder / RUN_FILE).write_text(json.dumps(record))
+    done = rubato("resume", RUN)
+    assert (done.code, service.requests) == (1, [])
+    assert "`rubato run FILE --workers 3 --checkpoint-dir '/my runs/toy'` goes on" in " ".join(done.err.split())
+    assert "run_..." not in rubato("resume", "--help").out, "it takes jobs only"
+
+
+def test_output_of_ranks_that_wrote_nothing_names_those_that_did(
+    folder: Path, service: FakeService, rubato: Rubato
+) -> None:
+    lines = [{"time": TIME, "worker_id": f"w{rank}", "rank": rank, "stream": "stdout", "line": "x"} for rank in (1, 0)]
+    write(folder, "logs", *lines)
+    assert "No line matches. The newest lines are of ranks 0, 1." in rubato("logs", RUN, "--rank", "9").err

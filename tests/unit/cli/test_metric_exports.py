@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,30 @@ def test_what_is_not_installed_is_named_with_its_extra(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(UserError, match=r"pip install '\.\[mlflow\]' in the checkout"):
         metric_exports.to_mlflow(found_job(), rows(), "http://mlflow.example")
+
+
+def test_an_mlflow_that_does_not_answer_is_told_at_once() -> None:
+    with socket.socket() as held:  # bound, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"MLflow does not answer at {uri} .*; check the address"):
+            metric_exports.to_mlflow(found_job(), rows(), uri)
+
+
+def test_what_mlflow_refuses_is_told_in_a_line(service: FakeService) -> None:
+    with pytest.raises(UserError, match=f"MLflow at {service.url} refused: "):  # it answers, and is no MLflow
+        metric_exports.to_mlflow(found_job(), rows(), service.url)
+
+
+def test_what_wandb_refuses_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    def refuse(**_: Any) -> None:
+        raise wandb.Error("no API key")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(UserError, match="W&B takes no run: no API key; see `wandb login`"):
+        metric_exports.to_wandb(found_job(), rows(), "vision")
 
 
 def test_a_job_without_a_step_has_nothing_to_export(service: FakeService, rubato: Rubato, tmp_path: Path) -> None:

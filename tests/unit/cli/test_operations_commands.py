@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato
+from tests.unit.cli.fake_service import FakeService, Reply, Request, Rubato, job
 
 WORKERS = {
     "items": [
@@ -45,8 +45,14 @@ def test_a_worker_is_named_by_id_or_by_present_rank(service: FakeService, rubato
     assert len(service.asked("POST", f"/jobs/digits/workers/w1.3/{kind}")) == 1
     assert "idempotency-key" in {name.lower() for name in service.requests[-1].headers}
     assert rubato("worker", kind, "digits", "w1.3").code == 0
+    service.on("GET", "/jobs/digits", job())
     missing = rubato("worker", kind, "digits", "7")
-    assert (missing.code, "no worker of digits has rank 7 now" in missing.err) == (2, True)
+    told = "error: no worker of digits has rank 7 now: see `rubato worker ls digits`\n"
+    assert (missing.code, missing.err) == (102, told)
+    service.on("GET", "/jobs/digits", job(status="paused"))
+    service.on("GET", "/jobs/digits/workers", {"items": []})
+    paused = rubato("worker", kind, "digits", "0")
+    assert (paused.code, paused.err) == (102, "error: no worker of digits has rank 0 now: digits is paused\n")
 
 
 def test_waiting_for_a_drain_ends_with_what_came_of_it(service: FakeService, rubato: Rubato) -> None:

@@ -12,6 +12,7 @@ from rubato.cli.render import (
     describe_failure,
     describe_job,
     format_age,
+    format_bytes,
     format_number,
     format_pause,
     job_table,
@@ -36,6 +37,11 @@ NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 )
 def test_ages(since: str | None, age: str) -> None:
     assert format_age(since, NOW) == age
+
+
+def test_sizes_have_a_unit_that_fits() -> None:
+    sizes = [format_bytes(count) for count in (0, 412, 999.7, 3_456, 999_700, 2_345_678, 3e9)]
+    assert sizes == ["0 B", "412 B", "1 kB", "3.46 kB", "1 MB", "2.35 MB", "3 GB"]
 
 
 def test_pauses_have_a_unit_that_fits() -> None:

@@ -115,6 +115,8 @@ def test_settings_reach_into_fields_and_have_types() -> None:
 def test_a_setting_without_a_value_is_refused() -> None:
     with pytest.raises(UserError, match=r"config\.lr= has no value; write config\.lr=null for none"):
         apply_settings({"name": "a"}, {"config.lr": ""})
+    with pytest.raises(UserError, match=r"config is a section, its keys are set as config\.KEY=VALUE$"):
+        apply_settings({"name": "a"}, {"config": ""})
     assert apply_settings({}, {"labels.note": "", "config.note": "''"}) == {
         "labels": {"note": ""}, "config": {"note": ""},
     }  # fmt: skip
@@ -172,3 +174,14 @@ def test_a_key_is_a_text() -> None:
         "notifications": [{"on": ["failed"], "webhook": "team"}],
         "config": {"no": 1, "true": False},
     }
+
+
+def test_a_file_beside_that_is_called_almost_so_is_named(tmp_path: Path) -> None:
+    for name in ("train.py", "job.yaml", "notes.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"there is no file .*trian\.py; did you mean 'train\.py'\?$"):
+        read_draft(f"{tmp_path}/trian.py:fit")
+    with pytest.raises(UserError, match=r"jobs\.yaml; did you mean 'job\.yaml'\?$"):
+        read_draft(f"{tmp_path}/jobs.yaml")
+    with pytest.raises(UserError, match=r"there is no file .*note\.py$"):
+        read_draft(f"{tmp_path}/note.py")

@@ -50,6 +50,15 @@ def test_files_are_not_replaced_without_force(tmp_path: Path, capsys: pytest.Cap
     assert read_draft(str(tmp_path / "job.yaml")).data["name"] == "other"
 
 
+def test_a_name_that_no_job_may_have_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", str(tmp_path / "new"), "--name", "Not A Name"]) == 2
+    assert "'Not A Name' is no name of a job" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "new").exists()
+    assert run(["init", str(tmp_path / "new"), "--name", "not-a-name"]) == 0
+
+
 class PreparedOnly(AloneRun):
     """A run on another device than the CPU that ends where training would begin."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_submit_packs_uploads_and_submits_in_this_order(service: FakeService, ru
     assert [request.method for request in service.requests[3:]] == ["HEAD", "POST"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "wanted", "said"), [(1, 8, 2, "4"), (1, 8, 4, "8"), (1, 2, 1, "2"), (1, 2, 2, "1"), (3, 3, 3, None)]
+)
+def test_submit_names_a_count_of_workers_that_the_job_may_have(
+    service: FakeService, rubato: Rubato, low: int, high: int, wanted: int, said: str | None
+) -> None:
+    made = job(min_workers=low, max_workers=high, desired_workers=wanted)
+    service.on("POST", "/jobs", Reply(made, 201))
+    done = rubato("submit", "--recipe", "image-classifier")
+    assert re.findall(r"rubato scale digits (\d+) ", done.err) == ([said] if said else [])
+
+
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_submit_sends_nothing_where_the_function_is_missing(
     service: FakeService, rubato: Rubato, tmp_path: Any, flags: tuple[str, ...]
@@ -66,6 +79,15 @@ def test_submit_sends_nothing_where_the_function_is_missing(
     done = rubato("submit", f"{tmp_path}/train.py:trane", *flags)
     assert (done.code, service.requests) == (1, [])
     assert "train.py has no function 'trane'; its functions are fit" in done.err
+
+
+def test_a_project_that_is_not_there_is_told_with_what_makes_it(service: FakeService, rubato: Rubato) -> None:
+    finding = {"path": "project", "message": "there is no project 'vision'; you may submit to default"}
+    problem = {"code": "invalid_spec", "detail": "The job spec is not valid.", "errors": [finding]}
+    service.on("POST", "/jobs", Reply(problem, 422))
+    done = rubato("submit", "--recipe", "image-classifier", "--set", "project=vision")
+    assert (done.code, "`rubato project add vision` makes it" in done.err) == (1, True), done.err
+    assert "you may submit to default" in done.err
 
 
 def test_submit_shows_every_mistake_before_anything_is_sent(
@@ -98,7 +120,7 @@ def test_submit_packs_the_folder_of_a_spec_that_names_a_file_and_no_folder(
     (tmp_path / "train.py").write_text("def train(run): ...\n\n\ntrain_func = train\n")
     done = rubato("submit", f"{tmp_path}/job.yaml")
     assert service.asked("POST", "/jobs")[0].json["package"]
-    assert f"Packed {tmp_path}: 2 files, 0.00 MB, uploaded." in done.err
+    assert re.search(f"Packed {tmp_path}: 2 files, \\d+ B, uploaded", done.err)
     assert "rubato scale" not in done.err, "scaling restarts a Ray Train job"
     service.on("POST", "/jobs", lambda request: Reply({"spec": request.json}))
     assert rubato("submit", f"{tmp_path}/job.yaml", "--dry-run").err == f"Would pack {tmp_path}.\n"

@@ -66,8 +66,22 @@ def test_events_of_a_kind_or_of_all_that_begin_so(happened: FakeService, rubato:
     assert "worker.lost" in rubato("events", "digits", "--kind", "worker.lost").out
     several = rubato("events", "digits", "--kind", "worker", "--kind", "job.submitted").out.splitlines()
     assert [line.split()[-1] for line in several] == ["ada.", "SIGKILL."]
-    none = rubato("events", "digits", "--kind", "work")
-    assert (none.out, "No event of kind work" in none.err) == ("", True)
+    none = rubato("events", "digits", "--kind", "checkpoint", "--kind", "outcome")
+    assert (none.code, none.out, "No event of kind checkpoint, outcome" in none.err) == (0, "", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("worker.lots", "did you mean 'worker.lost'?"),
+        ("work", "did you mean 'worker'?"),
+        ("zebra", "there are: arithmetic.changed"),
+    ],
+)
+def test_a_kind_that_no_event_has_is_refused(happened: FakeService, rubato: Rubato, kind: str, advice: str) -> None:
+    done = rubato("events", "digits", "--kind", kind)
+    assert (done.code, happened.requests) == (2, [])
+    assert f"{kind!r} is no kind of event; {advice}" in " ".join(done.err.split())
 
 
 def test_events_are_followed_to_the_end_of_the_job(happened: FakeService, rubato: Rubato) -> None:
@@ -87,7 +101,8 @@ def test_metrics_of_a_name_that_is_not_there_yet(charts: FakeService, rubato: Ru
     charts.on("GET", "/jobs/job_1/metrics/chart", {"series": {"loss": {"x": [1, 2], "y": [None, None]}}})
     done = rubato("metrics", "job_1", "loss", "f1")
     assert charts.asked("GET", "/jobs/job_1/metrics/chart")[0].query["names"] == "loss,f1"
-    assert "has logged no f1 yet" in done.err
+    assert "digits has logged no f1 yet; it has loss, samples_per_second." in done.err
+    assert "no los yet; did you mean 'loss'?" in rubato("metrics", "job_1", "los").err
     assert done.out.splitlines()[2].split()[:3] == ["loss", "not", "finite"]
 
 

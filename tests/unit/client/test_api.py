@@ -329,6 +329,24 @@ def test_nor_is_anything_asked_twice(tmp_path: Path, act: Callable[[Client], Any
         assert asked[0] == asked[1]
 
 
+def test_wait_for_what_is_no_status_asks_nothing(tmp_path: Path) -> None:
+    asked: list[httpx.Request] = []
+    with (
+        client_of(lambda request: asked.append(request) or httpx.Response(200, json=JOB), tmp_path) as client,
+        pytest.raises(UserError, match="statuses: 'runing' is no status; one of queued, starting, running, "),
+    ):
+        client.wait("job_1", statuses=("runing",))
+    assert not asked
+
+
+def test_a_job_is_shown_without_its_spec_and_the_reply(tmp_path: Path) -> None:
+    reply = {**JOB, "spec": {"secret_plan": "x" * 6000}}
+    with client_of(lambda _: httpx.Response(200, json=reply), tmp_path) as client:
+        job = client.job("job_1")
+    assert "secret_plan" not in repr(job)
+    assert job.spec == reply["spec"]
+
+
 def test_wait_ends_at_its_deadline_with_the_job_as_it_is(tmp_path: Path) -> None:
     with client_of(lambda _: httpx.Response(200, json=JOB), tmp_path) as client:
         assert client.wait("job_1", timeout_s=0.01).status == "running"
