@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import typer
 
 from rubato.cli.exits import ExitCode, code_for_status
+from rubato.cli.options import is_local_run
 from rubato.cli.output import is_live, note, stderr_console
 from rubato.cli.render import (
     WIDE,
@@ -333,7 +334,7 @@ def describe_wish(job: Job, workers: int) -> str:
 
 def is_laid_aside(job: Job) -> bool:
     """Whether it trains again only once somebody resumes it. What makes way for another job goes on by itself, and a
-    `rubato run` that is paused has ended.
+    `rubato run` ends by a pause.
     """
     makes_way = job.status == Status.PAUSING and job.reason == Reason.PREEMPTED
-    return job.status in (Status.PAUSING, Status.PAUSED) and not makes_way and job.finished_at is None
+    return job.status in (Status.PAUSING, Status.PAUSED) and not makes_way and not is_local_run(job.id)

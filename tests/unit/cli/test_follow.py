@@ -71,7 +71,7 @@ def test_a_gap_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
         ({"status": "paused"}, True),
         ({"status": "pausing"}, True),
         ({"status": "pausing", "reason": "preempted"}, False),
-        ({"status": "paused", "finished_at": "2026-01-02T03:04:05Z"}, False),
+        ({"status": "pausing", "id": "run_6a0000000000aa"}, False),
         ({"status": "queued", "reason": "preempted"}, False),
     ],
 )
