@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import posixpath
 from collections.abc import Collection, Iterator
 
 from rubato.errors import EntrypointError
+from rubato.near import meant
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def places(target: str) -> tuple[str, ...]:
+    """Where a target, a file or a module, may lie in a working folder."""
+    if target.endswith(".py"):
+        return (posixpath.normpath(target),)
+    base = target.replace(".", "/")
+    return f"{base}.py", f"{base}/__init__.py"
 
 
 def find_source(target: str, names: Collection[str]) -> str | None:
@@ -25,16 +33,12 @@ def find_source(target: str, names: Collection[str]) -> str | None:
     Raises:
         EntrypointError: the file is not there; names one that may be meant.
     """
-    if not target.endswith(".py"):
-        base = target.replace(".", "/")
-        return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in names), None)
-    path = posixpath.normpath(target)
-    if path in names:
-        return path
-    near = difflib.get_close_matches(target, names, n=1)
+    found = next((path for path in places(target) if path in names), None)
+    if found is not None or not target.endswith(".py"):
+        return found
     there = ", ".join(sorted(name for name in names if name.endswith(".py") and "/" not in name)[:8])
-    advice = f"did you mean {near[0]}?" if near else f"{there or 'no Python file'} there; see entrypoint in the spec"
-    raise EntrypointError(f"there is no file {target} in the working folder; {advice}")
+    advice = meant(target, names) or f" ({there or 'no Python file'} there); see entrypoint in the spec"
+    raise EntrypointError(f"there is no file {target} in the working folder{advice}")
 
 
 def check_source(target: str, name: str, source: bytes) -> str:
@@ -59,9 +63,8 @@ def check_source(target: str, name: str, source: bytes) -> str:
         return ""
     functions = [one for one, is_function in found.items() if is_function and not one.startswith("_")]
     there = f"its functions are {', '.join(functions[:8])}" if functions else "it defines none"
-    near = difflib.get_close_matches(name, functions, n=1)
-    advice = f"did you mean '{near[0]}'?" if near else f"{there}; the entrypoint is FILE:FUNCTION"
-    raise EntrypointError(f"{target} has no function {name!r}; {advice}")
+    advice = meant(name, functions) or f"; {there}; the entrypoint is FILE:FUNCTION"
+    raise EntrypointError(f"{target} has no function {name!r}{advice}")
 
 
 def _bound(scope: ast.AST) -> Iterator[tuple[str, bool]]:

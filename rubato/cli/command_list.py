@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.core
 
-from rubato.cli.near import meant
+from rubato.near import meant
 
 OTHER_WORDS = {
     "describe": "get",

@@ -14,7 +14,6 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import PlainProgress, gap_listener, sentence_of
 from rubato.cli.live import Picture, WatchOption, show
 from rubato.cli.local_runs import source_of
-from rubato.cli.near import meant
 from rubato.cli.options import UNFINISHED, JobOrRunArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
 from rubato.cli.render import (
@@ -27,6 +26,7 @@ from rubato.cli.render import (
     node_table,
     styled_status,
 )
+from rubato.near import meant
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:

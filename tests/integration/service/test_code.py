@@ -67,7 +67,7 @@ async def test_the_files_of_a_package_are_listed_and_read(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("entrypoint", "told"),
     [
-        ("trian.py:train", "there is no file trian.py in the working folder; did you mean train.py?"),
+        ("trian.py:train", "there is no file trian.py in the working folder; did you mean 'train.py'?"),
         ("train.py:trian", "train.py has no function 'trian'; did you mean 'train'?"),
         ("./train.py:other", "./train.py has no function 'other'; its functions are train; the entrypoint is"),
     ],

@@ -17,8 +17,7 @@ BESIDES = {
     "api": ("rubato.recipes", "rubato.recipes.keys", "rubato.spec_yaml", *PLANNER),
     "service": ("rubato.entrypoint_source", "rubato.recipes.check"),
 }
-"""Those tell of the recipes and of a program without importing one, and read specs as the command line does; the planner
-is pure."""
+"""They tell of recipes and programs without importing one, and read specs as the CLI does; the planner is pure."""
 
 
 def imported_modules(path: Path) -> set[str]:
