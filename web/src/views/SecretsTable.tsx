@@ -91,7 +91,7 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
                         confirm="Remove"
                         isDanger
                         isSmall
-                        disabled={isBusy}
+                        isHeld={isBusy}
                         onConfirm={() =>
                           void act(
                             () => remove(`${path}/${encodeURIComponent(secret.name)}`),

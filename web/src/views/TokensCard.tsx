@@ -144,7 +144,7 @@ function Revoke({ token, onDone }: { token: Token; onDone: () => void }) {
       confirm="Revoke"
       isDanger
       isSmall
-      disabled={isBusy}
+      isHeld={isBusy}
       onConfirm={() =>
         void act(
           () => remove(`/tokens/${encodeURIComponent(token.id)}`),

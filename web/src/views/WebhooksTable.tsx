@@ -4,6 +4,7 @@ import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Copy } from "../parts/Copy";
 import { FormDialog, ToldOnce } from "../parts/FormDialog";
+import { pressedUnless } from "../parts/pressedUnless";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
@@ -133,7 +134,7 @@ function Actions({ path, name, now, onDone }: ActionsProps) {
     );
   return (
     <div class="actions nowrap">
-      <button type="button" class="button small" disabled={isBusy} onClick={test}>
+      <button type="button" class="button small" {...pressedUnless(isBusy, test)}>
         Send a test
       </button>
       <Deliveries path={path} name={name} now={now} />
@@ -143,7 +144,7 @@ function Actions({ path, name, now, onDone }: ActionsProps) {
         confirm="Remove"
         isDanger
         isSmall
-        disabled={isBusy}
+        isHeld={isBusy}
         onConfirm={() => void act(() => remove(path), `${name} is gone`, onDone)}
       >
         <p>Nothing more is sent there, and what became of earlier messages is forgotten.</p>
