@@ -13,11 +13,11 @@ import type { Delivery, Webhook } from "../wire";
 import { Deliveries } from "./Deliveries";
 
 const TOPICS: [string, string][] = [
-  ["status", "a job comes to another status"],
-  ["scaling", "another number of workers is asked for, or trains"],
-  ["failure", "a job fails or restarts, a worker is lost"],
-  ["checkpoint", "a checkpoint is saved, deleted, or could not be"],
-  ["asked", "a job asks for it (notifications in its spec), and no other time"],
+  ["status", "the status of a job changes"],
+  ["scaling", "a job is scaled, or asked to be"],
+  ["failure", "a job fails or restarts, or a worker is lost"],
+  ["checkpoint", "a checkpoint is saved or deleted, or could not be"],
+  ["asked", "a job asks for it, under notifications: in its spec"],
 ];
 
 /** Addresses that are told what happens to a project's jobs. */
@@ -60,12 +60,13 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
             <input name="url" type="url" required placeholder="https://" autocomplete="off" />
           </label>
           <fieldset class="field">
-            <legend>Told when (all, where none is chosen)</legend>
+            <legend>Send a message when</legend>
             {TOPICS.map(([topic, meaning]) => (
               <label key={topic} class="check">
                 <input type="checkbox" name="events" value={topic} /> {meaning}
               </label>
             ))}
+            <small class="soft">Where you choose none: all of these but the last.</small>
           </fieldset>
         </FormDialog>
       </div>
