@@ -1,4 +1,4 @@
-"""Who works by the keyboard goes on where they were: what was pressed keeps the focus, or what came in its place has it."""
+"""Who works by the keyboard goes on where they were: what was pressed keeps the focus, or what took its place."""
 
 from __future__ import annotations
 
@@ -79,6 +79,8 @@ def test_a_refused_form_is_gone_on_with(service: Service, cluster: SimulatedClus
     card.get_by_role("button", name="Pin").press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("storage")  # nothing was really written there
     expect(card.get_by_role("button", name="Pin")).to_be_focused()
+    page.get_by_role("alert").get_by_role("button", name="Close").press("Enter")
+    expect(page.locator("#main")).to_be_focused()
 
 
 def test_what_takes_the_place_of_what_was_pressed_has_the_focus(

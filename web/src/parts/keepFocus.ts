@@ -1,4 +1,4 @@
-const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+const FOCUSABLE = ":is(a[href], button, input, select, textarea, summary, [tabindex]):not(:disabled)";
 
 /**
  * Where what has the focus is taken away (a row that is deleted, a tab that is left), what is nearest to it takes it:
@@ -37,11 +37,11 @@ function heirOf(lost: MutationRecord, records: readonly MutationRecord[]): HTMLE
   return nearestTo(around);
 }
 
-/** Of those around, from the inside out, the first that takes the focus or holds what does. */
+/** Of those around, from the inside out, the first that takes the focus or holds what does; at last the content. */
 function nearestTo(place: Element | null): HTMLElement | null {
   for (let around = place; around; around = around.parentElement) {
     if (!around.isConnected) continue;
-    const found = firstIn(around);
+    const found = around.querySelector<HTMLElement>("#main") ?? firstIn(around);
     if (found) return found;
   }
   return null;

@@ -42,8 +42,8 @@ export function costOf(
 function agentsCost(cluster: string | null): string[] {
   return [
     `${cluster === null ? "Every agent that uses it" : `The agent of the cluster ${cluster}`} is refused from now on.`,
-    "Its cluster counts as offline then: nothing more is started there, and nobody looks after the jobs that run there " +
-      "until the agent has another token.",
+    "Its cluster counts as offline then: nothing more is started there, and nobody looks after the jobs that run " +
+      "there until the agent has another token.",
   ];
 }
 
@@ -53,6 +53,7 @@ const FILES: Record<string, string> = { admin: "token", cluster: "cluster-token"
 function renewal({ name, role, user }: Pick<Token, "name" | "role" | "user">): string[] {
   if (user !== null || name !== role) return [];
   return [
-    `If it is the service's own, as its name says, the next start of the service makes another one, in ${FILES[role]} of its home.`,
+    "If it is the service's own, as its name says, the next start of the service makes another one, " +
+      `in ${FILES[role]} of its home.`,
   ];
 }
