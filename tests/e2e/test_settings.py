@@ -5,10 +5,57 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.ways import WITH_DELIVERIES, answer
+
+
+def test_the_first_token_of_a_home_is_made_with_its_user(own_service: Service, new_page: NewPage) -> None:
+    page = new_page(own_service)
+    page.goto(f"{own_service.url}/settings")
+    page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog", name="New token")
+    dialog.get_by_label("What it is for").fill("laptop")
+    newcomer = dialog.get_by_label("Name of the new user")  # there is nobody else whose it could be
+    dialog.get_by_role("button", name="Create").click()
+    expect(newcomer).to_be_focused()  # nothing was sent without
+    newcomer.fill("Not A Name")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.get_by_role("alert")).not_to_be_empty()
+    newcomer.fill("ada")
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog).to_contain_text("rubato project grant PROJECT ada editor")
+    secret = dialog.locator(".told-once").inner_text()
+    dialog.get_by_role("button", name="Done").click()
+    expect(page.locator("[data-token=laptop]")).to_contain_text("ada")
+    headers = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(f"{own_service.url}/api/v1/me", headers=headers).json()["user"] == "ada"
+
+    page.get_by_role("button", name="New token").click()
+    dialog.get_by_label("What it is for").fill("edge")
+    cluster = dialog.get_by_label("Cluster of the agent")
+    expect(cluster).to_have_count(0)
+    dialog.get_by_label("Who uses it").select_option("the agent of a cluster")
+    expect(dialog.get_by_label("Whose it is")).to_have_count(0)
+    cluster.fill("edge")
+    dialog.get_by_role("button", name="Create").click()
+    dialog.get_by_role("button", name="Done").click()
+    expect(page.locator("[data-token=edge]")).to_contain_text("service account cluster edge")
+
+
+@pytest.mark.parametrize(
+    ("token", "consequence"),
+    [("cluster", "counts as offline"), ("scraper", "scraping stops"), ("admin", "you are signed out at once")],
+)
+def test_revoking_a_token_of_the_service_says_what_it_costs(
+    service: Service, new_page: NewPage, token: str, consequence: str
+) -> None:
+    page = new_page(service)
+    page.goto(f"{service.url}/settings")
+    page.locator(f"[data-token={token}]").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("dialog", name=f"Revoke {token}?")).to_contain_text(consequence)
 
 
 def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewPage) -> None:
@@ -22,8 +69,10 @@ def test_a_token_is_made_shown_once_and_revoked(service: Service, new_page: NewP
     dialog.get_by_label("What it is for").fill("nightly")
     dialog.get_by_label("How long").select_option("7 days")
     dialog.get_by_role("button", name="Create").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("whose token")  # this page was signed in by the home's own
-    dialog.get_by_label("Whose it is").select_option("ada")
+    owner = dialog.get_by_label("Whose it is")
+    expect(owner).to_be_focused()  # this page was signed in by the home's own, which is nobody's: one must choose
+    expect(owner.get_by_role("option", name="yours")).to_have_count(0)
+    owner.select_option("ada")
     dialog.get_by_role("button", name="Create").click()
     secret = dialog.locator(".told-once").inner_text()
     expect(dialog).to_contain_text("not shown again")

@@ -1,5 +1,6 @@
 import { render } from "preact";
 import { App } from "./app";
+import { keepFocus } from "./parts/keepFocus";
 import "uplot/dist/uPlot.min.css";
 import "./styles/tokens.css";
 import "./styles/base.css";
@@ -16,4 +17,7 @@ import "./styles/settings.css";
 import "./styles/compare.css";
 
 const root = document.getElementById("page");
-if (root) render(<App />, root);
+if (root) {
+  keepFocus(root);
+  render(<App />, root);
+}

@@ -1,6 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useId, useRef } from "preact/hooks";
 import { Icon, type IconName } from "./Icon";
+import { pressedUnless } from "./pressedUnless";
 
 interface ConfirmProps {
   /** On the button that asks. */
@@ -17,7 +18,8 @@ interface ConfirmProps {
   isSmall?: boolean;
   /** Its label is read aloud, and shown when one points at it. */
   isIcon?: boolean;
-  disabled?: boolean;
+  /** It cannot be asked for now. */
+  isHeld?: boolean;
   /** What it means. */
   children: ComponentChildren;
 }
@@ -33,10 +35,9 @@ export function Confirm(props: ConfirmProps) {
       <button
         type="button"
         class={props.isIcon ? `icon-button${tone}` : `button${tone}${props.isSmall ? " small" : ""}`}
-        disabled={props.disabled}
         aria-label={props.isIcon ? props.title.replace("?", "") : undefined}
         title={props.isIcon ? props.label : undefined}
-        onClick={() => dialog.current?.showModal()}
+        {...pressedUnless(props.isHeld ?? false, () => dialog.current?.showModal())}
       >
         {props.icon && <Icon name={props.icon} />} {!props.isIcon && props.label}
       </button>

@@ -1,6 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useId, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./Icon";
+import { pressedUnless } from "./pressedUnless";
 
 interface FormDialogProps {
   /** On the button that opens it. */
@@ -17,6 +18,9 @@ interface FormDialogProps {
   /** The fields, as they are when it opens. */
   children: ComponentChildren;
 }
+
+/** Where one goes on after a refusal. */
+const FIELD = ":is(input, select, textarea):not([type=hidden])";
 
 /** A button, and behind it a form that stays open until what it asks for is done. */
 export function FormDialog(props: FormDialogProps) {
@@ -47,6 +51,7 @@ export function FormDialog(props: FormDialogProps) {
       else setOutcome(answer);
     } catch (failure) {
       setError(failure instanceof Error ? failure.message : String(failure));
+      form.querySelector<HTMLElement>(FIELD)?.focus();
     } finally {
       setBusy(false);
     }
@@ -78,7 +83,7 @@ export function FormDialog(props: FormDialogProps) {
               <button type="button" class="button" onClick={close}>
                 Close
               </button>
-              <button type="submit" class="button primary" disabled={isBusy}>
+              <button type="submit" class="button primary" {...pressedUnless(isBusy)}>
                 {props.confirm}
               </button>
             </p>

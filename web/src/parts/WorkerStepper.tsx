@@ -3,6 +3,7 @@ import { post } from "../live/api";
 import { restartNote, scaleNote } from "../state/events";
 import type { Job, JobEvent } from "../wire";
 import { Icon } from "./Icon";
+import { pressedUnless } from "./pressedUnless";
 import { useSay } from "./Toasts";
 
 interface WorkerStepperProps {
@@ -57,8 +58,7 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
           <button
             type="button"
             aria-label="One worker fewer"
-            disabled={count <= job.min_workers}
-            onClick={() => choose(count - 1)}
+            {...pressedUnless(count <= job.min_workers, () => choose(count - 1))}
           >
             <Icon name="minus" />
           </button>
@@ -78,8 +78,7 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
           <button
             type="button"
             aria-label="One worker more"
-            disabled={count >= job.max_workers}
-            onClick={() => choose(count + 1)}
+            {...pressedUnless(count >= job.max_workers, () => choose(count + 1))}
           >
             <Icon name="plus" />
           </button>
@@ -87,7 +86,7 @@ export function WorkerStepper({ job, events, onJob }: WorkerStepperProps) {
         <button
           type="submit"
           class="button primary"
-          disabled={isBusy || !isInside || count === job.desired_workers}
+          {...pressedUnless(isBusy || !isInside || count === job.desired_workers)}
         >
           {isBusy ? "Asking…" : "Scale"}
         </button>

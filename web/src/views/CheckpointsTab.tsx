@@ -3,6 +3,7 @@ import { API, getAll, patch, postOnce, remove, type Unanswered } from "../live/a
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Icon } from "../parts/Icon";
+import { pressedUnless } from "../parts/pressedUnless";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
@@ -123,7 +124,7 @@ function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsPro
     );
   return (
     <p class="actions">
-      <button type="button" class="button small" disabled={isBusy} onClick={clone}>
+      <button type="button" class="button small" {...pressedUnless(isBusy, clone)}>
         New job from here
       </button>
       <button
@@ -131,8 +132,7 @@ function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsPro
         class="button small"
         aria-pressed={isPinned}
         title="A pinned checkpoint is kept, whatever the spec says of older ones"
-        disabled={isBusy}
-        onClick={() => void act(() => patch(path, { pinned: !isPinned }), null, onChange)}
+        {...pressedUnless(isBusy, () => void act(() => patch(path, { pinned: !isPinned }), null, onChange))}
       >
         {isPinned ? "Unpin" : "Pin"}
       </button>
@@ -143,7 +143,7 @@ function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsPro
         dismiss="Keep it"
         isDanger
         isSmall
-        disabled={isBusy || isPinned}
+        isHeld={isBusy || isPinned}
         onConfirm={() => void act(() => remove(path), "Deleted.", onChange)}
       >
         <p class="soft">Its files are removed from the storage. This cannot be taken back.</p>

@@ -3,6 +3,7 @@ import { post, postOnce, remove, type Unanswered } from "../live/api";
 import { Confirm } from "../parts/Confirm";
 import { FormDialog } from "../parts/FormDialog";
 import { Icon, type IconName } from "../parts/Icon";
+import { pressedUnless } from "../parts/pressedUnless";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
 import { jobPath, navigate } from "../router";
@@ -52,8 +53,7 @@ export function RowActions({ job }: { job: Job }) {
         class="icon-button"
         aria-label={`${label} ${job.name}`}
         title={label}
-        disabled={isBusy || !canAsk(verb, job.status)}
-        onClick={() => send(verb)}
+        {...pressedUnless(isBusy || !canAsk(verb, job.status), () => send(verb))}
       >
         <Icon name={isResumable ? "play" : "pause"} />
       </button>
@@ -70,8 +70,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
     <button
       type="button"
       class="button"
-      disabled={isBusy || !canAsk(verb, job.status)}
-      onClick={() => send(verb)}
+      {...pressedUnless(isBusy || !canAsk(verb, job.status), () => send(verb))}
     >
       <Icon name={icon} /> {label}
     </button>
@@ -115,7 +114,7 @@ function PauseAtOnce({ job, onConfirm, isBusy }: ConfirmedProps) {
       confirm="Pause at once"
       dismiss="Let it save"
       isDanger
-      disabled={isBusy}
+      isHeld={isBusy}
       onConfirm={() => onConfirm("pause", { force: true })}
     >
       <p class="soft">
@@ -138,7 +137,7 @@ function Cancel({ job, onConfirm, isBusy, isIcon = false }: ConfirmedProps) {
       dismiss="Keep training"
       isDanger
       isIcon={isIcon}
-      disabled={isBusy || !canAsk("cancel", job.status)}
+      isHeld={isBusy || !canAsk("cancel", job.status)}
       onConfirm={() => onConfirm("cancel", { force: isForced })}
     >
       <p class="soft">
@@ -201,7 +200,7 @@ function Delete({ job }: { job: Job }) {
       confirm="Delete the job"
       dismiss="Keep it"
       isDanger
-      disabled={isBusy}
+      isHeld={isBusy}
       onConfirm={() =>
         void act(
           () => remove(path),

@@ -101,7 +101,7 @@ export function JobView({ id, tab, theme }: JobViewProps) {
       <StreamBanner states={jobId ? [events, metrics] : []} />
       <JobHeader job={job} events={state.events} now={now} onJob={onJob} />
       <TabBar job={job} tab={tab} events={state.events.length} />
-      <div class="tab-panel" id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+      <div class="tab-panel" id="tab-panel" role="tabpanel" tabIndex={-1} aria-labelledby={`tab-${tab}`}>
         {tab === "overview" && (
           <Overview state={state} job={job} now={now} theme={theme} isLoading={isLong && !past.value} />
         )}

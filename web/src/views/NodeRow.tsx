@@ -1,5 +1,6 @@
 import { post } from "../live/api";
 import { Confirm } from "../parts/Confirm";
+import { pressedUnless } from "../parts/pressedUnless";
 import { useAct } from "../parts/useAct";
 import { jobPath } from "../router";
 import { describeSlots, hueOf, type Slot, slotsOf } from "../state/slots";
@@ -90,33 +91,25 @@ function Actions({ node, name, onChange }: { node: Node; name: string; onChange:
   const send = (verb: string, done: string) =>
     void act(() => post(`/nodes/${encodeURIComponent(node.node_id)}/${verb}`), done, onChange);
   if (node.by === "ray") return <span class="soft">the cluster takes it away</span>;
-  if (node.state !== "ready") {
-    return (
-      <div class="actions nowrap">
-        {node.state === "cordoned" && <Drain name={name} node={node} isBusy={isBusy} send={send} />}
-        <button
-          type="button"
-          class="button small"
-          disabled={isBusy}
-          onClick={() => send("uncordon", `${name} takes workers again`)}
-        >
-          Uncordon
-        </button>
-      </div>
-    );
-  }
+  const isReady = node.state === "ready";
+  // One button for both ways, which keeps the focus.
+  const turn = () =>
+    isReady
+      ? send("cordon", `${name} takes no new workers`)
+      : send("uncordon", `${name} takes workers again`);
   return (
     <div class="actions nowrap">
       <button
         type="button"
         class="button small"
-        disabled={isBusy}
-        title="Give it no new workers; those that are there stay"
-        onClick={() => send("cordon", `${name} takes no new workers`)}
+        title={isReady ? "Give it no new workers; those that are there stay" : undefined}
+        {...pressedUnless(isBusy, turn)}
       >
-        Cordon
+        {isReady ? "Cordon" : "Uncordon"}
       </button>
-      <Drain name={name} node={node} isBusy={isBusy} send={send} />
+      {(isReady || node.state === "cordoned") && (
+        <Drain name={name} node={node} isBusy={isBusy} send={send} />
+      )}
     </div>
   );
 }
@@ -135,7 +128,7 @@ function Drain({ node, name, isBusy, send }: DrainProps) {
       title={`Drain ${name}?`}
       confirm="Drain"
       isSmall
-      disabled={isBusy}
+      isHeld={isBusy}
       onConfirm={() => send("drain", `${name} is draining`)}
     >
       <p>

@@ -39,7 +39,7 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
             isSmall
           >
             <label class="field">
-              Name, as training programs find it in their environment
+              Name of the environment variable that training programs read
               <input
                 name="name"
                 required
@@ -49,7 +49,7 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
               />
             </label>
             <label class="field">
-              Value; it is sealed, and never shown again
+              Value: kept encrypted, and never shown again
               <textarea name="value" required rows={3} spellcheck={false} autocomplete="off" />
             </label>
           </FormDialog>
@@ -91,7 +91,7 @@ export function SecretsTable({ project, mayManage, now }: SecretsTableProps) {
                         confirm="Remove"
                         isDanger
                         isSmall
-                        disabled={isBusy}
+                        isHeld={isBusy}
                         onConfirm={() =>
                           void act(
                             () => remove(`${path}/${encodeURIComponent(secret.name)}`),

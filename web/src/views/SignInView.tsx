@@ -1,6 +1,7 @@
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { post } from "../live/api";
 import { Icon } from "../parts/Icon";
+import { pressedUnless } from "../parts/pressedUnless";
 import { navigate } from "../router";
 
 const LINK_SPENT =
@@ -12,6 +13,8 @@ export function SignInView({ onDone }: { onDone: () => void }) {
   const isLinkSpent = new URLSearchParams(location.search).get("link") === "spent";
   const [error, setError] = useState<string | null>(isLinkSpent ? LINK_SPENT : null);
   const [isBusy, setBusy] = useState(false);
+  const field = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => field.current?.focus(), []);
   const submit = async (event: Event) => {
     event.preventDefault();
     setBusy(true);
@@ -22,6 +25,7 @@ export function SignInView({ onDone }: { onDone: () => void }) {
       onDone();
     } catch (failure) {
       setError(failure instanceof Error ? failure.message : String(failure));
+      field.current?.focus();
     } finally {
       setBusy(false);
     }
@@ -40,6 +44,7 @@ export function SignInView({ onDone }: { onDone: () => void }) {
         </p>
         <label for="token">Token</label>
         <input
+          ref={field}
           id="token"
           type="password"
           autocomplete="current-password"
@@ -53,7 +58,7 @@ export function SignInView({ onDone }: { onDone: () => void }) {
         <p id="token-error" class="error" role="alert">
           {error}
         </p>
-        <button type="submit" class="button primary" disabled={isBusy || token.trim() === ""}>
+        <button type="submit" class="button primary" {...pressedUnless(isBusy || token.trim() === "")}>
           {isBusy ? "Signing in…" : "Sign in"}
         </button>
       </form>

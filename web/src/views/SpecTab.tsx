@@ -34,7 +34,8 @@ export function SpecTab({ job }: { job: Job }) {
           <span class="grow" />
           <Copy text={toYaml(spec)} label="Copy the spec" />
         </header>
-        <pre class="code">
+        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolled region must be reachable by keyboard */}
+        <pre class="code" tabIndex={0}>
           {lines.map((line, index) => (
             <span key={index} class={line.isGiven ? "spec-given" : "spec-default"} data-given={line.isGiven}>
               {line.text}

@@ -1,66 +1,25 @@
 import { useState } from "preact/hooks";
-import { getAll, post, remove } from "../live/api";
+import { getAll, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
-import { Copy } from "../parts/Copy";
-import { FormDialog, ToldOnce } from "../parts/FormDialog";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { formatAgo, formatTime } from "../text/format";
-import { isGood } from "../text/token";
-import type { Me, Token, User } from "../wire";
-
-const DAY_S = 86_400;
-const LIFETIMES: [string, number | null][] = [
-  ["90 days", 90 * DAY_S],
-  ["7 days", 7 * DAY_S],
-  ["a year", 365 * DAY_S],
-  ["for ever", null],
-];
+import { costOf, isGood } from "../text/token";
+import type { Me, Token } from "../wire";
+import { NewToken } from "./NewToken";
 
 /** What programs sign in with: made, shown once, revoked. */
 export function TokensCard({ me, now }: { me: Me; now: number }) {
   const [edition, setEdition] = useState(0);
   const tokens = useResource<Token[]>("/tokens?limit=200", edition, getAll);
   const reload = () => setEdition((before) => before + 1);
-  const create = async (filled: FormData) => {
-    const lifetime = LIFETIMES[Number(filled.get("lifetime"))]?.[1] ?? null;
-    const token = await post<Token & { token: string }>("/tokens", {
-      name: filled.get("name"),
-      user: filled.get("user") || null,
-      role: filled.get("role") ?? "user",
-      cluster: (filled.get("role") === "cluster" && filled.get("cluster")) || null,
-      expires_in: lifetime,
-    });
-    reload();
-    return (
-      <ToldOnce secret={token.token}>
-        Copy it now: it is not shown again. <Copy text={token.token} label="Copy the token" />
-      </ToldOnce>
-    );
-  };
   const living = tokens.value?.filter((token) => isGood(token, now));
   return (
     <section class="card" aria-labelledby="tokens-title">
       <div class="card-head">
         <h2 id="tokens-title">Tokens</h2>
-        <FormDialog label="New token" title="New token" confirm="Create" onSend={create} isSmall>
-          <label class="field">
-            What it is for
-            <input name="name" required maxLength={63} autocomplete="off" />
-          </label>
-          <label class="field">
-            How long it is good
-            <select name="lifetime">
-              {LIFETIMES.map(([words], index) => (
-                <option key={words} value={index}>
-                  {words}
-                </option>
-              ))}
-            </select>
-          </label>
-          {me.role === "admin" && <ForWhom />}
-        </FormDialog>
+        <NewToken me={me} onMade={reload} />
       </div>
       {tokens.error && !tokens.value && <Unread error={tokens.error} onRetry={tokens.reload} />}
       {living && (
@@ -91,7 +50,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
                     {token.expires_at ? formatTime(token.expires_at, now) : <span class="soft">never</span>}
                   </td>
                   <td class="row-wide">
-                    <Revoke token={token} onDone={reload} />
+                    <Revoke token={token} me={me} onDone={reload} />
                   </td>
                 </tr>
               ))}
@@ -103,39 +62,7 @@ export function TokensCard({ me, now }: { me: Me; now: number }) {
   );
 }
 
-/** Administrators make tokens for others, too. */
-function ForWhom() {
-  const users = useResource<User[]>("/users?limit=200", 0, getAll);
-  return (
-    <>
-      <label class="field">
-        Who uses it
-        <select name="role">
-          <option value="user">a person, or a program that acts as one</option>
-          <option value="cluster">the agent of a cluster</option>
-          <option value="scraper">a reader of metrics, such as Prometheus</option>
-        </select>
-      </label>
-      <label class="field">
-        Which cluster, where an agent's
-        <input name="cluster" maxLength={63} autocomplete="off" placeholder="any" />
-      </label>
-      <label class="field">
-        Whose it is, where a person's
-        <select name="user">
-          <option value="">yours</option>
-          {users.value?.map((user) => (
-            <option key={user.name} value={user.name}>
-              {user.name}
-            </option>
-          ))}
-        </select>
-      </label>
-    </>
-  );
-}
-
-function Revoke({ token, onDone }: { token: Token; onDone: () => void }) {
+function Revoke({ token, me, onDone }: { token: Token; me: Me; onDone: () => void }) {
   const { isBusy, act } = useAct();
   return (
     <Confirm
@@ -144,7 +71,7 @@ function Revoke({ token, onDone }: { token: Token; onDone: () => void }) {
       confirm="Revoke"
       isDanger
       isSmall
-      disabled={isBusy}
+      isHeld={isBusy}
       onConfirm={() =>
         void act(
           () => remove(`/tokens/${encodeURIComponent(token.id)}`),
@@ -153,7 +80,7 @@ function Revoke({ token, onDone }: { token: Token; onDone: () => void }) {
         )
       }
     >
-      <p>What uses it is refused from now on, and pages that were signed in with it are signed out.</p>
+      <p>{costOf(token, me).join(" ")}</p>
     </Confirm>
   );
 }

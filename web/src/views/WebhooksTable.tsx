@@ -4,6 +4,7 @@ import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Copy } from "../parts/Copy";
 import { FormDialog, ToldOnce } from "../parts/FormDialog";
+import { pressedUnless } from "../parts/pressedUnless";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
@@ -12,11 +13,11 @@ import type { Delivery, Webhook } from "../wire";
 import { Deliveries } from "./Deliveries";
 
 const TOPICS: [string, string][] = [
-  ["status", "a job comes to another status"],
-  ["scaling", "another number of workers is asked for, or trains"],
-  ["failure", "a job fails or restarts, a worker is lost"],
-  ["checkpoint", "a checkpoint is saved, deleted, or could not be"],
-  ["asked", "a job asks for it (notifications in its spec), and no other time"],
+  ["status", "the status of a job changes"],
+  ["scaling", "a job is scaled, or asked to be"],
+  ["failure", "a job fails or restarts, or a worker is lost"],
+  ["checkpoint", "a checkpoint is saved or deleted, or could not be"],
+  ["asked", "a job asks for it, under notifications: in its spec"],
 ];
 
 /** Addresses that are told what happens to a project's jobs. */
@@ -59,12 +60,13 @@ export function WebhooksTable({ project, now }: { project: string; now: number }
             <input name="url" type="url" required placeholder="https://" autocomplete="off" />
           </label>
           <fieldset class="field">
-            <legend>Told when (all, where none is chosen)</legend>
+            <legend>Send a message when</legend>
             {TOPICS.map(([topic, meaning]) => (
               <label key={topic} class="check">
                 <input type="checkbox" name="events" value={topic} /> {meaning}
               </label>
             ))}
+            <small class="soft">Where you choose none: all of these but the last.</small>
           </fieldset>
         </FormDialog>
       </div>
@@ -133,7 +135,7 @@ function Actions({ path, name, now, onDone }: ActionsProps) {
     );
   return (
     <div class="actions nowrap">
-      <button type="button" class="button small" disabled={isBusy} onClick={test}>
+      <button type="button" class="button small" {...pressedUnless(isBusy, test)}>
         Send a test
       </button>
       <Deliveries path={path} name={name} now={now} />
@@ -143,7 +145,7 @@ function Actions({ path, name, now, onDone }: ActionsProps) {
         confirm="Remove"
         isDanger
         isSmall
-        disabled={isBusy}
+        isHeld={isBusy}
         onConfirm={() => void act(() => remove(path), `${name} is gone`, onDone)}
       >
         <p>Nothing more is sent there, and what became of earlier messages is forgotten.</p>

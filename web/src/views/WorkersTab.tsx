@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { getText, post } from "../live/api";
 import { useResource, useThrottled } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
+import { pressedUnless } from "../parts/pressedUnless";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
@@ -155,10 +156,10 @@ function WorkerActions({ job, worker, trained }: WorkerActionsProps) {
         type="button"
         class="button small"
         title={`Let ${name} leave between two steps; another one takes its place`}
-        disabled={isBusy}
-        onClick={() =>
-          void act(() => post(`${path}/drain`), `${name} leaves once another can take its place.`)
-        }
+        {...pressedUnless(
+          isBusy,
+          () => void act(() => post(`${path}/drain`), `${name} leaves once another can take its place.`),
+        )}
       >
         Drain
       </button>
@@ -169,7 +170,7 @@ function WorkerActions({ job, worker, trained }: WorkerActionsProps) {
         dismiss="Let it train"
         isDanger
         isSmall
-        disabled={isBusy}
+        isHeld={isBusy}
         onConfirm={() => void act(() => post(`${path}/kill`), `${name} is killed; another one is started.`)}
       >
         <p class="soft">Its process gets SIGKILL, as if the machine had failed. {lossOf(worker, trained)}</p>
