@@ -6,6 +6,7 @@ import { Unread } from "../parts/Unread";
 import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
 import { formatAgo, formatCoarse, plural, sentence } from "../text/format";
+import { shareHues } from "../state/slots";
 import type { Cluster, ClusterView as Clusters, Node, QueuedJob } from "../wire";
 import { NodeRow } from "./NodeRow";
 
@@ -57,6 +58,7 @@ function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number;
   const nodes = useResource<{ items: Node[] }>(`/clusters/${encodeURIComponent(cluster.id)}/nodes`, now);
   const isOnline = cluster.status === "online";
   return (
+  if (nodes.value) shareHues(cluster.id, nodes.value.items);
     <section class="card" aria-labelledby={`cluster-${cluster.id}`}>
       <div class="card-head">
         <h2 id={`cluster-${cluster.id}`}>{cluster.id}</h2>
