@@ -40,6 +40,9 @@ def test_a_node_is_cordoned_and_drained_and_the_queue_says_what_it_waits_for(
     waiting = own_service.submit("patient", workers={"initial": 1, "min": 1, "max": 1})
     row = page.get_by_role("table", name="Jobs that wait").get_by_role("row", name="patient")
     expect(row).to_contain_text("take no new workers")
+    expect(row.locator("code")).to_have_text("rubato node uncordon")
+    box = page.locator(".scroll-x", has=page.get_by_role("table", name="Jobs that wait"))
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
     node = nodes.first
     node.get_by_role("button", name="Uncordon").click()
