@@ -172,6 +172,7 @@ function Legend({ lines, data, place, format }: LegendProps) {
           <span class="lane-value">{format(lineAt(data, index, place))}</span>
         </li>
       ))}
+          {data.lines?.[index]?.trend && <span class="soft">smoothed</span>}
     </ul>
   );
 }
