@@ -401,3 +401,5 @@ def test_a_slow_worker_is_told_beside_the_others(
     fast = page.locator('[data-worker="w1"]')
     expect(fast).to_contain_text("11 ms")
     expect(fast).not_to_contain_text("the others")
+    ranks = page.get_by_role("list", name="Compute a step, by rank").get_by_role("listitem")
+    expect(ranks).to_have_text(["w1 rank 0176 ms 16 × 11 ms", "w2 rank 1336 ms 16 × 21 ms 1.9× the others"])
